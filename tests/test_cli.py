@@ -189,8 +189,9 @@ def test_stream_reads_files_in_chunks(files, tmp_path):
     assert "classwise_ece" in finished.stdout
     assert json.loads(finished.stdout)["n"] == 1000
     for memory, streamed in ((1e-6, True), (1, False)):
-        run("measure", parquet_path, "--memory", memory, "--html", tmp_path / "m.html")
-        assert ("1,000 examples, in chunks" in (tmp_path / "m.html").read_text()) == streamed
+        finished = run("measure", parquet_path, "--memory", memory, "--json", "-")
+        (data,) = json.loads(finished.stdout)["provenance"]["data"]
+        assert (data["digest"] is None) == streamed
 
 
 USER_METHODS = """
@@ -276,7 +277,7 @@ def test_list_wraps_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
         list_methods.list_command("metrics")
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert "ece(bins=15, norm=1, edges='equal_width')" in lines
-    assert "    Expected calibration error, p = 1 (Guo et al. 2017, eq. 3)." in lines
+    assert any(line.startswith("    ") and "(Guo et al. 2017, eq. 3)" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 

@@ -1,4 +1,4 @@
-"""Write tables as programs and people write them: separators, signs, encodings, formats, one file or several."""
+"""Write tables as programs and people do, with their separators, encodings and formats."""
 
 import csv
 import gzip
@@ -81,8 +81,8 @@ def draw_dialect(r: Random, *, ascii_only: bool, latin: bool, lists: bool) -> Di
         "memory",
     ]
     kinds += ["western", "western"] if latin and not ascii_only else []
-    made = Dialect(booleans=r.choice([("False", "True"), ("FALSE", "TRUE"), ("false", "true")]))
-    made = replace(made, missing=r.choice(MISSING))
+    frame_parts = Dialect(booleans=r.choice([("False", "True"), ("FALSE", "TRUE"), ("false", "true")]))
+    frame_parts = replace(frame_parts, missing=r.choice(MISSING))
     kind = r.choice(["typed", "lines"] if lists else kinds)
     european = {"separator": ";", "decimal": ","}
     packed = r.choice([".csv.gz", ".tsv.gz", ".csv.zst"])
@@ -111,14 +111,14 @@ def draw_dialect(r: Random, *, ascii_only: bool, latin: bool, lists: bool) -> Di
         "old": r.choice([{"newline": "\r"}, {"encoding": "utf-16-le"}, {"encoding": "utf-16-be"}]),
         "western": {"encoding": r.choice(["cp1252", "latin-1"]), **r.choice([{}, european])},
     }
-    made = replace(made, **changes.get(kind, {}))
-    if kind == "folder" and made.suffix == ".tsv":
-        made = replace(made, separator="\t")
+    frame_parts = replace(frame_parts, **changes.get(kind, {}))
+    if kind == "folder" and frame_parts.suffix == ".tsv":
+        frame_parts = replace(frame_parts, separator="\t")
     if kind == "sep line":
-        made = replace(made, leading=(f"sep={made.separator}",))
-    if r.random() < 0.15 and not made.typed and made.newline == "\n":
-        made = replace(made, newline="\r\n")
-    return made
+        frame_parts = replace(frame_parts, leading=(f"sep={frame_parts.separator}",))
+    if r.random() < 0.15 and not frame_parts.typed and frame_parts.newline == "\n":
+        frame_parts = replace(frame_parts, newline="\r\n")
+    return frame_parts
 
 
 def cell(value: Any, dialect: Dialect) -> Any:
@@ -150,21 +150,23 @@ def text_of(columns: Columns, dialect: Dialect) -> bytes:
 
 def frame_of(columns: Columns, dialect: Dialect) -> polars.DataFrame:
     """Return a typed table."""
-    plain = {name: [str(v) if isinstance(v, NumberText) else v for v in values] for name, values in columns.items()}
-    frame = polars.DataFrame(plain, strict=False)
+    plain_columns = {
+        name: [str(v) if isinstance(v, NumberText) else v for v in values] for name, values in columns.items()
+    }
+    frame = polars.DataFrame(plain_columns, strict=False)
     return frame.with_columns(polars.col(polars.String).cast(polars.Categorical)) if dialect.categories else frame
 
 
 def in_memory(columns: Columns, dialect: Dialect) -> Any:
     """Return a table as programs hold it."""
     frame = frame_of(columns, dialect)
-    made: dict[str, Callable[[], Any]] = {
+    frame_parts: dict[str, Callable[[], Any]] = {
         "polars": lambda: frame,
         "pandas": frame.to_pandas,
         "arrow table": frame.to_arrow,
         "mapping": lambda: {name: column.to_list() for name, column in frame.to_dict().items()},
     }
-    return made[dialect.suffix]()
+    return frame_parts[dialect.suffix]()
 
 
 def write_one(columns: Columns, path: Path, dialect: Dialect) -> None:

@@ -44,7 +44,7 @@ MARKUP = {
     "escapes": r"\u003cmeta http-equiv=refresh content=0;url={url}\u003e\x3cimg src={url}\x3e",
     "markdown": "![x]({url}) [x](javascript:location='{url}') `code` **b** a|b",
 }
-PLAIN = {
+PLAIN_NAMES = {
     "equals": '=HYPERLINK("{url}","x")',
     "at": "@SUM(1+1)*cmd|' /C calc'!A0",
     "minus": "-1+1",
@@ -64,7 +64,7 @@ def names(port: int = 9) -> dict[str, str]:
     """Return every name by its kind; those with an address ask a server at `port` for their kind."""
     return {
         kind: text.format(url=ADDRESS.format(port=port, kind=kind)) if kind != "long" else text
-        for kind, text in (MARKUP | PLAIN).items()
+        for kind, text in (MARKUP | PLAIN_NAMES).items()
     }
 
 

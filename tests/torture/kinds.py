@@ -1,4 +1,4 @@
-"""Kinds of tables that a person understands, at once or with an option."""
+"""Kinds of tables that a person understands, with or without an option."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,7 +86,7 @@ def single_named_score(s: Sheet) -> None:
     name = values[1] if s.r.random() < 0.7 else words[1]
     put_label(s, [values[j] for j in y])
     prefix = s.r.choice(PREFIXES)
-    column = s.put(f"{prefix}{name}", p)
+    column = s.add_column(f"{prefix}{name}", p)
     if prefix == "p_":  # as p_value
         s.needed["probs"] = column
     s.truth = Truth(pair(p), y, event=True)
@@ -97,7 +97,7 @@ def single_score_of_the_first_class(s: Sheet) -> None:
     p, y = draw_scores(s)
     values: Any = s.r.choice([(0, 1), (0.0, 1.0), *PAIRS])
     label = put_label(s, [values[j] for j in y])
-    s.put(f"{s.r.choice(PREFIXES)}{values[0]:g}" if values[0] == 0 else f"prob_{values[0]}", p)
+    s.add_column(f"{s.r.choice(PREFIXES)}{values[0]:g}" if values[0] == 0 else f"prob_{values[0]}", p)
     s.needed.setdefault("label", label)
     s.truth, s.fair = Truth(pair(p), 1 - y, event=True), False
 
@@ -133,7 +133,7 @@ def score_and_logit(s: Sheet) -> None:
     x = np.round(z[:, 1] - z[:, 0], 9)
     binary_labels(s, y)
     p = softmax(np.stack([0 * x, x], 1))
-    names = {"probs": s.put(SCORES[:3], p[:, 1]), "logits": s.put(LOGITS, x)}
+    names = {"probs": s.add_column(SCORES[:3], p[:, 1]), "logits": s.add_column(LOGITS, x)}
     role = s.r.choice(list(names))
     s.needed[role] = names[role]
     s.truth = Truth(p, y, event=True)
@@ -144,7 +144,7 @@ def graded_answers(s: Sheet) -> None:
     predicted_confidence(s)
     grade = s.g.integers(0, 2, s.n)
     assert s.truth is not None
-    s.needed["correct"] = s.put(CORRECT, grade)
+    s.needed["correct"] = s.add_column(CORRECT, grade)
     s.truth, s.fair = replace(s.truth, labels=grade), False
 
 
@@ -155,7 +155,7 @@ def constant_label(s: Sheet) -> None:
     j = s.r.randrange(2)
     put_label(s, [words[j]] * s.n)
     if s.r.random() < 0.5:
-        s.put(SCORES[:4], p)
+        s.add_column(SCORES[:4], p)
         s.needed["positive"] = str(words[1])
         s.truth = Truth(pair(p), np.full(s.n, j), event=True)
     else:
@@ -174,8 +174,8 @@ def missing_targets(s: Sheet) -> None:
     gone = np.array([v is None for v in s.columns[column]])
     assert s.truth is not None
     assert s.truth.label_names is not None
-    here = np.array([column.strip().endswith(f"_{name}") for name in s.truth.label_names])
-    s.kept = ~(np.repeat(gone, len(here) // s.n) & here)
+    is_here = np.array([column.strip().endswith(f"_{name}") for name in s.truth.label_names])
+    s.complete_rows = ~(np.repeat(gone, len(is_here) // s.n) & is_here)
     s.needed["drop"] = True
 
 
@@ -230,9 +230,9 @@ def single_logit(s: Sheet) -> None:
     x = rounded(s, z[:, 1] - z[:, 0])
     binary_labels(s, y)
     if s.r.random() < 0.15:
-        s.needed["logits"] = s.put(("score", "y_score", "output", "f_x"), x)
+        s.needed["logits"] = s.add_column(("score", "y_score", "output", "f_x"), x)
     else:
-        s.put(LOGITS, x)
+        s.add_column(LOGITS, x)
     s.truth = Truth(softmax(np.stack([0 * x, x], 1)), y, event=True)
 
 
@@ -309,8 +309,8 @@ def predicted_and_score(s: Sheet) -> None:
     threshold = s.r.choice([0.5, 0.5, 0.5, 0.5, 0.3, 0.7, 0.95])
     guess = (p > threshold).astype(int)
     values = binary_labels(s, y)
-    s.put(PREDICTED, [values[j] for j in guess])
-    name = s.put((*SCORES[:5], *CONFIDENCE[:1]) if threshold == 0.5 else SCORES[:5], p)
+    s.add_column(PREDICTED, [values[j] for j in guess])
+    name = s.add_column((*SCORES[:5], *CONFIDENCE[:1]) if threshold == 0.5 else SCORES[:5], p)
     s.needed["probs"] = name
     s.truth = Truth(pair(p), y, event=True)
 
@@ -322,8 +322,8 @@ def predicted_and_sureness(s: Sheet) -> None:
     c = np.maximum(p, np.round(1 - p, 12))
     values = s.r.choice([(0, 1), (False, True), (-1, 1), *PAIRS, *YES_NO])
     put_label(s, [values[j] for j in y])
-    s.put(PREDICTED, [values[j] for j in guess])
-    s.needed["confidence"] = s.put((*SCORES[:5], *CONFIDENCE), c)
+    s.add_column(PREDICTED, [values[j] for j in guess])
+    s.needed["confidence"] = s.add_column((*SCORES[:5], *CONFIDENCE), c)
     s.truth = Truth(pair(c), (guess == y).astype(int), event=True)
 
 
@@ -336,11 +336,11 @@ def predicted_beside_columns(s: Sheet) -> None:
     label = put_label(s, [values[j] for j in y])
     prefix = s.r.choice(PREFIXES[:4])
     put_classes(s, prefix, names, p)
-    s.put(PREDICTED, [values[j] for j in p.argmax(1)])
+    s.add_column(PREDICTED, [values[j] for j in p.argmax(1)])
     if s.r.random() < 0.5:
-        s.put((*CONFIDENCE, "max_prob"), p.max(1))
+        s.add_column((*CONFIDENCE, "max_prob"), p.max(1))
     if s.r.random() < 0.3:
-        s.put(CORRECT, (p.argmax(1) == y).astype(int))
+        s.add_column(CORRECT, (p.argmax(1) == y).astype(int))
     s.needed |= {"probs": s.case(prefix).strip(), "label": label}
     s.conventions.append((Truth(pair(p.max(1)), (p.argmax(1) == y).astype(int), event=True), "correct from"))
     s.truth = Truth(p / p.sum(1, keepdims=True), y)
@@ -363,8 +363,8 @@ def probabilities_and_logits(s: Sheet) -> None:
 def several(p: np.ndarray, y: np.ndarray, names: Sequence[str]) -> Truth:
     """Return the truth of several labels per example, one row per label."""
     examples = np.repeat(np.arange(len(p)), len(names))
-    more: dict[str, Any] = {"clusters": examples, "examples": examples, "label_names": np.tile(names, len(p))}
-    return Truth(pair(p.ravel()), y.ravel(), event=True, **more)
+    extra: dict[str, Any] = {"clusters": examples, "examples": examples, "label_names": np.tile(names, len(p))}
+    return Truth(pair(p.ravel()), y.ravel(), event=True, **extra)
 
 
 def multilabel(s: Sheet) -> None:
@@ -419,7 +419,7 @@ def percent_scores(s: Sheet) -> None:
         p, y = draw_scores(s)
         p = np.round(p, 3)
         binary_labels(s, y)
-        s.put(SCORES, np.round(p * 100, 6))
+        s.add_column(SCORES, np.round(p * 100, 6))
         s.truth = Truth(pair(p), y, event=True)
     s.needed["percent"] = True
 
@@ -445,9 +445,9 @@ def repeated_ids(s: Sheet) -> None:
     s.truth = s.truth.take(rows)
     s.conventions = [(t.take(rows), word) for t, word in s.conventions]
     s.n *= times
-    name = s.put(("id", "ids", "row_id", "uid"), [f"q{i:04d}" for i in rows] if s.r.random() < 0.5 else rows)
+    name = s.add_column(("id", "ids", "row_id", "uid"), [f"q{i:04d}" for i in rows] if s.r.random() < 0.5 else rows)
     if s.r.random() < 0.4:
-        s.asked["cluster"] = name
+        s.explicit_options["cluster"] = name
         s.truth = replace(s.truth, clusters=rows)
         s.conventions = [(replace(t, clusters=rows), word) for t, word in s.conventions]
     else:
@@ -458,7 +458,7 @@ def integer_weights(s: Sheet) -> None:
     """Weights that are numbers of copies, and sum to something else than the number of rows."""
     s.r.choice([class_columns, single_score, stated_confidence])(s)
     w = s.g.integers(1, 9, s.n)
-    s.needed["weight"] = s.put(("weight", "weights", "sample_weight"), w)
+    s.needed["weight"] = s.add_column(("weight", "weights", "sample_weight"), w)
     s.attach(weights=w.astype(float))
 
 
@@ -469,7 +469,7 @@ def missing_cells(s: Sheet) -> None:
     gone = s.g.random(s.n) < 0.04
     gone[0] = True
     s.columns[role] = [None if lost else v for v, lost in zip(s.columns[role], gone, strict=True)]
-    s.kept = ~gone
+    s.complete_rows = ~gone
     s.needed["drop"] = True
 
 
@@ -490,7 +490,7 @@ def confusing_extras(s: Sheet) -> None:
     z, y = draw_problem(s, k)
     p = rounded(s, softmax(z))
     words = s.r.sample(WORDS[0], k)
-    label = s.put("label", [words[j] for j in y])
+    label = s.add_column("label", [words[j] for j in y])
     put_classes(s, "prob_", words, p)
     extras: dict[str, Any] = {
         "label_source": s.r.choices(["expert", "crowd"], k=s.n),
@@ -509,7 +509,7 @@ def confusing_extras(s: Sheet) -> None:
         "weight_kg": s.g.uniform(50, 99, s.n).round(1),
     }
     for name in s.r.sample(list(extras), s.r.randint(1, 4)):
-        s.put(name, extras[name])
+        s.add_column(name, extras[name])
     s.needed = {"probs": [f"{s.case('prob_')}{word}".strip() for word in words], "label": label}
     s.truth = Truth(p / p.sum(1, keepdims=True), y)
 
@@ -518,7 +518,7 @@ def scores_as_predictions(s: Sheet) -> None:
     """Columns y_true and y_pred, the second with probabilities, as Keras and competitions have them."""
     p, y = draw_scores(s)
     put_label(s, y)
-    s.needed["probs"] = s.put(PREDICTED[:4], p)
+    s.needed["probs"] = s.add_column(PREDICTED[:4], p)
     s.truth = Truth(pair(p), y, event=True)
 
 

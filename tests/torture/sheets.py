@@ -1,4 +1,4 @@
-"""Sheets: tables in the making, the problems they come from, and the names people give columns and classes."""
+"""Tables under construction, their true values, and common names of columns and classes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +122,7 @@ Naming = tuple[list[Any], list[Any]]  # what columns of the classes are called, 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a table says: probabilities (n, k), labels (n), and whether the event is class 1 of two."""
+    """The true values of a table: probabilities (n, k), labels (n), and whether the event is class 1 of two."""
 
     probs: np.ndarray
     labels: np.ndarray
@@ -148,11 +148,11 @@ def attached(t: Truth, n: int, parts: dict[str, Any]) -> Truth:
 
 @dataclass
 class Sheet:
-    """A table in the making.
+    """A table under construction.
 
-    `asked` are options that the user knows to give, `needed` those that a refusal has to name before the table can be
-    read. A table without truth has to be refused, or read by one of the `conventions` with its word in the notes.
-    `fair` says that a person would understand it: a refusal that names no needed option is unfair then.
+    The user gives `explicit_options`; errors must name those in `needed` before the table can be read. A table without
+    truth must be refused, or read by one of the `conventions` with its word in the notes. A person would understand a
+    `fair` table: an error that names no needed option is unfair then.
     """
 
     r: Random
@@ -160,22 +160,22 @@ class Sheet:
     kind: str = ""
     columns: dict[str, list[Any]] = field(default_factory=dict)
     truth: Truth | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
+    explicit_options: dict[str, Any] = field(default_factory=dict)
     needed: dict[str, Any] = field(default_factory=dict)
     conventions: list[tuple[Truth, str]] = field(default_factory=list)
     noted: str = ""
     fair: bool = True
     case: Callable[[str], str] = str
-    kept: np.ndarray | None = None  # rows without missing cells
+    complete_rows: np.ndarray | None = None  # rows without missing cells
     ordered: bool = False  # the order of the columns has a meaning
     n: int = 0
 
     def name(self, names: Sequence[str]) -> str:
         """Return a column name that is not taken, in the table's capitals."""
-        taken = {column.strip().casefold() for column in self.columns}
-        return self.case(self.r.choice([name for name in names if name.casefold() not in taken]))
+        used_names = {column.strip().casefold() for column in self.columns}
+        return self.case(self.r.choice([name for name in names if name.casefold() not in used_names]))
 
-    def put(self, names: str | Sequence[str], values: Iterable[Any]) -> str:
+    def add_column(self, names: str | Sequence[str], values: Iterable[Any]) -> str:
         """Add a column under one of the names, and return its name without blanks around it."""
         name = self.name([names] if isinstance(names, str) else names)
         self.columns[name] = [v.item() if isinstance(v, np.generic) else v for v in values]
@@ -187,10 +187,10 @@ class Sheet:
         self.truth = attached(self.truth, self.n, parts)
         self.conventions = [(attached(t, self.n, parts), word) for t, word in self.conventions]
 
-    def put_role(self, role: str, usual: Sequence[str], unusual: Sequence[str], values: Iterable[Any]) -> str:
+    def put_role(self, role: str, usual_names: Sequence[str], unusual: Sequence[str], values: Iterable[Any]) -> str:
         """Add a column under a usual name or, less often, one that has to be given by an option."""
         odd = bool(unusual) and self.r.random() < 0.1
-        name = self.put(unusual if odd else usual, values)
+        name = self.add_column(unusual if odd else usual_names, values)
         if odd:
             self.needed[role] = name.strip()
         return name
@@ -317,10 +317,10 @@ def put_label(s: Sheet, values: Iterable[Any]) -> str:
     return s.put_role("label", LABELS, UNUSUAL_LABELS, values)
 
 
-def draw_prefix(s: Sheet, role: str, usual: Sequence[str], unusual: Sequence[str]) -> str:
+def draw_prefix(s: Sheet, role: str, usual_names: Sequence[str], unusual: Sequence[str]) -> str:
     """Draw what class columns begin with, usual or to be given by an option."""
     odd = s.r.random() < 0.12
-    prefix = s.r.choice(unusual if odd else usual)
+    prefix = s.r.choice(unusual if odd else usual_names)
     if odd:
         s.needed[role] = s.case(prefix).strip()
     return prefix
@@ -329,8 +329,8 @@ def draw_prefix(s: Sheet, role: str, usual: Sequence[str], unusual: Sequence[str
 def binary_labels(s: Sheet, y: np.ndarray) -> tuple[Any, Any]:
     """Add a label column of two values and return them; an option names the positive one where it is not plain."""
     style = s.r.choice(["int", "int", "int", "float", "bool", "text", "yes", "sign", "words", "words", "from one"])
-    plain = {"int": (0, 1), "float": (0.0, 1.0), "bool": (False, True), "text": ("0", "1")}
-    values: tuple[Any, Any] = plain.get(style, (0, 1))
+    is_plain = {"int": (0, 1), "float": (0.0, 1.0), "bool": (False, True), "text": ("0", "1")}
+    values: tuple[Any, Any] = is_plain.get(style, (0, 1))
     if style in ("yes", "sign", "words", "from one"):
         values = {"sign": (-1, 1), "from one": (1, 2)}.get(style, s.r.choice(YES_NO if style == "yes" else PAIRS))
         s.needed["positive"] = str(values[1])

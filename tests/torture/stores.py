@@ -34,7 +34,7 @@ from calibrant.lab.study.measurements import study_rows
 
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"
-WAYS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
+SIGNALS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP
 PATIENCE = 600.0  # seconds after which who has not ended is stuck
 AGAIN = 4  # of so many damaged runs, one is trained again
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -49,8 +49,8 @@ def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> St
 
 
 @contextmanager
-def brisk() -> Iterator[None]:
-    """Let studies save a checkpoint at every epoch, and do without the page, which takes longer than all the rest."""
+def without_report() -> Iterator[None]:
+    """Save a checkpoint at every epoch and skip the report, which takes longest."""
     page, report.study_report = report.study_report, lambda *_: "no page"
     pause, stored_files.MIN_SAVE_INTERVAL_SECONDS = stored_files.MIN_SAVE_INTERVAL_SECONDS, 0.0
     try:
@@ -59,32 +59,32 @@ def brisk() -> Iterator[None]:
         report.study_report, stored_files.MIN_SAVE_INTERVAL_SECONDS = page, pause
 
 
-def run(out: Path, what: Study, engine: str = "local") -> None:
+def run(out: Path, spec: Study, engine: str = "local") -> None:
     """Run a study."""
-    with brisk():
-        studies.run(what, out=out, engine=engine)
+    with without_report():
+        studies.run(spec, out=out, engine=engine)
 
 
-def seen(what: Study, folder: Path) -> dict[str, str]:
-    """Return all that anybody reads of the runs of a store: rows, histories without times, what is said of them."""
+def read_runs(spec: Study, folder: Path) -> dict[str, str]:
+    """Return rows, histories and facts of the runs of a store, without times."""
     store = Store(folder)
-    told = {one.id: [store.history(one).drop("seconds").to_dicts()] for one in what.runs() if one in store}
-    for one in what.runs():
-        if one.id in told:
-            told[one.id].append({**store.record(one)["facts"], "seconds": 0})
-    for row in study_rows(what, store):
-        told[row["run"]].append(row)
-    return {name: json.dumps(parts, default=str) for name, parts in told.items()}
+    texts = {item.id: [store.history(item).drop("seconds").to_dicts()] for item in spec.runs() if item in store}
+    for item in spec.runs():
+        if item.id in texts:
+            texts[item.id].append({**store.record(item)["facts"], "seconds": 0})
+    for row in study_rows(spec, store):
+        texts[row["run"]].append(row)
+    return {name: json.dumps(parts, default=str) for name, parts in texts.items()}
 
 
-def measured(what: Study, folder: Path) -> tuple[dict[str, str], set[str]]:
-    """Return the rows that whoever measures a store is given of every run, and the runs that are named as damaged."""
-    told: dict[str, list[Any]] = {}
-    with brisk():
-        found = studies.measure(what, out=folder, jobs=1)
-    for row in found.rows:
-        told.setdefault(row["run"], []).append(row)
-    return {name: json.dumps(parts) for name, parts in told.items()}, {one.id for one in found.failed}
+def measured_rows(spec: Study, folder: Path) -> tuple[dict[str, str], set[str]]:
+    """Measure a store; return the rows of every run, and the runs reported as damaged."""
+    texts: dict[str, list[Any]] = {}
+    with without_report():
+        result = studies.measure(spec, out=folder, jobs=1)
+    for row in result.rows:
+        texts.setdefault(row["run"], []).append(row)
+    return {name: json.dumps(parts) for name, parts in texts.items()}, {item.id for item in result.failed}
 
 
 @contextmanager
@@ -94,15 +94,15 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def finished(what: Study) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Give a store where a study is done, and what is seen of it."""
+def finished_store(spec: Study) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield a store with a finished study, and its content."""
     with scratch() as folder:
-        run(folder / "store", what)
-        yield folder / "store", seen(what, folder / "store")
+        run(folder / "store", spec)
+        yield folder / "store", read_runs(spec, folder / "store")
 
 
 def attempt(act: Callable[[], Any], naming: str = "") -> Counts:
-    """Do something that may be refused, in one line that names what it is about."""
+    """Call a function that may refuse its input in one line with a name."""
     try:
         act()
     except (InputError, OSError) as error:
@@ -116,55 +116,55 @@ def attempt(act: Callable[[], Any], naming: str = "") -> Counts:
 
 
 def _harm_runs(seed: int, trials: int, harm: Callable[[random.Random, bytes], bytes]) -> Counts:
-    """Damage a file of a run, look, mend by running the study again now and then, and put it back as it was."""
-    dice, what, total = random.Random(seed), study(), Counts()
-    with finished(what) as (folder, before):
-        whole, numbers = folder.with_name("whole"), measured(what, folder)[0]
-        shutil.copytree(folder, whole)
+    """Damage a file of a run, read it, sometimes run the study again, and restore the file."""
+    dice, spec, total = random.Random(seed), study(), Counts()
+    with finished_store(spec) as (folder, before):
+        file_content, numbers = folder.with_name("whole"), measured_rows(spec, folder)[0]
+        shutil.copytree(folder, file_content)
         files = sorted(path.relative_to(folder) for path in folder.glob("runs/*/*"))
         sizes = [(folder / file).stat().st_size for file in files]
         for trial in range(trials):
             (file,) = dice.choices(files, sizes if trial % 2 else None)
             (folder / file).write_bytes(harm(dice, (folder / file).read_bytes()))
             name = file.parent.name.partition(".")[0]
-            came = _looked_at(what, folder, before, numbers, name)
-            if came == Counts(refused=1) and trial % AGAIN == 0:
-                came = _run_again(what, folder, before)
-            total += Counts(tried=1) + came
+            outcome = _looked_at(spec, folder, before, numbers, name)
+            if outcome == Counts(refused=1) and trial % AGAIN == 0:
+                outcome = _run_again(spec, folder, before)
+            total += Counts(tried=1) + outcome
             for part in "runs", "damaged":
                 shutil.rmtree(folder / part, ignore_errors=True)
-            shutil.copytree(whole / "runs", folder / "runs")
+            shutil.copytree(file_content / "runs", folder / "runs")
     return total
 
 
-def _looked_at(what: Study, folder: Path, before: dict[str, str], numbers: dict[str, str], name: str) -> Counts:
-    """Say what came of damage to the run called `name`.
+def _looked_at(spec: Study, folder: Path, before: dict[str, str], numbers: dict[str, str], name: str) -> Counts:
+    """Return the outcome of damage to the run `name`.
 
     Who reads sees what was there before, or is refused in a line that names the run. Who measures is told of it too,
     and gets the same numbers of all else.
     """
-    found: dict[str, str] = {}
-    rest = {one: text for one, text in before.items() if one != name}
-    came = attempt(lambda: found.update(seen(what, folder)), name)
-    if came.traceback:
-        return came
-    if not came.refused and found not in (before, rest):
+    result: dict[str, str] = {}
+    rest = {item: text for item, text in before.items() if item != name}
+    outcome = attempt(lambda: result.update(read_runs(spec, folder)), name)
+    if outcome.traceback:
+        return outcome
+    if not outcome.refused and result not in (before, rest):
         return Counts(silent=1)
-    told: list[tuple[dict[str, str], set[str]]] = []
-    again = attempt(lambda: told.append(measured(what, folder)))
+    texts: list[tuple[dict[str, str], set[str]]] = []
+    again = attempt(lambda: texts.append(measured_rows(spec, folder)))
     if again != Counts():
         return Counts(traceback=again.traceback, stuck=again.refused)
-    without = {one: text for one, text in numbers.items() if one != name}
-    if told == [(numbers, set())]:
-        return Counts(recovered=1) if found == before else Counts(silent=1)
-    return Counts(refused=1) if told == [(without, {name})] else Counts(silent=1)
+    without = {item: text for item, text in numbers.items() if item != name}
+    if texts == [(numbers, set())]:
+        return Counts(recovered=1) if result == before else Counts(silent=1)
+    return Counts(refused=1) if texts == [(without, {name})] else Counts(silent=1)
 
 
-def _run_again(what: Study, folder: Path, before: dict[str, str]) -> Counts:
-    came = attempt(lambda: run(folder, what))
-    if came == Counts():
-        return Counts(recovered=1) if seen(what, folder) == before else Counts(silent=1)
-    return Counts(traceback=came.traceback, stuck=came.refused)
+def _run_again(spec: Study, folder: Path, before: dict[str, str]) -> Counts:
+    outcome = attempt(lambda: run(folder, spec))
+    if outcome == Counts():
+        return Counts(recovered=1) if read_runs(spec, folder) == before else Counts(silent=1)
+    return Counts(traceback=outcome.traceback, stuck=outcome.refused)
 
 
 def flipped_bits(seed: int, share: float) -> Counts:
@@ -182,20 +182,20 @@ def torn_files(seed: int, share: float) -> Counts:
     """Cut a file of a finished run at any length, or fill its end with zeros as a power failure does: 1,000."""
 
     def harm(dice: random.Random, content: bytes) -> bytes:
-        kept = content[: dice.randrange(len(content))]
-        return kept if dice.random() < 0.5 else kept + bytes(len(content) - len(kept))
+        saved_bytes = content[: dice.randrange(len(content))]
+        return saved_bytes if dice.random() < 0.5 else saved_bytes + bytes(len(content) - len(saved_bytes))
 
     return _harm_runs(seed, round(1000 * share), harm)
 
 
 def harmed_checkpoints(seed: int, share: float) -> Counts:
     """Flip a bit of an interrupted run's checkpoint, or cut it, and start the study again: 300."""
-    dice, what, total = random.Random(seed), study(("AdaFocal",)), Counts()
-    with finished(what) as (_, before), scratch() as folder:
+    dice, spec, total = random.Random(seed), study(("AdaFocal",)), Counts()
+    with finished_store(spec) as (_, before), scratch() as folder:
         stored_files.MIN_SAVE_INTERVAL_SECONDS, pause = 0.0, stored_files.MIN_SAVE_INTERVAL_SECONDS
-        (one,) = what.runs()
+        (item,) = spec.runs()
         going = execute(
-            one, Store(folder / "begun").with_data({one.dataset: DatasetCache().digest(one.dataset).full_digest})
+            item, Store(folder / "begun").with_data({item.dataset: DatasetCache().digest(item.dataset).full_digest})
         )
         next(going), next(going)
         going.close()
@@ -207,10 +207,10 @@ def harmed_checkpoints(seed: int, share: float) -> Counts:
             at = dice.randrange(len(content))
             content[at] ^= 1 << dice.randrange(8)
             path.write_bytes(content if trial % 3 else content[:at])
-            came = _run_again(what, folder / "store", before)
-            if came.recovered and not any((folder / "store").glob("damaged/*")):
-                came = Counts(silent=1)
-            total += Counts(tried=1) + came
+            outcome = _run_again(spec, folder / "store", before)
+            if outcome.recovered and not any((folder / "store").glob("damaged/*")):
+                outcome = Counts(silent=1)
+            total += Counts(tried=1) + outcome
             shutil.rmtree(folder / "store")
     return total
 
@@ -223,35 +223,35 @@ def full_disks(seed: int, share: float) -> Counts:
 
     Where a small file system can be mounted, which needs root, it is filled up to every kB, too.
     """
-    what, total, dice = study(("focal", "AdaFocal"), 2), Counts(), random.Random(seed)
-    with finished(what) as (whole, before), scratch() as folder:
-        largest = max(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    spec, total, dice = study(("focal", "AdaFocal"), 2), Counts(), random.Random(seed)
+    with finished_store(spec) as (file_content, before), scratch() as folder:
+        largest = max(path.stat().st_size for path in file_content.rglob("*") if path.is_file())
         limits = list(range(256, largest + 512, 256))
         for limit in dice.sample(limits, max(1, round(len(limits) * share))):
             with _limited(limit):
-                came = attempt(partial(run, folder / str(limit), what))
-            total += _lifted(came, what, folder / str(limit), before)
+                outcome = attempt(partial(run, folder / str(limit), spec))
+            total += _lifted(outcome, spec, folder / str(limit), before)
         sizes = list(range(16, 200, 4))
         for size in dice.sample(sizes, max(1, round(len(sizes) * share))):
-            with _small(folder / f"{size}k", size) as disk:
+            with _small_files(folder / f"{size}k", size) as disk:
                 if disk is None:
                     break
-                came = attempt(lambda: run(disk / "store", what))
+                outcome = attempt(lambda: run(disk / "store", spec))
                 subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
-                total += _lifted(came, what, disk / "store", before)
+                total += _lifted(outcome, spec, disk / "store", before)
     return total
 
 
-def _lifted(came: Counts, what: Study, folder: Path, before: dict[str, str]) -> Counts:
-    after = attempt(lambda: run(folder, what))
+def _lifted(outcome: Counts, spec: Study, folder: Path, before: dict[str, str]) -> Counts:
+    after = attempt(lambda: run(folder, spec))
     if after == Counts():
-        same = seen(what, folder) == before and not [p for p in (folder / "drafts").iterdir() if p.is_dir()]
+        same = read_runs(spec, folder) == before and not [p for p in (folder / "drafts").iterdir() if p.is_dir()]
         after = Counts(recovered=same, silent=not same)
     return Counts(
         tried=1,
         recovered=after.recovered,
         silent=after.silent,
-        traceback=max(came.traceback, after.traceback),
+        traceback=max(outcome.traceback, after.traceback),
         stuck=after.refused,
     )
 
@@ -267,7 +267,7 @@ def _limited(size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _small(folder: Path, size: int) -> Iterator[Path | None]:
+def _small_files(folder: Path, size: int) -> Iterator[Path | None]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
@@ -282,11 +282,11 @@ def _small(folder: Path, size: int) -> Iterator[Path | None]:
 # Processes
 
 
-def _work(out: Path, what: Study, engine: str) -> None:
+def _work(out: Path, spec: Study, engine: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        run(out, what, engine)
+        run(out, spec, engine)
     except KeyboardInterrupt:
         sys.exit(130)
     except InputError:  # Ray does not start on a machine that is too busy
@@ -295,14 +295,14 @@ def _work(out: Path, what: Study, engine: str) -> None:
 
 @contextmanager
 def _importable() -> Iterator[None]:
-    """Let the server of processes import what they need before it forks the first."""
-    known = os.environ.get("PYTHONPATH")
+    """Import modules in the fork server before the first fork."""
+    python_path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     try:
         yield
     finally:
         del os.environ["PYTHONPATH"]
-        os.environ.update({} if known is None else {"PYTHONPATH": known})
+        os.environ.update({} if python_path is None else {"PYTHONPATH": python_path})
 
 
 def kills(seed: int, share: float) -> Counts:
@@ -312,31 +312,31 @@ def kills(seed: int, share: float) -> Counts:
     stopped keeps its run: the others wait for it, and go on when it is killed. One that had ended before it was struck
     counts apart, and another is struck in its place.
     """
-    dice, what, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
-    with finished(what) as (_, before), scratch() as folder, _importable():
+    dice, spec, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
+    with finished_store(spec) as (_, before), scratch() as folder, _importable():
         while total.tried < max(4, round(40 * share)) and total.missed < 400:
             trial = total.tried
             out = folder / str(trial + total.missed)
-            total += _killed(dice, what, out, before, WAYS[trial % 4], 1 + trial // 4 % 3)
+            total += _killed(dice, spec, out, before, SIGNALS[trial % 4], 1 + trial // 4 % 3)
     return total
 
 
 def kills_on_ray(seed: int, share: float) -> Counts:
-    """The same with a process that has its networks trained by Ray: it is struck, or one of Ray's workers; 8."""
+    """Do the same to a process that trains on Ray, or to one of its workers; 8 at full size."""
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
-    dice, what, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
-    with finished(what) as (_, before), scratch() as folder, _importable():
+    dice, spec, total = random.Random(seed), study(("focal", "AdaFocal", "brier"), 2), Counts()
+    with finished_store(spec) as (_, before), scratch() as folder, _importable():
         while total.tried < max(2, round(8 * share)) and total.missed < 80:
             trial = total.tried
             out = folder / str(trial + total.missed)
-            total += _killed(dice, what, out, before, WAYS[trial // 2 % 4], 1, "ray", worker=trial % 2 == 1)
+            total += _killed(dice, spec, out, before, SIGNALS[trial // 2 % 4], 1, "ray", worker=trial % 2 == 1)
     return total
 
 
 def _killed(
     dice: random.Random,
-    what: Study,
+    spec: Study,
     out: Path,
     before: dict[str, str],
     how: int,
@@ -344,7 +344,7 @@ def _killed(
     engine: str = "local",
     worker: bool = False,
 ) -> Counts:
-    processes = [PROCESSES.Process(target=_work, args=(out, what, engine)) for _ in range(count)]
+    processes = [PROCESSES.Process(target=_work, args=(out, spec, engine)) for _ in range(count)]
     for process in processes:
         process.start()
     deadline = time.monotonic() + PATIENCE
@@ -359,19 +359,19 @@ def _killed(
     for process in stuck:
         process.kill()
         process.join()
-    others = processes if worker else [process for process in processes if process is not victim]
-    came = attempt(lambda: run(out, what))
-    same = came == Counts() and seen(what, out) == before and len(list((out / "runs").iterdir())) == 6
+    other_runs = processes if worker else [process for process in processes if process is not victim]
+    outcome = attempt(lambda: run(out, spec))
+    same = outcome == Counts() and read_runs(spec, out) == before and len(list((out / "runs").iterdir())) == 6
     bad = Counts(
-        silent=came == Counts() and not same,
-        traceback=came.traceback + sum(process.exitcode == 1 for process in others),
-        stuck=len(stuck) + came.refused,
+        silent=outcome == Counts() and not same,
+        traceback=outcome.traceback + sum(process.exitcode == 1 for process in other_runs),
+        stuck=len(stuck) + outcome.refused,
     )
     return bad + (Counts(tried=1, recovered=bad == Counts()) if struck else Counts(missed=1))
 
 
 def _worker(out: Path) -> int:
-    """Return a process that works on a run of a store; 0 if there is none."""
+    """Return a process that works on a run of a store, or 0."""
     for path in out.glob("claims/*.who"):
         with suppress(OSError, ValueError):
             return int(json.loads(path.read_text())["pid"])
@@ -379,7 +379,7 @@ def _worker(out: Path) -> int:
 
 
 def _strike(pid: int, how: int) -> bool:
-    """Stop a process, so that it cannot end meanwhile, and send it a signal; says whether it still lived."""
+    """Stop a process, send it a signal, and return whether it was still alive."""
     if pid == 0:
         return False
     with suppress(ProcessLookupError):
@@ -398,7 +398,7 @@ def _strike(pid: int, how: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return how a process stands: T is stopped, Z has ended, X is gone; taken to be stopped where nothing tells."""
+    """Return the state of a process: T is stopped (also if unknown), Z has ended, X is gone."""
     if not Path("/proc/self/stat").is_file():
         return "T"
     try:

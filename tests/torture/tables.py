@@ -1,4 +1,4 @@
-"""Tables of known meaning, drawn at random: what stands in them, what a person would understand, and how to say it.
+"""Random tables of known meaning.
 
 `draw_table(seed, index)` always draws the same table. The true probabilities and labels come from the problem, never
 from a reader, so that whatever reads the file can be compared with them.
@@ -18,13 +18,13 @@ from torture.sheets import Sheet, Truth
 
 @dataclass(frozen=True)
 class Table:
-    """A finished table: columns, how they are written, and what has to come of reading them."""
+    """A finished table: its columns, its dialect, and the expected result of reading it."""
 
     kind: str
     columns: Columns
     dialect: Dialect
     truth: Truth | None
-    asked: dict[str, Any]
+    explicit_options: dict[str, Any]
     needed: dict[str, Any]
     conventions: tuple[tuple[Truth, str], ...]
     noted: str
@@ -35,28 +35,28 @@ class Table:
 
 
 def add_attributes(s: Sheet) -> None:
-    """Add weights, groups or clusters, by their names or as asked for."""
+    """Add weights, groups or clusters, found by name or by an option."""
     if s.r.random() < 0.1 and "weight" not in s.needed:
         w = s.g.uniform(0.2, 2, s.n)
         w = np.round(w * s.n / w.sum(), 6)
-        s.put(("weight", "weights", "sample_weight"), w)
+        s.add_column(("weight", "weights", "sample_weight"), w)
         s.attach(weights=w)
     if s.r.random() < 0.1 and s.kind not in ("multilabel", "missing targets", "one hot labels"):
         values = s.r.choices(["north", "south", "east"], k=s.n)
-        name = s.put(("group", "groups", "hospital"), values)
+        name = s.add_column(("group", "groups", "hospital"), values)
         s.attach(groups=values)
         if name.casefold() == "hospital":
-            s.asked["group"] = name
-    if s.r.random() < 0.1 and "cluster" not in s.asked:
+            s.explicit_options["group"] = name
+    if s.r.random() < 0.1 and "cluster" not in s.explicit_options:
         values = s.g.integers(0, s.n // 3, s.n).tolist()
-        name = s.put(("cluster", "clusters", "patient"), values)
+        name = s.add_column(("cluster", "clusters", "patient"), values)
         s.attach(clusters=values)
         if name.casefold() == "patient":
-            s.asked["cluster"] = name
+            s.explicit_options["cluster"] = name
 
 
 def add_extras(s: Sheet) -> None:
-    """Add columns of the world: indices, features, texts."""
+    """Add unrelated columns: indices, features, texts."""
     n, r, g = s.n, s.r, s.g
     texts = ["good, but late", 'said "no"', "fine", "a; b; c", "50% off", "tab\there", "it's ok", "#1", "x | y"]
     extras: dict[str, Callable[[], Iterable[Any]]] = {
@@ -78,13 +78,13 @@ def add_extras(s: Sheet) -> None:
         "file": lambda: [f"/data/{i}.png" for i in range(n)],
         "notes": lambda: [None] * n,
     }
-    taken = {name.casefold() for name in s.columns}
+    used_names = {name.casefold() for name in s.columns}
     latin = r.random() < 0.7
     for name in r.sample(list(extras), r.choice([0, 0, 1, 2, 4])):
-        twice = {"id", "index"} & {name} and {"id", "ids", "row_id", "uid", "index", ""} & taken
-        if name.casefold() not in taken and not twice and not (latin and name == "city"):
-            s.put(name, extras[name]())
-            taken.add(name.casefold())
+        twice = {"id", "index"} & {name} and {"id", "ids", "row_id", "uid", "index", ""} & used_names
+        if name.casefold() not in used_names and not twice and not (latin and name == "city"):
+            s.add_column(name, extras[name]())
+            used_names.add(name.casefold())
 
 
 KINDS: tuple[tuple[int, Callable[[Sheet], None]], ...] = (
@@ -132,9 +132,9 @@ READABLE_TRAPS = (traps.trap_two_labels, traps.trap_two_scores)
 
 
 def draw_case(r: Random) -> Callable[[str], str]:
-    """Draw how names of columns are capitalized, and padded."""
-    ways: list[Callable[[str], str]] = [str.upper, str.title, str.capitalize, lambda name: f" {name}"]
-    return r.choice(ways) if r.random() < 0.25 else str
+    """Draw a style for the case and padding of column names."""
+    styles: list[Callable[[str], str]] = [str.upper, str.title, str.capitalize, lambda name: f" {name}"]
+    return r.choice(styles) if r.random() < 0.25 else str
 
 
 def draw_table(seed: int, index: int) -> Table:
@@ -150,8 +150,8 @@ def draw_table(seed: int, index: int) -> Table:
     draw(s)
     if s.truth is not None and draw not in READABLE_TRAPS:
         add_attributes(s)
-    if s.truth is not None and s.kept is not None:
-        s.truth = s.truth.take(s.kept)
+    if s.truth is not None and s.complete_rows is not None:
+        s.truth = s.truth.take(s.complete_rows)
     if draw not in (traps.trap_unquoted_commas, traps.trap_nothing_in_it):
         add_extras(s)
     if r.random() < 0.4 and not s.ordered:
@@ -171,4 +171,4 @@ def draw_table(seed: int, index: int) -> Table:
         s.needed["na"] = [dialect.missing or "NA"]
     columns = {name or ("Unnamed: 0" if dialect.typed else ""): values for name, values in s.columns.items()}
     fair = s.fair and s.truth is not None
-    return Table(s.kind, columns, dialect, s.truth, s.asked, s.needed, tuple(s.conventions), s.noted, fair)
+    return Table(s.kind, columns, dialect, s.truth, s.explicit_options, s.needed, tuple(s.conventions), s.noted, fair)

@@ -1,4 +1,4 @@
-"""Damaged files of every format through `measure`, `assess` and `apply`, and calibrators changed and sealed again.
+"""Damaged files of every format in `measure`, `assess` and `apply`, and forged calibrators.
 
 A tenth runs with the other tests, everything by `make torture`.
 """
@@ -33,7 +33,7 @@ LONGEST = 300  # seconds, after which something is stuck
 PRINTED = 5  # failures
 
 
-def drawn(n: int, k: int, seed: int) -> Predictions:
+def draw_predictions(n: int, k: int, seed: int) -> Predictions:
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, k, generator=g)
     return Predictions(z, torch.multinomial((z / 2).softmax(-1), 1, generator=g).squeeze(1))
@@ -42,8 +42,8 @@ def drawn(n: int, k: int, seed: int) -> Predictions:
 # Files
 
 
-def written(p: Predictions, suffix: str, folder: Path) -> Path:
-    """Good predictions in a format."""
+def write_file(p: Predictions, suffix: str, folder: Path) -> Path:
+    """Write valid predictions in a format."""
     path = folder / f"good_logits{suffix}"
     if suffix == ".npy":
         np.save(path, p.logits.numpy())
@@ -55,33 +55,33 @@ def written(p: Predictions, suffix: str, folder: Path) -> Path:
     return path
 
 
-def cut(data: bytearray, r: random.Random) -> None:
+def cut_bytes(data: bytearray, r: random.Random) -> None:
     del data[r.randrange(len(data)) :]
 
 
-def flipped(data: bytearray, r: random.Random) -> None:
+def flip_bits(data: bytearray, r: random.Random) -> None:
     for _ in range(r.choice([1, 1, 2, 8, 64])):
         data[r.randrange(len(data))] ^= 1 << r.randrange(8)
 
 
-def overwritten(data: bytearray, r: random.Random) -> None:
+def overwrite_bytes(data: bytearray, r: random.Random) -> None:
     start = r.randrange(len(data))
     data[start : start + r.randrange(1, 200)] = r.randbytes(r.randrange(1, 200))
 
 
-def repeated(data: bytearray, r: random.Random) -> None:
+def repeat_bytes(data: bytearray, r: random.Random) -> None:
     start = r.randrange(len(data))
     data[start:start] = data[start : start + r.randrange(1, 300)]
 
 
-def numbers(data: bytearray, r: random.Random) -> None:
-    """Put numbers that hurt where others stood."""
+def insert_numbers(data: bytearray, r: random.Random) -> None:
+    """Overwrite numbers with invalid ones."""
     bad = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324]
     start = r.randrange(max(1, len(data) - 8))
     data[start : start + 8] = struct.pack("<d", r.choice(bad)) if r.random() < 0.5 else b"\xff" * 8
 
 
-def words(data: bytearray, r: random.Random) -> None:
+def insert_words(data: bytearray, r: random.Random) -> None:
     bad = [
         b"nan",
         b"inf",
@@ -102,11 +102,18 @@ def words(data: bytearray, r: random.Random) -> None:
     data[start : start + r.randrange(0, 6)] = r.choice(bad)
 
 
-MUTATIONS: list[Callable[[bytearray, random.Random], None]] = [cut, flipped, overwritten, repeated, numbers, words]
+MUTATIONS: list[Callable[[bytearray, random.Random], None]] = [
+    cut_bytes,
+    flip_bits,
+    overwrite_bytes,
+    repeat_bytes,
+    insert_numbers,
+    insert_words,
+]
 
 
-def arranged(p: Predictions, folder: Path, r: random.Random) -> Path:
-    """A sound file of odd arrays."""
+def write_odd_arrays(p: Predictions, folder: Path, r: random.Random) -> Path:
+    """Write a readable file of invalid arrays."""
     z, y = p.logits.numpy(), p.labels.numpy()
     odd = [
         lambda: {"logits": z[0], "labels": y},
@@ -135,25 +142,25 @@ def arranged(p: Predictions, folder: Path, r: random.Random) -> Path:
 
 
 def answered(command: list[str], out: Path | None, fails: list[str]) -> Counts:
-    """What became of a command: one line and status 2, a result of sound numbers, or worse."""
-    done: list[Counts] = []
+    """Return the outcome of a command: refused in one line, valid numbers, or a failure."""
+    finished_command: list[Counts] = []
 
     def run() -> None:
-        shown = CliRunner().invoke(app, command)
-        error = shown.exception
-        if error is None and shown.exit_code == 0:
+        command_result = CliRunner().invoke(app, command)
+        error = command_result.exception
+        if error is None and command_result.exit_code == 0:
             sound = out is None or not out.exists() or sound_numbers(out)
-            done.append(Counts(tried=1, recovered=int(sound), silent=int(not sound)))
+            finished_command.append(Counts(tried=1, recovered=int(sound), silent=int(not sound)))
         elif isinstance(error, InputError | OSError) or (isinstance(error, SystemExit) and error.code == 2):
-            done.append(Counts(tried=1, refused=1))
+            finished_command.append(Counts(tried=1, refused=1))
         else:
-            done.append(Counts(tried=1, traceback=1))
+            finished_command.append(Counts(tried=1, traceback=1))
             fails.append("".join(traceback.format_exception(error))[-1500:])
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(LONGEST)
-    return done[0] if done else Counts(tried=1, stuck=1)
+    return finished_command[0] if finished_command else Counts(tried=1, stuck=1)
 
 
 def sound_numbers(out: Path) -> bool:
@@ -161,22 +168,22 @@ def sound_numbers(out: Path) -> bool:
     if out.suffix == ".npz":
         z = np.load(out)["logits"]
         return not bool(np.isnan(z).any() or np.isposinf(z).any() or np.isneginf(z).all(1).any())
-    found = json.loads(out.read_text())
-    return all(row["value"] is not None for row in found["results"] if row["metric"] in ("nll", "brier", "accuracy"))
+    outcomes = json.loads(out.read_text())
+    return all(row["value"] is not None for row in outcomes["results"] if row["metric"] in ("nll", "brier", "accuracy"))
 
 
 def files(seed: int, share: float, folder: Path) -> Counts:
-    """Mutate good files, and judge each by one of the commands."""
+    """Damage valid files, and run a command on each."""
     r, counts, fails = random.Random(seed), Counts(), list[str]()
-    val, test = drawn(60, 3, 0), drawn(60, 3, 1)
-    sources = {suffix: written(test, suffix, folder).read_bytes() for suffix in FORMATS}
-    good = folder / "val.npz"
-    val.save(good)
+    val, test = draw_predictions(60, 3, 0), draw_predictions(60, 3, 1)
+    sources = {suffix: write_file(test, suffix, folder).read_bytes() for suffix in FORMATS}
+    good_files = folder / "val.npz"
+    val.save(good_files)
     temperature = folder / "t.safetensors"
-    calibrators.save(calibrators.Temperature.fit(drawn(60, 3, 2)), temperature)
+    calibrators.save(calibrators.Temperature.fit(draw_predictions(60, 3, 2)), temperature)
     for _ in range(round(share * FILES)):
         if r.random() < 0.2:
-            path = arranged(test, folder, r)
+            path = write_odd_arrays(test, folder, r)
         else:
             suffix = r.choice(FORMATS)
             path, data = folder / f"bad_logits{suffix}", bytearray(sources[suffix])
@@ -190,13 +197,13 @@ def files(seed: int, share: float, folder: Path) -> Counts:
                     r.choice(MUTATIONS)(data, r)
             path.write_bytes(data)
             path = folder / "bad_logits.npy" if suffix == ".npy" else path
-        counts += answered(*command(r, path, good, temperature, folder), fails)
+        counts += answered(*command(r, path, good_files, temperature, folder), fails)
     print(counts.line("mutated files"), *fails[:PRINTED], sep="\n")
     return counts
 
 
-def command(r: random.Random, path: Path, good: Path, saved: Path, folder: Path) -> tuple[list[str], Path | None]:
-    """One of the three, and what it writes."""
+def command(r: random.Random, path: Path, good_files: Path, saved: Path, folder: Path) -> tuple[list[str], Path | None]:
+    """Return one of the three commands, and its output."""
     json_, npz = folder / "out.json", folder / "out.npz"
     for out in json_, npz:
         out.unlink(missing_ok=True)
@@ -206,7 +213,7 @@ def command(r: random.Random, path: Path, good: Path, saved: Path, folder: Path)
         return ["measure", str(path), "--json", str(json_), *stream], json_
     if kind < 0.8:
         return ["apply", str(saved), str(path), "-o", str(npz)], npz
-    pair = [str(good), str(path)] if r.random() < 0.5 else [str(path), str(good)]
+    pair = [str(good_files), str(path)] if r.random() < 0.5 else [str(path), str(good_files)]
     return ["assess", *pair, "-c", "Temperature", "--json", str(json_), *stream], json_
 
 
@@ -214,7 +221,7 @@ def command(r: random.Random, path: Path, good: Path, saved: Path, folder: Path)
 
 
 def changed_tree(node: object, r: random.Random) -> object:
-    """The description with one place changed."""
+    """Return the description with one value changed."""
     bad = [None, True, -1, 0, 1e308, 10**400, "", "x", [], {}, {"tensor": ".absent"}, {"float": "nan"}, {"float": "x"}]
     bad += [{"tuple": []}, {"class": "Temperature", "fields": {}}, {"class": "os.system", "fields": {}}]
     if not isinstance(node, dict | list) or not node or r.random() < 0.25:
@@ -229,8 +236,8 @@ def changed_tree(node: object, r: random.Random) -> object:
 
 
 def changed_tensor(x: torch.Tensor, r: random.Random) -> torch.Tensor:
-    """The tensor with other numbers, of another shape or type."""
-    ways = [
+    """Return a tensor with other numbers, or of another shape or type."""
+    changes = [
         lambda: x.double() * r.choice([math.nan, math.inf, 0.0, -1.0, 1e300, 1e-300, 1e6]),
         lambda: x[..., None],
         lambda: x.flatten()[: r.randrange(1 + x.numel())],
@@ -240,7 +247,7 @@ def changed_tensor(x: torch.Tensor, r: random.Random) -> torch.Tensor:
         lambda: spoiled(x, r),
         lambda: x.flip(0) if x.ndim else -x,
     ]
-    return r.choice(ways)().contiguous()
+    return r.choice(changes)().contiguous()
 
 
 def spoiled(x: torch.Tensor, r: random.Random) -> torch.Tensor:
@@ -256,7 +263,7 @@ def spoiled(x: torch.Tensor, r: random.Random) -> torch.Tensor:
 
 
 def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
-    """What a file's calibrator makes of predictions."""
+    """Apply the calibrator of a file."""
     try:
         calibrators.origin(path)
         after = p.apply(calibrators.load(path)).logits
@@ -270,15 +277,15 @@ def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
 
 
 def groups(p: Predictions) -> Predictions:
-    """Predictions whose every other example is of another group, with names of their classes."""
+    """Return predictions with two groups and class names."""
     names = [f"class {j}" for j in range(p.k)]
     return Predictions(p.logits, p.labels, groups=["a", "b"] * (len(p) // 2), class_names=names)
 
 
 def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor], Predictions]:
-    """Return what the file of a calibrator holds, and predictions that it can be applied to."""
+    """Return the content of a calibrator file, and predictions for it."""
     k = 2 if name in ("Beta", "Platt", "Quadratic") else 3
-    data, fresh = groups(drawn(80, k, 0)), groups(drawn(30, k, 1).double())
+    data, fresh = groups(draw_predictions(80, k, 0)), groups(draw_predictions(30, k, 1).double())
     calibrators.save(calibrators.fit(CHEAP.get(name, name), data), path, fitted_on=data)
     with safe_open(path, "pt") as file:
         meta = dict(file.metadata())
@@ -287,12 +294,12 @@ def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, torch.Tenso
 
 
 def sealed(seed: int, share: float, folder: Path) -> Counts:
-    """Change what saved calibrators of every kind hold, seal them as a forger would, and apply them."""
+    """Change saved calibrators of every kind, recompute their checksums, and apply them."""
     r, counts, fails = random.Random(seed), Counts(), list[str]()
-    held = [fitted(name, folder / "good.safetensors") for name in CALIBRATORS]
+    contents = [fitted(name, folder / "good.safetensors") for name in CALIBRATORS]
     for _ in range(round(share * SEALED)):
-        first, kept, fresh = r.choice(held)
-        meta, tensors = dict(first), dict(kept)
+        first, kept_bytes, fresh = r.choice(contents)
+        meta, tensors = dict(first), dict(kept_bytes)
         if tensors and r.random() < 0.6:
             key = r.choice(list(tensors))
             tensors[key] = changed_tensor(tensors[key], r)
@@ -313,10 +320,10 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
 CAMPAIGNS = {"files": files, "sealed": sealed}
 
 
-def check(found: Counts) -> None:
-    assert (found.silent, found.traceback, found.stuck) == (0, 0, 0), found
-    assert found.refused > 0.3 * found.tried
-    assert found.recovered > 0
+def check(outcomes: Counts) -> None:
+    assert (outcomes.silent, outcomes.traceback, outcomes.stuck) == (0, 0, 0), outcomes
+    assert outcomes.refused > 0.3 * outcomes.tried
+    assert outcomes.recovered > 0
 
 
 @pytest.mark.parametrize(("name", "share"), [("files", 0.02), ("sealed", 0.1)])

@@ -1,4 +1,4 @@
-"""Senseless values for every keyword of every method: one clear line before any work, or a number with a meaning."""
+"""Invalid values for every keyword of every method give one clear error, or a meaningful number."""
 
 import math
 import random
@@ -16,7 +16,22 @@ from calibrant.registry import REGISTRIES, format_call, hyperparameters
 
 WORDS = ("average", "correct", "equal-mass", "", "0.5", "<script>", "None")
 NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, -1e-300, 1e-300, 0.5, 1.5, 2, 7, 1e9, 1e308, 2**31, 2**63, 10**400)
-OTHERS = (None, True, False, (), (0.0,), (1, 2), (-1.0, 1.0), (math.nan, 1.0), ("a",), b"x", 1j, {}, {"a": 1}, [[]])
+OTHER_METHODS = (
+    None,
+    True,
+    False,
+    (),
+    (0.0,),
+    (1, 2),
+    (-1.0, 1.0),
+    (math.nan, 1.0),
+    ("a",),
+    b"x",
+    1j,
+    {},
+    {"a": 1},
+    [[]],
+)
 SECONDS = 300
 
 
@@ -67,14 +82,14 @@ def attempt(run: Callable[[], Any]) -> tuple[str, str]:
     """How one use ends, and what was said."""
     try:
         with patience():
-            found = run()
+            outcome = run()
     except InputError as error:
         return ("refused" if "\n" not in str(error) else "traceback"), str(error)
     except TimeoutError:
         return "stuck", ""
     except Exception as error:
         return "traceback", f"{type(error).__name__}: {error}"
-    values = torch.as_tensor(found, dtype=torch.float64) if found is not None else torch.zeros(1)
+    values = torch.as_tensor(outcome, dtype=torch.float64) if outcome is not None else torch.zeros(1)
     return ("silent" if bool(values.isnan().all()) else "recovered"), "nan"
 
 
@@ -84,7 +99,7 @@ def cases() -> list[tuple[str, str]]:
         for kind, registry in REGISTRIES.items()
         for name in registry
         for key in hyperparameters(getattr(registry[name], "fit", registry[name]))
-        for value in (*WORDS, *NUMBERS, *OTHERS)
+        for value in (*WORDS, *NUMBERS, *OTHER_METHODS)
     ]
 
 
@@ -92,21 +107,21 @@ def campaign(seed: int, share: float, kinds: Collection[str] = tuple(REGISTRIES)
     """Every keyword of every method with every senseless value, or a share of them."""
     for kind, text in (("metrics", "ece"), ("metrics", "auroc"), ("calibrators", "Auto")):
         used(kind, text)  # what is compiled on first use is no one's hanging
-    every = [case for case in cases() if case[0] in kinds]
-    chosen = random.Random(seed).sample(every, round(share * len(every)))
+    all_cases = [case for case in cases() if case[0] in kinds]
+    drawn_cases = random.Random(seed).sample(all_cases, round(share * len(all_cases)))
     counts, failures = Counts(), list[str]()
-    for kind, text in chosen:
-        how, said = attempt(lambda kind=kind, text=text: used(kind, text))
+    for kind, text in drawn_cases:
+        how, message = attempt(lambda kind=kind, text=text: used(kind, text))
         counts += Counts(tried=1, **{how: 1})
         if how in ("silent", "traceback", "stuck"):
-            failures.append(f"{how}: {kind} {text}: {said[:150]}")
+            failures.append(f"{how}: {kind} {text}: {message[:150]}")
     print("\n".join(failures))
     print(counts.line("senseless keywords"))
     return counts
 
 
 def judge(counts: Counts) -> None:
-    assert counts.good, counts
+    assert counts.has_no_failures, counts
     assert counts.refused > counts.tried / 2
 
 

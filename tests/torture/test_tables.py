@@ -1,4 +1,4 @@
-"""Generated tables of known meaning: each is read right, or refused in one line that names the option it needs.
+"""Generated tables of known meaning are read correctly, or refused with the option that they need.
 
 A part runs with the other tests, three seeds of 2,000 by `make torture`. `show(seed, index)` prints one table.
 """
@@ -34,7 +34,7 @@ VERDICTS = ("read", "with options", "refused", "reported", "unfair", "misread", 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one table, and the line that shows it."""
+    """The result for one table, and the line that explains it."""
 
     kind: str
     index: int
@@ -114,8 +114,8 @@ def difference(p: Predictions, t: Truth) -> str:
     if t.weights is not None and p.weights is not None and not np.allclose(p.weights.numpy(), t.weights, rtol=1e-9):
         return "other weights"
     for name in ("clusters", "groups"):
-        expected, got = getattr(t, name), getattr(p, name)
-        if expected is not None and (got is None or not same_partition(got.tolist(), expected)):
+        expected, value_read = getattr(t, name), getattr(p, name)
+        if expected is not None and (value_read is None or not same_partition(value_read.tolist(), expected)):
             return f"other {name}"
     return measured_difference(p, t, close)
 
@@ -130,9 +130,9 @@ def measured_difference(p: Predictions, t: Truth, close: float) -> str:
         if bool((np.abs(scores - scores.round()) > 1e-4).all()):
             expected["ece"] = expected_ece(t)
     for name, value in expected.items():
-        got = float(getattr(metrics, name)(p))
-        if got != pytest.approx(value, rel=max(close, 1e-8) * 50, abs=max(close, 1e-8) * 50):
-            return f"{name} {got:.6g} instead of {value:.6g}"
+        value_read = float(getattr(metrics, name)(p))
+        if value_read != pytest.approx(value, rel=max(close, 1e-8) * 50, abs=max(close, 1e-8) * 50):
+            return f"{name} {value_read:.6g} instead of {value:.6g}"
     return ""
 
 
@@ -145,7 +145,7 @@ def names_option(message: str, option: str) -> bool:
 
 
 @contextmanager
-def written(table: Table) -> Generator[Any]:
+def written_table(table: Table) -> Generator[Any]:
     """Write a table into a folder of its own, and give what to read: its path, or the table in memory."""
     folder = Path(tempfile.mkdtemp())
     try:
@@ -154,9 +154,9 @@ def written(table: Table) -> Generator[Any]:
         shutil.rmtree(folder)
 
 
-def follow(table: Table, source: Any) -> tuple[Predictions | None, dict[str, Any], list[str]]:
+def read_with_options(table: Table, source: Any) -> tuple[Predictions | None, dict[str, Any], list[str]]:
     """Read a table, adding needed options as refusals name them; return options used and the refusals met."""
-    options, refusals = dict(table.asked), list[str]()
+    options, refusals = dict(table.explicit_options), list[str]()
     left = dict(table.needed)
     while True:
         try:
@@ -169,7 +169,7 @@ def follow(table: Table, source: Any) -> tuple[Predictions | None, dict[str, Any
             options[named] = left.pop(named)
 
 
-def judge(table: Table, p: Predictions | None, options: dict[str, Any], refusals: list[str]) -> tuple[str, str]:
+def verdict_of(table: Table, p: Predictions | None, options: dict[str, Any], refusals: list[str]) -> tuple[str, str]:
     """Return the verdict and the line that explains it."""
     last = refusals[-1] if refusals else ""
     if any("\n" in line for line in refusals):
@@ -181,8 +181,8 @@ def judge(table: Table, p: Predictions | None, options: dict[str, Any], refusals
     if not reason and table.noted not in notes:
         return "misread", f"the notes do not name {table.noted!r}: {p.notes}"
     if not reason:
-        return ("with options" if len(options) > len(table.asked) else "read"), ""
-    if any(word in notes and not difference(p, other) for other, word in table.conventions):
+        return ("with options" if len(options) > len(table.explicit_options) else "read"), ""
+    if any(word in notes and not difference(p, convention) for convention, word in table.conventions):
         return "reported", notes
     return "misread", f"{reason}; options {options}; notes {p.notes}"
 
@@ -190,9 +190,9 @@ def judge(table: Table, p: Predictions | None, options: dict[str, Any], refusals
 def check_table(seed: int, index: int) -> Verdict:
     """Draw, write and read one table."""
     table = draw_table(seed, index)
-    with written(table) as source:
+    with written_table(table) as source:
         try:
-            result, line = judge(table, *follow(table, source))
+            result, line = verdict_of(table, *read_with_options(table, source))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             result, line = "crash", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
@@ -216,14 +216,14 @@ def summary(verdicts: Sequence[Verdict], seed: int) -> str:
 
 
 def campaign(seed: int, tables: Sequence[int]) -> list[Verdict]:
-    """Read the tables of a seed, and print what came of them."""
+    """Read the tables of a seed, and print the verdicts."""
     verdicts = [check_table(seed, index) for index in tables]
     print(summary(verdicts, seed))
     return verdicts
 
 
 def check(verdicts: Sequence[Verdict]) -> None:
-    """No table may be misread or crash, and nearly all that a person understands have to be read."""
+    """Assert that no table is misread or crashes, and that nearly all understandable tables are read."""
     counts = Counter(v.result for v in verdicts)
     assert (counts["misread"], counts["crash"]) == (0, 0)
     understood = counts["read"] + counts["with options"]
@@ -247,31 +247,35 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def measured_by_command(path: Path, options: dict[str, Any]) -> tuple[int, dict[str, Any], str]:
-    """Return exit status, numbers by metric, and what stands on the screen."""
+    """Return the exit status, the values by metric, and the printed text."""
     out = path.with_name("numbers.json") if path.is_file() else path.parent / "numbers.json"
-    shown = CliRunner().invoke(app, ["measure", str(path), "--json", str(out), *flags(options)])
-    if shown.exception is not None and not isinstance(shown.exception, InputError | SystemExit):
-        raise shown.exception
-    status = 2 if isinstance(shown.exception, InputError) else shown.exit_code
-    found = json.loads(out.read_text())["results"] if out.exists() else []
-    return status, {row["metric"]: row["value"] for row in found}, f"{shown.output} {shown.exception}"
+    command_result = CliRunner().invoke(app, ["measure", str(path), "--json", str(out), *flags(options)])
+    if command_result.exception is not None and not isinstance(command_result.exception, InputError | SystemExit):
+        raise command_result.exception
+    status = 2 if isinstance(command_result.exception, InputError) else command_result.exit_code
+    values_by_metric = json.loads(out.read_text())["results"] if out.exists() else []
+    return (
+        status,
+        {row["metric"]: row["value"] for row in values_by_metric},
+        f"{command_result.output} {command_result.exception}",
+    )
 
 
 def check_command(table: Table, path: Path) -> None:
-    """Require from the command line what the function gives: its numbers, or status 2."""
-    p, options, _ = follow(table, path)
-    status, found, shown = measured_by_command(path, options)
-    assert status == (2 if p is None else 0), (table.kind, options, shown)
-    assert len(found) > 0 or p is None
-    for name in ("nll", *({"accuracy"} & found.keys())):  # confidences have no accuracy
+    """Assert that the command line gives the numbers of the function, or status 2."""
+    p, options, _ = read_with_options(table, path)
+    status, values_by_metric, command_result = measured_by_command(path, options)
+    assert status == (2 if p is None else 0), (table.kind, options, command_result)
+    assert len(values_by_metric) > 0 or p is None
+    for name in ("nll", *({"accuracy"} & values_by_metric.keys())):  # confidences have no accuracy
         if p is not None and np.isfinite(value := float(getattr(metrics, name)(p))):
-            assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12), (table.kind, name)
+            assert values_by_metric[name] == pytest.approx(value, rel=1e-9, abs=1e-12), (table.kind, name)
 
 
 def show(seed: int, index: int) -> None:
-    """Print one table and what comes of it."""
+    """Print one table and its verdict."""
     table = draw_table(seed, index)
-    print(table.kind, table.dialect, f"asked {table.asked}, needed {table.needed}", sep="\n")
+    print(table.kind, table.dialect, f"options {table.explicit_options}, needed {table.needed}", sep="\n")
     for name, values in table.columns.items():
         print(f"{name!r}: {values[:6]}")
     print(check_table(seed, index))
@@ -293,7 +297,7 @@ def test_command_line_reads_generated_tables_alike():
         table = draw_table(4, index)
         if table.dialect.suffix in IN_MEMORY:
             continue
-        with written(table) as path:
+        with written_table(table) as path:
             check_command(table, path)
 
 

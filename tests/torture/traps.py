@@ -26,7 +26,7 @@ from torture.sheets import (
 def trap_body_weight(s: Sheet) -> None:
     """A column `weight` of kilograms."""
     s.r.choice([class_columns, single_score])(s)
-    s.put("weight", s.g.uniform(45, 120, s.n).round(1))
+    s.add_column("weight", s.g.uniform(45, 120, s.n).round(1))
     s.truth = None
 
 
@@ -47,7 +47,7 @@ def trap_confidence_alone(s: Sheet) -> None:
     y = s.g.integers(0, k, s.n)
     y[:k] = range(k)
     put_label(s, [WORDS[0][j] for j in y] if s.r.random() < 0.5 else y)
-    s.put((*CONFIDENCE, *SCORES), s.g.uniform(0.3, 1, s.n).round(3))
+    s.add_column((*CONFIDENCE, *SCORES), s.g.uniform(0.3, 1, s.n).round(3))
 
 
 def trap_probabilities_as_logits(s: Sheet) -> None:
@@ -55,7 +55,7 @@ def trap_probabilities_as_logits(s: Sheet) -> None:
     if s.r.random() < 0.5:
         p, y = draw_scores(s)
         put_label(s, y)
-        s.put(("logit", "logits"), p)
+        s.add_column(("logit", "logits"), p)
     else:
         z, y = draw_problem(s, k := s.r.choice([3, 10]))
         put_label(s, y)
@@ -68,7 +68,7 @@ def trap_logits_as_probabilities(s: Sheet) -> None:
     put_label(s, y)
     if s.r.random() < 0.3:
         y = np.minimum(y, 1)
-        s.put(SCORES[:3], z[:, 0])
+        s.add_column(SCORES[:3], z[:, 0])
     else:
         put_classes(s, s.r.choice(PREFIXES), range(k), z)
 
@@ -78,7 +78,7 @@ def trap_times_as_labels(s: Sheet) -> None:
     days = [f"2024-0{1 + i % 9}-1{i % 7}" for i in range(s.n)]
     put_label(s, [f"{day} 12:00:00" for day in days] if s.r.random() < 0.5 else days)
     if s.r.random() < 0.5:
-        s.put(SCORES[:4], s.g.random(s.n))
+        s.add_column(SCORES[:4], s.g.random(s.n))
     else:
         put_classes(s, "prob_", range(63), s.g.dirichlet(np.ones(63), s.n))
 
@@ -86,7 +86,7 @@ def trap_times_as_labels(s: Sheet) -> None:
 def trap_continuous_label(s: Sheet) -> None:
     """A target that is measured, not a class."""
     put_label(s, s.g.normal(3, 2, s.n).round(3))
-    s.put(SCORES[:4], s.g.random(s.n))
+    s.add_column(SCORES[:4], s.g.random(s.n))
 
 
 def trap_nothing_to_measure(s: Sheet) -> None:
@@ -96,9 +96,9 @@ def trap_nothing_to_measure(s: Sheet) -> None:
     if kind != 1:
         put_label(s, y)
     if kind == 0:
-        s.put(PREDICTED, (p > 0.5).astype(int))
+        s.add_column(PREDICTED, (p > 0.5).astype(int))
     if kind == 1:
-        s.put(SCORES, p)
+        s.add_column(SCORES, p)
 
 
 def trap_two_labels(s: Sheet) -> None:
@@ -106,22 +106,22 @@ def trap_two_labels(s: Sheet) -> None:
     k = s.r.choice([3, 4])
     z, y = draw_problem(s, k)
     p = softmax(z)
-    other = np.where(s.g.random(s.n) < 0.2, (y + 1) % k, y)
-    name = s.put(LABELS[:9], y)
-    second = s.put([label for label in LABELS if label != "labels"], other)
+    other_column = np.where(s.g.random(s.n) < 0.2, (y + 1) % k, y)
+    name = s.add_column(LABELS[:9], y)
+    second = s.add_column([label for label in LABELS if label != "labels"], other_column)
     put_classes(s, s.r.choice(PREFIXES), range(k), p)
-    taken = s.r.random() < 0.5
-    s.needed["label"] = name if taken else second
-    s.truth = Truth(p, y if taken else other)
+    used_name = s.r.random() < 0.5
+    s.needed["label"] = name if used_name else second
+    s.truth = Truth(p, y if used_name else other_column)
 
 
 def trap_two_scores(s: Sheet) -> None:
     """Two columns that may be the probability."""
     p, y = draw_scores(s)
     put_label(s, y)
-    scores = {s.put(SCORES[:5], values): values for values in (p, s.g.random(s.n))}
-    s.needed["probs"], taken = s.r.choice(list(scores.items()))
-    s.truth = Truth(pair(taken), y, event=True)
+    scores = {s.add_column(SCORES[:5], values): values for values in (p, s.g.random(s.n))}
+    s.needed["probs"], used_name = s.r.choice(list(scores.items()))
+    s.truth = Truth(pair(used_name), y, event=True)
 
 
 def trap_unknown_label(s: Sheet) -> None:
@@ -142,22 +142,22 @@ def trap_not_complementary(s: Sheet) -> None:
 def trap_credit_scores(s: Sheet) -> None:
     """A score of 300 .. 850."""
     put_label(s, s.g.integers(0, 2, s.n))
-    s.put(("score", "y_score"), s.g.integers(300, 850, s.n))
+    s.add_column(("score", "y_score"), s.g.integers(300, 850, s.n))
 
 
 def trap_correct_of_classes(s: Sheet) -> None:
     """A column `correct` with the right answer instead of whether it was given."""
     y = s.g.integers(0, 5, s.n)
-    s.put(CORRECT, ["ABCDE"[j] for j in y] if s.r.random() < 0.5 else y)
-    s.put(CONFIDENCE, s.g.random(s.n))
+    s.add_column(CORRECT, ["ABCDE"[j] for j in y] if s.r.random() < 0.5 else y)
+    s.add_column(CONFIDENCE, s.g.random(s.n))
 
 
 def trap_mixed_confidence(s: Sheet) -> None:
     """Binary y_true, y_pred, prob, where prob fits neither meaning."""
     y, guess = s.g.integers(0, 2, (2, s.n))
     put_label(s, y)
-    s.put(PREDICTED, guess)
-    s.put(("prob", "proba", "probability", "p"), s.g.uniform(0.02, 0.98, s.n))
+    s.add_column(PREDICTED, guess)
+    s.add_column(("prob", "proba", "probability", "p"), s.g.uniform(0.02, 0.98, s.n))
 
 
 def trap_fewer_words(s: Sheet) -> None:
@@ -181,14 +181,14 @@ def trap_unquoted_commas(s: Sheet) -> None:
     """Decimal commas between separating commas, without quotes."""
     p, y = draw_scores(s)
     put_label(s, y)
-    s.put(SCORES[:4], [f"{x:.3f}".replace(".", ",") for x in p])
+    s.add_column(SCORES[:4], [f"{x:.3f}".replace(".", ",") for x in p])
 
 
 def trap_label_confidence(s: Sheet) -> None:
     """A label of 0 and 1 beside a confidence: its two meanings give the same numbers, which have to be reported."""
     p, y = draw_scores(s)
     put_label(s, y)
-    name = s.put(CONFIDENCE, p)
+    name = s.add_column(CONFIDENCE, p)
     s.conventions.append((Truth(pair(p), y, event=True), name))
 
 
@@ -196,15 +196,17 @@ def trap_words_for_numbers(s: Sheet) -> None:
     """Predicted labels in words, true ones in numbers: none agree."""
     k = s.r.choice([2, 3, 5])
     put_label(s, s.g.integers(0, k, s.n))
-    s.put(PREDICTED, [WORDS[0][j] for j in s.g.integers(0, k, s.n)])
-    s.put(CONFIDENCE, s.g.uniform(0.4, 1, s.n).round(2))
+    s.add_column(PREDICTED, [WORDS[0][j] for j in s.g.integers(0, k, s.n)])
+    s.add_column(CONFIDENCE, s.g.uniform(0.4, 1, s.n).round(2))
 
 
 def trap_mixed_scales(s: Sheet) -> None:
     """Confidences of which some are percentages, or that go to 10."""
     c, hit = s.g.uniform(0.2, 1, s.n).round(2), s.g.integers(0, 2, s.n)
-    s.put(CORRECT, hit)
-    s.put(CONFIDENCE, np.where(s.g.random(s.n) < 0.3, c, np.round(c * 100)) if s.r.random() < 0.5 else np.round(10 * c))
+    s.add_column(CORRECT, hit)
+    s.add_column(
+        CONFIDENCE, np.where(s.g.random(s.n) < 0.3, c, np.round(c * 100)) if s.r.random() < 0.5 else np.round(10 * c)
+    )
 
 
 def trap_nothing_in_it(s: Sheet) -> None:
@@ -217,7 +219,7 @@ def trap_nothing_in_it(s: Sheet) -> None:
 def trap_no_labels_known(s: Sheet) -> None:
     """Labels that are all missing."""
     put_label(s, [None] * s.n)
-    s.put(SCORES[:4], s.g.random(s.n).round(4))
+    s.add_column(SCORES[:4], s.g.random(s.n).round(4))
     s.needed["drop"] = True
 
 
@@ -236,7 +238,7 @@ def trap_negative_weights(s: Sheet) -> None:
     s.r.choice([class_columns, single_score])(s)
     w = s.g.uniform(-0.5, 2.5, s.n)
     w[0] = -0.5
-    s.put(("weight", "sample_weight"), w * s.n / w.sum())
+    s.add_column(("weight", "sample_weight"), w * s.n / w.sum())
     s.truth = None
 
 

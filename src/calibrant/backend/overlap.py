@@ -151,8 +151,8 @@ class Overlap:
         """The shares in words."""
         (evaluated, fitted), (by_chance, _) = self.shares, self.expected_shares
         return (
-            f"{100 * evaluated:.3g} % of the judged rows are among the fitted ones, {100 * fitted:.3g} % of the fitted "
-            f"among the judged ({100 * by_chance:.3g} % by chance)"
+            f"{100 * evaluated:.3g} % of the evaluated rows are among the fitted rows, {100 * fitted:.3g} % of the "
+            f"fitted rows are among the evaluated rows ({100 * by_chance:.3g} % expected by chance)"
         )
 
     @property

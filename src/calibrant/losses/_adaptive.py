@@ -6,7 +6,7 @@ and `for_epochs` accept any loss, with or without state.
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
@@ -93,7 +93,7 @@ class Scheduled:
 
 
 @LOSSES.register
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False)
 class AdaFocal:
     r"""AdaFocal: one gamma per confidence bin, driven by the calibration error of the bin (Ghosh et al. 2022).
 
@@ -131,8 +131,8 @@ class AdaFocal:
     tensor([2.5010, 2.6698], dtype=torch.float64)
     """
 
-    edges: Tensor
-    gamma: Tensor
+    edges: Tensor = None  # pyright: ignore[reportAssignmentType]  # set by __post_init__
+    gamma: Tensor = None  # pyright: ignore[reportAssignmentType]
     _: KW_ONLY
     bins: Count = 15
     rate: NonNegativeFloat = 1.0
@@ -143,37 +143,24 @@ class AdaFocal:
     scheme: Literal["equal_mass", "equal_width"] = "equal_mass"
     every: Count | None = None
 
-    def __init__(
-        self,
-        edges: Tensor | None = None,
-        gamma: Tensor | None = None,
-        *,
-        bins: Count = 15,
-        rate: NonNegativeFloat = 1.0,
-        start: float = 1.0,
-        switch: NonNegativeFloat = 0.2,
-        lowest: float = -2.0,
-        highest: float = 20.0,
-        scheme: Literal["equal_mass", "equal_width"] = "equal_mass",
-        every: Count | None = None,
-    ) -> None:
-        numbers = {"rate": rate, "start": start, "switch": switch, "lowest": lowest, "highest": highest}
-        registry.check_settings(AdaFocal, {"bins": bins, **numbers})
-        if lowest <= -3.5911:
+    def __post_init__(self) -> None:
+        registry.check_settings(
+            AdaFocal, {name: getattr(self, name) for name in ("bins", "rate", "start", "switch", "lowest", "highest")}
+        )
+        if self.lowest <= -3.5911:
             raise InputError(
-                f"Expected lowest > -3.5911, the limit of inverse_focal, got {lowest}.", code="adafocal_limits"
+                f"Expected lowest > -3.5911, the limit of inverse_focal, got {self.lowest}.", code="adafocal_limits"
             )
-        if not lowest < highest or not lowest <= start <= highest:
+        if not self.lowest < self.highest or not self.lowest <= self.start <= self.highest:
             raise InputError(
-                f"Expected lowest < highest and start between them, got lowest={lowest}, start={start}, "
-                f"highest={highest}. Try AdaFocal(lowest=-2, start=1, highest=20), the defaults.",
+                f"Expected lowest < highest and start between them, got lowest={self.lowest}, start={self.start}, "
+                f"highest={self.highest}. Try AdaFocal(lowest=-2, start=1, highest=20), the defaults.",
                 code="adafocal_limits",
             )
-        edges = equal_width_edges(bins) if edges is None else edges
-        gamma = torch.full((bins,), start, dtype=torch.float64) if gamma is None else gamma
-        values = (edges, gamma, bins, rate, start, switch, lowest, highest, scheme, every)
-        for field, value in zip(fields(self), values, strict=True):
-            object.__setattr__(self, field.name, value)
+        gamma = torch.full((self.bins,), self.start, dtype=torch.float64)
+        for name, default in (("edges", equal_width_edges(self.bins)), ("gamma", gamma)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
 
     def gamma_of(self, p: Tensor) -> Tensor:
         """Return gamma for samples whose true class has probability p, elementwise."""

@@ -24,7 +24,7 @@ milestones = [2]
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """The path of a study of eight small runs."""
+    """Return the path of a study of eight small runs."""
     path = tmp_path_factory.mktemp("study") / "tiny.toml"
     path.write_text(TINY)
     return path
@@ -32,7 +32,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def untouched(tiny, tmp_path_factory):
-    """The result of that study when nobody disturbs it."""
+    """Return the result of that study without interruptions."""
     folder = tmp_path_factory.mktemp("untouched")
     assert finish(start(tiny, folder)).count("done ") == 8
     return rows(tiny, folder)
@@ -40,13 +40,13 @@ def untouched(tiny, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch):
-    """However long measuring takes, it starts no processes unless a test asks for them."""
+    """Measure in this process, however long it takes, unless a test asks for processes."""
     monkeypatch.setattr(rows_module, "MIN_PARALLEL_SECONDS", math.inf)
 
 
 @pytest.fixture
 def halt(tmp_path, monkeypatch):
-    """`halt(runs)`: whoever works on `tmp_path / "store"` halts from so many finished runs on (`processes.halt`)."""
+    """Return `halt(runs)`: processes that work on `tmp_path / "store"` pause after so many finished runs."""
 
     def from_now_on(runs: int) -> None:
         (tmp_path / "next").write_text(str(runs))

@@ -1,4 +1,4 @@
-"""The studies that come with calibrant: each loads, and trains what its paper did."""
+"""Bundled studies load, and train what their papers trained."""
 
 import re
 import tomllib
@@ -118,7 +118,7 @@ def test_labels_distinguish_several_recipes_of_one_loss():
 
 
 def test_runs_of_wang_draw_splits_by_seed_like_their_code():
-    """Wang et al. (2021), code: RandomState(seed), 101 in the commands of its page."""
+    """Wang et al. (2021) use RandomState(seed) with seed 101 in the commands of their page."""
     for path in (path for path in FILES if path.stem.startswith("wang_2021")):
         runs = list(Study.load(path).runs())
         assert {run.seed for run in runs} <= {101, 102, 103, 104, 105}
@@ -128,7 +128,7 @@ def test_runs_of_wang_draw_splits_by_seed_like_their_code():
 
 
 def test_validation_sizes_learn_from_the_same_images():
-    """Wang et al. (2021), Figure 3: what is held out differs in size alone."""
+    """Wang et al. (2021), Figure 3, vary only the size of the validation set."""
     study = Study.load(FOLDER / "wang_2021_validation_size.toml")
     assert all("train=45000" in run.dataset.text and "protocol='wang'" in run.dataset.text for run in study.runs())
 

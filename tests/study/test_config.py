@@ -40,7 +40,7 @@ def test_grids_inherit_from_the_top_level_and_runs_are_unique(tmp_path):
     path = tmp_path / "some.toml"
     path.write_text(GRIDS)
     runs = list(Study.load(path).runs())
-    assert len(runs) == len({run.id for run in runs}) == 2 * 2 * 2 + 1  # brier with seed 2 stands in both
+    assert len(runs) == len({run.id for run in runs}) == 2 * 2 * 2 + 1  # both grids hold brier with seed 2
     assert {(run.loss.name, run.seed) for run in runs if run.dataset.name == "cifar100"} == {
         ("focal", 1), ("focal", 2), ("brier", 1), ("brier", 2)
     }  # fmt: skip
@@ -72,7 +72,7 @@ def test_spelling_does_not_change_the_run_id():
     assert len({next(study.runs()).id for study in studies}) == 1
 
 
-IDS = {  # of the first run, and of all of them together: those that folders of finished runs have
+IDS = {  # of the first run, and a digest of all: folders of finished runs have these names
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
     ("losses", None): ("a905fd5358ee", "448080d64509"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
@@ -97,7 +97,7 @@ def test_each_method_text_is_parsed_once(monkeypatch):
         return original_method(self, text)
 
     monkeypatch.setattr(registry.Registry, "method", noted)
-    runs = list(Study.load("wang_2021").runs())  # losses stand in every grid
+    runs = list(Study.load("wang_2021").runs())  # all grids repeat the losses
     assert all(run.id for run in runs)
     texts = [text for kind, text in read if kind == "losses"]
     assert "cross_entropy" in texts

@@ -31,7 +31,7 @@ NETWORK = "mlp(features=2, hidden=())"
 
 @pytest.fixture
 def page():
-    """For who looks at the report, which takes longer to draw than all the rest."""
+    """Request the report, which is slow to draw."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def make_study(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=
 
 
 def events(study, folder, **how):
-    """Run a study; returns its result, what happened to which loss, and the lines that were said."""
+    """Run a study, and return its result, the kind of event and loss of every run, and the notes."""
     steps = []
     result = studies.run(study, out=folder, progress=steps.append, **how)
     kinds = [(step.event.kind, step.event.run.loss.name) for step in steps if step.event]
@@ -56,7 +56,7 @@ def events(study, folder, **how):
 
 @pytest.fixture
 def finished(tmp_path):
-    """A store of two finished runs, and the rows it gives."""
+    """Return a store of two finished runs, and its rows."""
     result, *_ = events(make_study(), tmp_path / "out")
     return tmp_path / "out", result.to_polars()
 
@@ -145,14 +145,14 @@ def test_incomplete_copy_of_a_run_is_replaced(finished):
     (run / "val.safetensors").write_bytes(b"half")
     store, (first, _) = Store(folder), make_study().runs()
     store = store.with_data({first.dataset: DatasetCache().digest(first.dataset).full_digest})
-    list(execute(first, store))  # without looking before
+    list(execute(first, store))  # without verifying the store first
     assert first in store
     assert list((folder / "damaged").iterdir())
     assert_frame_equal(studies.measure(make_study(), out=folder).to_polars(), rows, check_exact=True)
 
 
 def interrupted(folder, study, monkeypatch):
-    """Stop the first run of a study in its second epoch; returns its checkpoint."""
+    """Stop the first run of a study in its second epoch, and return its checkpoint."""
     monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     run = next(study.runs())
     store = Store(folder).with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
@@ -310,7 +310,7 @@ def test_finished_run_serves_runs_that_monitor_no_more(tmp_path):
     again = studies.measure(reference, out=tmp_path / "out")
     assert_frame_equal(again.to_polars(), outright.to_polars(), check_exact=True)
     _, kinds, _ = events(make_study(("focal",), traces=("calibration",)), tmp_path / "out")
-    assert kinds == [("done", "focal")]  # nobody has watched that
+    assert kinds == [("done", "focal")]  # this trace was not recorded
 
 
 def counted(study, folder):
@@ -331,7 +331,7 @@ def test_stored_network_predicts_further_sets_without_training(tmp_path):
     ours = result.to_polars().filter(polars.col("dataset") == sizes[1])
     assert_frame_equal(ours, separate.to_polars(), check_exact=True)
     _, epochs = counted(make_study(("AdaFocal",), data=sizes), tmp_path / "out")
-    assert epochs == 4  # the validation examples tell this loss what to do
+    assert epochs == 4  # this loss depends on validation examples
     shifted, epochs = counted(make_study(("focal",), shifts=("blobs(seed=3)",)), tmp_path / "out")
     assert epochs == 0
     assert {row["shift"] for row in shifted.rows} == {"", "blobs(seed=3)"}
@@ -453,7 +453,7 @@ def test_locked_draft_is_kept_whatever_its_age(tmp_path, honest):
     with folders.open_draft(tmp_path, "slow") as draft:
         past = draft.stat().st_mtime - 3 * folders.MAX_DRAFT_AGE_SECONDS
         os.utime(draft, (past, past))
-        Store(tmp_path)  # whose clock is days ahead
+        Store(tmp_path)  # deletes stale drafts
         assert draft.is_dir()
         (draft / "run.json").write_text("{}")
     assert (tmp_path / "runs" / "slow").is_dir()
@@ -520,7 +520,7 @@ def test_a_dry_run_works_without_any_data_and_limits_its_trials(tmp_path, monkey
         studies.run(separate, out=tmp_path / "out", data=tmp_path)
     assert "svhn" in str(caught.value)
     grids = [Grid((DATA, GRIDS[2][0]), (NETWORK,), ("focal",), (0,), RECIPE)]
-    monkeypatch.setattr(api, "MAX_DRY_RUN_SECONDS", 0.0)  # all but the first are too late
+    monkeypatch.setattr(api, "MAX_DRY_RUN_SECONDS", 0.0)  # allows the first trial only
     dry = studies.status(Study("y", grids), out=tmp_path / "out", estimate=True)
     assert len(dry.trials) == 1
 
@@ -549,7 +549,7 @@ def test_damaged_runs_of_a_mirror_are_rejected_one_by_one(finished, tmp_path):
     assert_frame_equal(result.to_polars(), rows, check_exact=True)
     (of(mirror, "brier") / "history.parquet").unlink()
     _, kinds, lines = events(make_study(), tmp_path / "newer", mirror=f"file://{mirror}")
-    assert kinds == [("found", "focal"), ("done", "brier")]  # the first has sent what it trained
+    assert kinds == [("found", "focal"), ("done", "brier")]  # the first call sent its run to the mirror
     assert " history.parquet " in lines[0]
 
 

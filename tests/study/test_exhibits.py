@@ -1,4 +1,4 @@
-"""Every table and figure that a bundled study names is made by the command that it names."""
+"""Commands of bundled studies reproduce the tables and figures that they list."""
 
 import shlex
 from dataclasses import replace
@@ -18,14 +18,16 @@ from calibrant.lab.study import Grid, Study
 from calibrant.lab.study.config import Exhibit
 
 BUNDLED = sorted(path.stem for path in (Path(calibrant.__file__).parent / "studies").glob("*.toml"))
-WALKED = [name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")]  # of adafocal_2022
+WALKED = [
+    name for name in BUNDLED if name not in ("adafocal_2022_bert", "adafocal_2022_imagenet")
+]  # same as adafocal_2022
 QUICK = ("quickstart",)  # the others take minutes each
-MAX_LOSSES = {"komisarenko_2024": 2}  # losses of a study whose calibrators search for half a minute
+MAX_LOSSES = {"komisarenko_2024": 2}  # the calibrators of this study are slow
 IMAGES = "cifar10", "cifar100", "svhn"
 
 
 def parsed(command: str) -> dict[str, Any]:
-    """Read a command as the command line does; return its parameters, and its own name as `command`."""
+    """Parse a command line, and return its parameters and the name of the command as `command`."""
     program, *words = shlex.split(command)
     assert program == "calibrant"
     click_command: Any = typer.main.get_command(app)
@@ -86,14 +88,14 @@ def tiny_data(tmp_path_factory, data_cache):
 
 @pytest.fixture(scope="module")
 def theory(tmp_path_factory):
-    """The names of the figures of the theory."""
+    """Return the names of the figures of the theory."""
     paths = figures.draw_focal_theory(tmp_path_factory.mktemp("theory"))
     assert all(path.stat().st_size for path in paths)
     return {path.stem for path in paths}
 
 
 def dataset(method) -> str:
-    """At most 64 images to train on; sizes that a study compares stay apart."""
+    """Return a data set with at most 64 training images; compared sizes stay different."""
     settings = dict(method.settings)
     if method.name in ("cifar10", "cifar100"):
         train, val = settings.get("train"), settings.get("val")
@@ -107,14 +109,12 @@ def dataset(method) -> str:
 
 
 def tiny(name: str) -> Study:
-    """The study with one epoch, one seed, small networks and small data, but all of its calibrators and metrics."""
+    """Return a study with one epoch, one seed, small networks and data, and all calibrators and metrics."""
     study_ = Study.load(name)
     grids: list[Grid] = []
     for grid in study_.grids:
         images = grid.datasets[0].name in (*IMAGES, "tiny_imagenet")
-        used_networks = (
-            grid.networks if grid.traces else grid.networks[:1]
-        )  # curves of several networks are drawn apart
+        used_networks = grid.networks if grid.traces else grid.networks[:1]  # each network has its own curves
         small_networks = [f"resnet8(width={2 + i})" for i, _ in enumerate(used_networks)]
         recipe = replace(grid.recipe, epochs=1, batch_size=32, milestones=(), warmup=0, channels_last=False)
         traces = [
@@ -129,7 +129,7 @@ def tiny(name: str) -> Study:
 
 
 def first_epoch(name: str) -> str:
-    """A figure of a certain epoch is one of the first here."""
+    """Return the name of a figure with its epoch replaced by the first."""
     head, _, rest = name.partition("_")
     number, *rest_parts = rest.split("_", 1)
     if head == "gradient":
@@ -141,7 +141,7 @@ def first_epoch(name: str) -> str:
     "name", [pytest.param(n, marks=pytest.mark.slow if n in QUICK else pytest.mark.large) for n in WALKED]
 )
 def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, monkeypatch):
-    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")  # of the same drawings
+    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")  # has the same figures
     result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
     assert not result.failed
     drawn = study.draw(tiny(name), tmp_path / "figures", out=tmp_path / "runs")

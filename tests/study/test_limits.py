@@ -1,4 +1,4 @@
-"""Studies are refused when they are loaded: every text, nested ones too, and every number that training cannot use."""
+"""Invalid texts, nested ones too, and invalid numbers are rejected when a study is loaded."""
 
 import math
 
@@ -114,7 +114,7 @@ def test_a_seed_that_no_split_takes_is_refused_when_the_study_is_loaded():
 def test_seeds_do_not_share_the_order_of_examples():
     seeds = [0, 1, 2**61 - 2, 2**61 - 1, 2**61, 2**62, 2**64 - 1]
     assert len({mix_seed(seed, number) for seed in seeds for number in (1, 2)}) == 2 * len(seeds)
-    assert mix_seed(7, 3, 1) == hash((7, 3, 1))  # finished runs keep theirs
+    assert mix_seed(7, 3, 1) == hash((7, 3, 1))  # seeds of finished runs must not change
     for seed in seeds:
         torch.Generator().manual_seed(mix_seed(seed, 1))
 
@@ -150,7 +150,7 @@ def test_adafocal_needs_its_start_between_its_limits(limits):
     ids=lambda value: value[:40],
 )
 def test_broken_studies_are_refused_in_one_short_line(tmp_path, text, code):
-    parts = (STUDY, text) if text.startswith("[") else (text, STUDY)  # keys stand before tables
+    parts = (STUDY, text) if text.startswith("[") else (text, STUDY)  # in TOML, keys precede tables
     (tmp_path / "study.toml").write_text("\n".join(parts))
     with refused(code) as caught:
         Study.load(tmp_path / "study.toml")

@@ -1,4 +1,4 @@
-"""Runs that are shared by a URL: whole or not at all, sent once, fetched where they are missing."""
+"""Mirrors hold complete runs, receive each once, and provide missing ones."""
 
 import json
 
@@ -15,7 +15,7 @@ RUNS = [Run("digits", "resnet8", "focal", seed, Recipe()) for seed in range(3)]
 
 @pytest.fixture(params=["file", "memory"])
 def url(request, tmp_path):
-    """A place of each kind; nothing of it is left behind."""
+    """Return a URL of each kind, and clean up."""
     if request.param == "file":
         yield f"file://{tmp_path / 'mirror'}"
     else:
@@ -43,13 +43,13 @@ def test_earlier_runs_are_sent_to_a_new_mirror(tmp_path, url, honest):
     save_run(Store(tmp_path / "one"), RUNS[1], honest)
     Store(tmp_path / "one", url).sync_runs(RUNS)
     assert Mirror(url).run_names() == {RUNS[1].id}
-    Store(tmp_path / "one", url).sync_runs(RUNS)  # again, with nothing to do
+    Store(tmp_path / "one", url).sync_runs(RUNS)  # nothing is left to send
 
 
 def test_run_without_record_is_not_in_the_mirror(tmp_path, url, honest):
     save_run(Store(tmp_path / "one", url), RUNS[0], honest)
     files, root = fsspec.core.url_to_fs(url)
-    files.rm(f"{root}/runs/{RUNS[0].id}/run.json")  # as if the machine had died while it sent
+    files.rm(f"{root}/runs/{RUNS[0].id}/run.json")  # as if the machine had died while sending
     second = Store(tmp_path / "two", url)
     second.sync_runs(RUNS)
     assert RUNS[0] not in second

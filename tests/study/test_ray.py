@@ -1,4 +1,4 @@
-"""A real cluster of two nodes on this machine, really broken: a study ends on it as it does without one."""
+"""Studies on a cluster with killed workers, nodes and drivers end like those without a cluster."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from calibrant.lab.study.engine import Ray
 
 @pytest.fixture
 def cluster(halt):
-    """Two nodes of one core each, whose processes can be halted; what they call GPUs is a number to share."""
+    """Start two nodes of one core each, whose processes can be paused; their GPUs are only a number."""
     Cluster = pytest.importorskip("ray.cluster_utils", reason="ray is not installed").Cluster
     node = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80_000_000}
     with pytest.MonkeyPatch.context() as environment:
@@ -43,7 +43,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     os.kill(int(worker.name), signal.SIGKILL)
     wait(lambda: int(worker.name) not in working(folder))
     worker.unlink()
-    wait(lambda: len(list(halted.iterdir())) == 2)  # another has begun in its place
+    wait(lambda: len(list(halted.iterdir())) == 2)  # another worker has replaced it
     halt(2)
     wait(lambda: len(done(folder)) >= 2 and list(halted.iterdir()))
     driver.kill()
@@ -58,7 +58,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     driver = start(tiny, folder, *options)
     wait(lambda: len(list(halted.iterdir())) == 2)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
-    wait(lambda: len(working(folder)) == 1)  # and so does the worker of a node
+    wait(lambda: len(working(folder)) == 1)  # the worker of a node ends with it
     halt(9)
     text = finish(driver)
     assert text.count("done ") == 8 - len(stored), text

@@ -1,4 +1,4 @@
-"""Recipes by name, their schedules, optimizers and choice of epoch."""
+"""Recipes: names, schedules, optimizers and choice of epoch."""
 
 from dataclasses import replace
 
@@ -162,7 +162,7 @@ def test_incomplete_batch_can_be_dropped():
     list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=25, drop_last=True)))
     assert sizes == [25, 25]
     list(train(mlp(), SPLITS, loss, replace(SHORT, epochs=1, batch_size=100, drop_last=True)))
-    assert sizes[2:] == [60]  # all there is
+    assert sizes[2:] == [60]  # all examples
 
 
 @pytest.mark.parametrize("choose", ["accuracy", "refinement"])
@@ -178,7 +178,7 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
         flags.append(epoch.best)
         snapshots.append(weights(net))
     best = scores.index(max(scores))
-    assert best < 7  # otherwise this test shows nothing
+    assert best < 7  # otherwise the last epoch would do
     assert torch.equal(weights(net), snapshots[best])
     assert [i for i, flag in enumerate(flags) if flag][-1] == best
     assert score(predict(net, SPLITS.val, SPLITS.prepare)) == max(scores)

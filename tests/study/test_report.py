@@ -1,4 +1,4 @@
-"""The report of a study of several data sets: nothing in it is compared across them, and every caption is its own."""
+"""Reports of several data sets compare nothing across them, and have unique captions."""
 
 import math
 import re
@@ -87,7 +87,7 @@ def test_findings_are_printed_line_by_line(measurements, capsys):
 def test_further_findings_are_folded(measurements, monkeypatch):
     built_tables = measurements[0]
     monkeypatch.setattr(report, "MAX_LISTED", 3)
-    assert len(report.findings(built_tables)) == 4  # all: one that is left is told, too
+    assert len(report.findings(built_tables)) == 4  # a single remaining place is listed, too
     assert report._folded_findings(built_tables) == ""
     monkeypatch.setattr(report, "MAX_LISTED", 2)
     assert len(report.findings(built_tables)) == 3
@@ -122,7 +122,7 @@ def test_networks_stand_side_by_side(measurements):
 
 
 def test_findings_give_only_the_range_of_many_temperatures(measurements):
-    """A sentence that lists ten losses is not read."""
+    """A sentence that lists ten losses is unreadable."""
     table = next(t for t in measurements[0] if t.metric == "ece")
     (column,) = [c for c in table.columns if c.startswith("Temperature")]
     rows = [("digits", "resnet8", f"loss{i}") for i in range(10)]

@@ -1,4 +1,4 @@
-"""Real processes, really killed: the study goes on, nothing finished is lost or done again."""
+"""Killed studies continue without losing or repeating finished runs."""
 
 import resource
 import shutil
@@ -19,7 +19,7 @@ from calibrant.lab.study.engine import execute, run_locally
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system that holds a few runs."""
+    """Mount a file system that holds a few runs."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(folder)]
@@ -34,10 +34,10 @@ def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt
     folder, stored, kills = tmp_path / "store", {}, 0
     for pause in (0.0, 0.3, 0.05, 0.15):
         num_done = len(done(folder))
-        halt(num_done + 2)  # so that three times there is somebody to kill
+        halt(num_done + 2)  # leaves a process to kill three times
         process = start(tiny, folder)
         wait(lambda num_done=num_done, process=process: len(done(folder)) > num_done or process.poll() is not None)
-        time.sleep(pause)  # somewhere in the next run
+        time.sleep(pause)  # kill at various points of the next run
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
@@ -93,7 +93,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
 
 
 def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
-    """Files may have 2,000 bytes here, which a checkpoint exceeds; so does a full disk, which needs root to make."""
+    """A limit of 2,000 bytes per file acts like a full disk, which only root can create."""
     monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     recipe = Recipe(epochs=2, batch_size=20)
     run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=(64,))", "focal", 0, recipe)

@@ -1,4 +1,4 @@
-"""A method, file or folder that does not fit never costs a study; results are written as one set."""
+"""Inapplicable methods and damaged files do not stop a study; results are written together."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def no_page(request, monkeypatch):
 
 @pytest.fixture
 def page():
-    """For who looks at the report."""
+    """Request the report."""
 
 
 # Methods that do not suit
@@ -84,7 +84,7 @@ def test_nonfinite_losses_are_counted_and_reported(tmp_path, forgotten):
     study = make_study(TWO, loss=("sometimes_here",))
     result = studies.run(study, out=tmp_path)
     store, (run,) = Store(tmp_path), study.runs()
-    assert store.history(run)["nonfinite_losses"].to_list() == [3, 3]  # of three batches
+    assert store.history(run)["nonfinite_losses"].to_list() == [3, 3]  # one per batch
     assert store.record(run)["facts"]["nonfinite"] == {"losses": 6, "epochs": 2}
     assert sum("not finite" in note for note in result.notes) == 1
     assert studies.measure(study, out=tmp_path).notes == result.notes
@@ -294,7 +294,7 @@ def make_row(loss, seed, calibrator, value):
 
 
 def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
-    """Seeds differ far more than calibrators: only a paired test sees the difference."""
+    """Seeds differ far more than calibrators, so that only paired tests are significant."""
     base, noise = [0.10, 0.20, 0.30, 0.40, 0.50], [0.001, -0.001, 0.0005, 0.0, -0.0005]
     result = [
         make_row(

@@ -1,4 +1,4 @@
-"""A run is there whole or not at all, whoever writes and whenever they die."""
+"""Runs are stored completely or not at all, whenever a writer dies."""
 
 import json
 import multiprocessing
@@ -45,7 +45,7 @@ def _die_while_writing(root, where):
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if where == "split":  # half of a file is on the disk
+    if where == "split":  # die after half of a file
         write = Path.write_bytes
 
         def half(path, content):
@@ -53,7 +53,7 @@ def _die_while_writing(root, where):
             die()
 
         Path.write_bytes = half
-    elif where == "record":  # half of the record is
+    elif where == "record":  # die after half of the record
         write_text = Path.write_text
 
         def part(path, text):
@@ -73,7 +73,7 @@ def test_kill_while_writing_leaves_no_run(tmp_path, where):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     store = Store(tmp_path)
-    assert list((tmp_path / "drafts").iterdir())  # it did begin
+    assert list((tmp_path / "drafts").iterdir())  # the write had started
     assert RUN not in store
     assert not list(store.records())
     store.save(RUN, {"test": PREDICTIONS}, {"seconds": 2.0})
@@ -131,7 +131,7 @@ def test_permissions_of_runs_follow_the_umask(tmp_path):
 
 
 def test_noncontiguous_weights_are_stored(tmp_path):
-    """Convolutions trained with channels_last are not contiguous, and safetensors takes no others."""
+    """Convolutions trained with channels_last are not contiguous, which safetensors requires."""
     store, weight = Store(tmp_path), torch.arange(120.0).view(2, 3, 4, 5)
     moved = weight.to(memory_format=torch.channels_last)
     store.save(RUN, {"test": PREDICTIONS}, {"seconds": 1.5}, network={"weight": moved})

@@ -1,4 +1,4 @@
-"""A metric against a parameter: the numbers are those of the rows, the ink shows them."""
+"""Sweeps show the numbers of the rows."""
 
 import math
 
@@ -126,7 +126,7 @@ def test_roc_curves_have_the_measured_areas(tmp_path, honest):
     for run in sweep_study.runs():
         store.save(run, {"val": honest, "test": honest, "shift0": outside}, {"seconds": 1.0}, [{"epoch": 1}])
     drawing, _ = sorted(roc_drawings(sweep_study, store), key=lambda d: d.name)  # before and after scaling
-    lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # the area is written before it
+    lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # labels begin with the area
     x, y = (np.array(part) for part in lines["cross_entropy"])
     area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
     assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)

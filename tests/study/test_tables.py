@@ -148,7 +148,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     }
     assert {shift: {m for s, m in tables_by_key if s == shift} for shift, _ in tables_by_key} == {
         "": {"ece", "nll"},
-        shifts[0]: {"ece", "nll"} | detections,  # labels still hold
+        shifts[0]: {"ece", "nll"} | detections,  # labels stay valid
         shifts[1]: detections,
     }
     row = "digits", "resnet8", "focal"

@@ -1,4 +1,4 @@
-"""What is watched during training is what one would compute by hand, and survives an interruption."""
+"""Traces equal numbers computed by hand, and survive interruptions."""
 
 import math
 
@@ -59,7 +59,9 @@ def test_gradient_norms_are_those_of_backpropagation_per_example(network):
     row = traces.gradients(w, epochs=(2,))
     assert sum(row["gradient_norms"]) == 30
     np.testing.assert_allclose(row["gradient_edges"], edges, rtol=1e-4)
-    assert np.abs(np.cumsum(row["gradient_norms"]) - np.cumsum(counts)).max() <= 1  # a norm on an edge may fall aside
+    assert (
+        np.abs(np.cumsum(row["gradient_norms"]) - np.cumsum(counts)).max() <= 1
+    )  # a norm on an edge may fall into either bin
     assert traces.gradients(w, epochs=(3,)) == {}
 
 

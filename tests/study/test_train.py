@@ -42,7 +42,7 @@ def test_seed_determines_the_training():
 
 
 def test_adafocal_can_update_within_an_epoch():
-    """After the batches numbered 2 and 4 of 6, counted from 0, and not after the epoch; as its authors' code does."""
+    """Like the authors' code, it updates after batches 2 and 4 of 6, counted from 0, not after the epoch."""
     net, seen_logits, training = network(), [], []
     net.register_forward_hook(
         lambda net, _, logits: (training if net.training else seen_logits).append(logits.detach())
@@ -60,7 +60,7 @@ def test_adafocal_can_update_within_an_epoch():
 
 
 def test_regmixup_trains_on_clean_and_mixed_examples():
-    """One epoch is one loop of two batches with the clean examples before the mixed ones."""
+    """Each of the two batches holds the clean examples before the mixed ones."""
     recipe = Recipe(epochs=1, batch_size=30, momentum=0.0, weight_decay=0.0, learning_rate=0.05)
     seen_logits, ours, second = [], network(), network()
     mixup = registry.LOSSES.resolve("RegMixup(loss='focal', alpha=2, strength=0.5)")
@@ -94,8 +94,8 @@ def test_resumed_training_equals_an_uninterrupted_one(tmp_path, monkeypatch, los
     path = tmp_path / "checkpoint.pt"
     for epoch in train(network(), SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)):
         if epoch.number == 3:
-            break  # its state was kept after epoch 2
-    resumed = network(seed=9)  # what it starts from must not matter
+            break  # the state was saved after epoch 2
+    resumed = network(seed=9)  # the initial weights must not matter
     rest = list(train(resumed, SPLITS, registry.LOSSES.resolve(loss), RECIPE, seed=3, checkpoint=Checkpoint(path)))
     assert [e.number for e in rest] == [3, 4]
     assert torch.equal(weights(resumed), weights(complete))
@@ -115,7 +115,7 @@ def test_sum_reduction_equals_mean_with_larger_rate():
 
 def test_balanced_loss_receives_class_counts():
     brief = Recipe(epochs=1, batch_size=20)
-    subset = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # a class it never sees
+    subset = replace(SPLITS, train=SPLITS.train[torch.arange(60)[SPLITS.train.labels != 3]])  # without one class
     first, same, second = network(), network(), network()
     (epoch,) = list(train(first, subset, registry.LOSSES.resolve("balanced_softmax(gamma=1)"), brief))
     counts = [int((subset.train.labels == k).sum()) for k in range(10)]

@@ -47,7 +47,7 @@ def group_by_place(
 
 
 def number_places(study: Study) -> dict[tuple[str, str], int]:
-    """Number the pairs of data set and network of a study from 1, including those without finished runs."""
+    """Return the number of each pair of data set and network, from 1, including those without finished runs."""
     pairs = dict.fromkeys(study.names(run)[:2] for run in (*study.models, *study.runs()))
     return {place: number for number, place in enumerate(pairs, 1)}
 

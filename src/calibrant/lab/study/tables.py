@@ -183,56 +183,51 @@ class ResultTable:
         texts = [p.text(self.about, deviation=deviation) if p else "" for p in numbers]
         return texts if any(texts) else []
 
+    def _rendered_rows(
+        self, bold: str, escape: Callable[[str], str] = str
+    ) -> Iterator[tuple[tuple[str, ...], list[str], list[str]]]:
+        """Yield every row with its texts, the name first and the best cell bold, and the paper's texts."""
+        for row in self.rows:
+            cells = [self.cells[row, column] for column in self.columns]
+            texts = [bold.format(escape(c.text(self.about))) if c.best else escape(c.text(self.about)) for c in cells]
+            yield row, [escape(self.name(row)), *texts], [escape(text) for text in self.paper_texts(row)]
+
     def markdown(self) -> str:
         """Return the table as Markdown, the best cell bold, the paper's numbers in italics below."""
         head = " | ".join(map(escape_markdown, [self.heading, *self.columns]))
         lines = [f"| {head} |", "|---|" + "---:|" * len(self.columns)]
-        for row in self.rows:
-            cells = [self.cells[row, column] for column in self.columns]
-            texts = [f"**{c.text(self.about)}**" if c.best else c.text(self.about) for c in cells]
-            lines.append(f"| {escape_markdown(self.name(row))} | {' | '.join(texts)} |")
-            if printed := self.paper_texts(row):
-                lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in printed)} |")
+        for _, texts, paper_texts in self._rendered_rows("**{}**", escape_markdown):
+            lines.append(f"| {' | '.join(texts)} |")
+            if paper_texts:
+                lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in paper_texts)} |")
         return "\n".join(lines) + "\n" + "".join(f"\n{escape_markdown(note)}\n" for note in self.notes)
 
     def latex(self) -> str:
         """Return the table as LaTeX with booktabs rules, no wider than a line; see `LATEX_PACKAGES`."""
         lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
         lines.append(" & ".join(map(_escape_latex, [self.heading, *self.columns])) + r" \\")
-        for row, previous_row in zip(self.rows, (None, *self.rows), strict=False):
-            lines += [r"\midrule"] if previous_row is None or previous_row[:2] != row[:2] else []
-            cells = [self.cells[row, column] for column in self.columns]
-            texts = [_escape_latex(c.text(self.about)) for c in cells]
-            bold = [rf"\textbf{{{text}}}" if c.best else text for text, c in zip(texts, cells, strict=True)]
-            lines.append(" & ".join([_escape_latex(self.name(row)), *bold]) + r" \\")
-            if printed := self.paper_texts(row):
-                italic = [rf"\textit{{{_escape_latex(text)}}}" if text else "" for text in ["paper", *printed]]
+        place: tuple[str, ...] = ()
+        for row, texts, paper_texts in self._rendered_rows(r"\textbf{{{}}}", _escape_latex):
+            lines += [r"\midrule"] if row[:2] != place else []
+            place = row[:2]
+            lines.append(" & ".join(texts) + r" \\")
+            if paper_texts:
+                italic = [rf"\textit{{{text}}}" if text else "" for text in ["paper", *paper_texts]]
                 lines.append(r"\quad " + " & ".join(italic) + r" \\")
-        resize_command = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
         notes = [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {_escape_latex(note)}}}" for note in self.notes]
-        float_ = [
-            r"\begin{table}[htbp]",
-            r"\centering",
-            rf"\caption{{{_escape_latex(self.caption)}}}\smallskip",
-            resize_command,
-        ]
-        return "\n".join([*float_, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
+        caption = rf"\caption{{{_escape_latex(self.caption)}}}\smallskip"
+        resize_command = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+        opening = [r"\begin{table}[htbp]", r"\centering", caption, resize_command]
+        return "\n".join([*opening, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
 
     def __str__(self) -> str:
         """Return the table as plain text, the best cell between stars."""
         lines = [[self.heading, *self.columns]]
-        for row in self.rows:
-            cells = [self.cells[row, column] for column in self.columns]
-            lines.append(
-                [self.name(row), *(f"*{c.text(self.about)}*" if c.best else c.text(self.about) for c in cells)]
-            )
-            if printed := self.paper_texts(row):
-                lines.append(["  paper", *printed])
+        for _, texts, paper_texts in self._rendered_rows("*{}*"):
+            lines += [texts, ["  paper", *paper_texts]] if paper_texts else [texts]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-        return escape_invisible(
-            "\n".join(["  ".join(line).rstrip() for line in aligned] + list(self.notes)), allowed="\n"
-        )
+        aligned = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+        return escape_invisible("\n".join([*map(str.rstrip, aligned), *self.notes]), allowed="\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file, with numbers in the metric's unit."""

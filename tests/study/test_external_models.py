@@ -1,4 +1,4 @@
-"""Studies of models that were trained elsewhere: files of predictions in the place of training."""
+"""Studies of external models read files of predictions."""
 
 import polars
 import pytest
@@ -72,7 +72,7 @@ def test_masked_class_does_not_change_results(tmp_path):
     for seed, part in enumerate(("val", "test")):
         p = predicted(seed, 3.0)
         masked = torch.full((300, 5), -torch.inf)
-        masked[:, [0, 1, 3, 4]] = p.logits  # as the neutral class of sentences that are not
+        masked[:, [0, 1, 3, 4]] = p.logits  # like a class that does not occur
         p.save(tmp_path / f"plain.{part}.npz")
         Predictions(masked, torch.tensor([0, 1, 3, 4])[p.labels]).save(tmp_path / f"masked.{part}.npz")
     models = [Model(name, *(str(tmp_path / f"{name}.{part}.npz") for part in ("val", "test"))) for name in NAMES]

@@ -1,4 +1,4 @@
-"""Measuring in several processes."""
+"""Measuring in one and in several processes."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ class Dies:
 
 @pytest.fixture
 def filled(tmp_path):
-    """A study whose runs are stored, all different, and one that is missing."""
+    """Return a study and a store of different runs, one of which is missing."""
     losses, names = ("cross_entropy", "focal", "brier"), ("Temperature", "HistogramBinning", "StructuredMatrix")
     study = Study("x", (Grid(("digits",), ("resnet8",), losses, seeds=(0, 1, 2)),), names, ("nll", "ece"))
     store, g = Store(tmp_path), torch.Generator().manual_seed(0)
@@ -65,7 +65,7 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, hon
     store.save(run, {"val": honest, "test": test}, {})
     report_passes(monkeypatch, passed.append)
     values = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
-    assert passed.count(1001) == len(names) + 1  # and once before
+    assert passed.count(1001) == len(names) + 1  # and once without a calibrator
     for metric in metric_names:
         assert values["Identity", metric] == pytest.approx(float(getattr(metrics, metric)(test)), rel=1e-12), metric
 

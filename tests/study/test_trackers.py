@@ -1,4 +1,4 @@
-"""A study's numbers reach the trackers: TensorBoard's real files; the calls that the other two clients would get."""
+"""Trackers receive the numbers of a study: files of TensorBoard, calls of the other clients."""
 
 import math
 import sys
@@ -21,7 +21,7 @@ def epoch(run, number, nll):
     return RunEvent("epoch", run, facts)
 
 
-EVENTS = [  # two runs at once, one found, one never ends
+EVENTS = [  # two runs at once; one was finished before, one never ends
     RunEvent("found", THIRD, {}),
     epoch(FIRST, 1, 0.5),
     epoch(SECOND, 1, 0.7),

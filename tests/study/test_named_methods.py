@@ -1,4 +1,4 @@
-"""What a study file can name besides the usual, each trained for an epoch on next to nothing."""
+"""Special losses, networks and data sets train for an epoch on tiny data."""
 
 import importlib
 
@@ -53,7 +53,7 @@ def no_page(monkeypatch):
 
 
 def trained(folder, text, data=None):
-    """Write a study, run it, and return the result, of which nothing failed."""
+    """Write and run a study without failures, and return the result."""
     (folder / "study.toml").write_text(text)
     result = study.run(folder / "study.toml", out=folder / "out", data=data)
     assert not result.failed
@@ -75,7 +75,7 @@ def test_special_losses_train(tmp_path):
 
 @pytest.fixture
 def tiny_bert(tmp_path):
-    """A checkpoint of random weights with its tokenizer, as Transformers saves them."""
+    """Return a checkpoint of random weights and a tokenizer, saved by Transformers."""
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
     folder = tmp_path / "tiny-bert"
@@ -91,7 +91,7 @@ def test_bert_on_subwords(tmp_path, small_data, tiny_bert):
     ((run,), (measurement,)) = Study.load(tmp_path / "study.toml").runs(), result.measurements
     assert run.dataset.settings["tokenizer"] == run.network.settings["checkpoint"] == str(tiny_bert)
     assert measurement.rows[0]["value"] <= 1
-    assert Store(tmp_path / "out").record(run)["facts"]["network"] == str(tiny_bert)  # where its weights are from
+    assert Store(tmp_path / "out").record(run)["facts"]["network"] == str(tiny_bert)  # the origin of the weights
 
 
 def test_checkpoints_that_cannot_be_downloaded_are_refused(tmp_path, small_data, tiny_bert, monkeypatch):
@@ -108,7 +108,7 @@ def test_checkpoints_that_cannot_be_downloaded_are_refused(tmp_path, small_data,
 
 
 def test_sentiment_with_confidences_that_are_not_normalized(tmp_path, small_data):
-    """The network has three outputs in both, and learns the same; three classes keep what two would divide by."""
+    """Both networks have three outputs and learn the same; two classes renormalize without the third."""
     predictions = {}
     for classes in 2, 3:
         (tmp_path / str(classes)).mkdir()
@@ -118,7 +118,7 @@ def test_sentiment_with_confidences_that_are_not_normalized(tmp_path, small_data
     two, three = predictions[2], predictions[3]
     assert torch.equal(two.logits, three.logits[:, [0, 2]])
     assert torch.equal(2 * two.labels, three.labels)
-    theirs = three.logits.softmax(1)[:, [0, 2]].amax(1)  # the third set aside after softmax
+    theirs = three.logits.softmax(1)[:, [0, 2]].amax(1)  # drop the third class after softmax
     likely = three.predicted != 1
     assert likely.any()
     torch.testing.assert_close(three.events.confidence[likely].float(), theirs[likely])

@@ -1,4 +1,4 @@
-"""The figures of how networks learned say what the histories say."""
+"""Learning curves show the numbers of the histories."""
 
 import math
 
@@ -17,7 +17,7 @@ STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"
 
 @pytest.fixture
 def store(tmp_path, honest):
-    """Four finished runs of two epochs, whose numbers tell them apart."""
+    """Return a store of four finished runs of two epochs with different numbers."""
     store = Store(tmp_path / "store")
     for i, run in enumerate(STUDY.runs()):
         adaptive = run.loss.name == "AdaFocal"
@@ -99,7 +99,7 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
 @pytest.mark.parametrize("honest", [10], indirect=True)
 def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * (14 + 4)  # and diagrams of either loss before and after a temperature
+    assert len(paths) == 3 * (14 + 4)  # and diagrams of both losses before and after a temperature
     assert all(path.stat().st_size for path in paths)
 
 
@@ -120,7 +120,7 @@ def test_many_losses_are_divided_by_family():
 
 
 def test_large_legends_are_below_the_axes():
-    """A picture grows by its names: neither are they drawn over the axis, nor do they take its room."""
+    """Figures grow with their legends, which neither cover nor shrink the axes."""
     for n, name in (2, "short "), (2, "a long name of a line " * 2), (5, "short "), (25, "a long name of a line " * 2):
         figure = Figure(figsize=(4.2, 2.9), layout="compressed")
         ax = figure.subplots()

@@ -1,4 +1,4 @@
-"""The front door in Python and its commands: what is trained, measured and written, and what is said of failures."""
+"""Functions and commands of studies: training, measuring, files, and reports of failures."""
 
 import sys
 from dataclasses import replace
@@ -102,7 +102,7 @@ RECIPE = Recipe(epochs=1, batch_size=20, milestones=())
 
 @pytest.fixture
 def mine(tmp_path):
-    """The path of a study of nobody's methods but one's own."""
+    """Return the path of a study of user methods only."""
     (tmp_path / "mine_here.py").write_text(MINE)
     (tmp_path / "mine.toml").write_text(STUDY)
     return tmp_path / "mine.toml"

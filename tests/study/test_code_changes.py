@@ -1,4 +1,4 @@
-"""A run knows the code of its methods: changed code trains anew and says so; comments do not count."""
+"""Runs record the code of their methods: changed code trains again, changed comments do not."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def no_page(monkeypatch):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch, forgotten):
-    """Run a study of one's own loss in `tmp_path`, as a new process would; returns the result and what happened."""
+    """Return a function that runs a study of a user loss in `tmp_path` as a new process would."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def run(source=USER_CODE, helpers=HELPERS, out="out"):
@@ -105,7 +105,7 @@ def test_changed_code_trains_again_with_a_note(project, source, helpers):
     assert "scaled" in lines[0]
     assert second.notes == tuple(lines)
     assert values(second)["scaled"] != values(first)["scaled"]
-    again, kinds, lines = project()  # the first network is still there
+    again, kinds, lines = project()  # the first network is still stored
     assert (kinds, lines) == ({"scaled": "found", "focal": "found"}, [])
     assert values(again) == values(first)
 
@@ -138,7 +138,7 @@ def test_studies_of_different_code_in_one_folder_share_no_network(project, tmp_p
 
 
 def opened_beside(root, name):
-    """Open the store of a study beside the others in runs/."""
+    """Return `_open_study` with a store in runs/ and its neighbor."""
     from calibrant.lab.study import api
 
     open_study = api._open_study
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_other_code_is_not_resumed(project, tmp_path, monkeypatc
 
 
 def interrupt(tmp_path, monkeypatch):
-    """Stop the run of one's own loss, as it is in OWN, in its second epoch."""
+    """Stop the run of the user loss in its second epoch."""
     monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
     forget()
     (tmp_path / "own_loss_here.py").write_text(USER_CODE)
@@ -174,7 +174,7 @@ def interrupt(tmp_path, monkeypatch):
 
 
 def test_runs_without_recorded_code_serve_only_built_in_methods(project, tmp_path):
-    """A run of version 0.2.0 has no code in its record, nor in its name."""
+    """Runs of version 0.2.0 have no code in their records and names."""
     project()
     for folder in (tmp_path / "out" / "runs").iterdir():
         record = read_record(folder)

@@ -1,4 +1,4 @@
-"""What papers print, and where it stands beside ours."""
+"""Published numbers, and their comparison with a study."""
 
 import json
 import math
@@ -33,7 +33,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
-    published = PublishedResults.load(name)  # refuses what the catalog does not know
+    published = PublishedResults.load(name)  # rejects unknown methods
     assert len(published.numbers) == COUNTS[name]
     for key, printed in published.numbers.items():
         highest = 1.0 if key[4].name != "nll" else 2.5
@@ -218,7 +218,7 @@ def test_differences_from_the_paper_are_noted():
     other_network = replace(GRID, networks=("resnet20",))
     assert table_with_paper(study(other_network)).notes == ()
     seeds = replace(GRID, seeds=(1, 2))
-    # the authors' confidences of SST are those of two classes beside a third that is set aside
+    # the authors' confidences of SST drop a third class after softmax
     sst = Grid(("sst(vectors='glove.840B.300d.txt', lookup='mukhoti')",), ("tree_lstm",), ("cross_entropy",))
     unknown = PaperComparison(PublishedResults.load("mukhoti_2020"), study(GRID))
     cases = {

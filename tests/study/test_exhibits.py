@@ -45,7 +45,7 @@ def test_every_study_lists_its_exhibits_and_commands(name):
     for exhibit in exhibits:
         assert exhibit.names
         parameters = parsed(exhibit.command)
-        about = parameters.get("study") or parameters.get("what") or "quickstart"
+        about = parameters.get("study") or parameters.get("topic") or "quickstart"
         assert about in (name, "focal")
 
 
@@ -150,7 +150,7 @@ def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, 
     for exhibit in Study.load(name).drawn:
         parameters = parsed(exhibit.command)
         outputs = metrics if parameters["command"] != "figures" else {path.stem for path in drawn}
-        outputs = theory if parameters.get("what") == "focal" else outputs
+        outputs = theory if parameters.get("topic") == "focal" else outputs
         for wanted in map(first_epoch, exhibit.names):
             assert any(fnmatch(file, wanted) for file in outputs), (
                 f"{exhibit.place}: no {wanted} among {sorted(outputs)}"

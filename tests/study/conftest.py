@@ -59,6 +59,6 @@ def halt(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forgotten():
-    """What a test registers and includes is forgotten when it ends."""
+    """Forget what a test registers and includes when it ends."""
     with restored_registries():
         yield

@@ -153,7 +153,7 @@ class Moments:
 
     @staticmethod
     def terms(c: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        """Return what is summed, row by row, in the order of the fields."""
+        """Return the summed terms of every row, in the order of the fields."""
         u = c - a
         return torch.ones_like(c), c, a, u, u.square(), c * (1 - c)
 

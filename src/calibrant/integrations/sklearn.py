@@ -39,7 +39,6 @@ SKLEARN_METRICS = {
     "roc_auc": "auroc",
     "roc_auc_ovr": "auroc",
 }
-LOG_METRICS = ("nll", "refinement_nll")  # infinite where a true class was given probability 0
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -229,12 +228,13 @@ class _Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         method, values = _scores(estimator, X)
-        if method == "predict_proba" and registry.METRICS.method(self.metric).name in LOG_METRICS:
+        info = metrics.metric_info(self.metric)
+        if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:  # may be infinite
             eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo(np.float64).eps
             values = values.clip(eps, 1 - eps)
         p = _named_predictions(estimator, (method, values), y, sample_weight, self.pos_label)
         value = float(registry.METRICS.method(self.metric)(p))
-        return value if metrics.metric_info(self.metric).higher_is_better else -value
+        return value if info.higher_is_better else -value
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> "_Scorer":
         """Request sample weights, for scikit-learn's metadata routing."""

@@ -143,14 +143,13 @@ def test_standard_error_agrees_with_the_bootstrap():
     assert Temperature.fit(logits, labels).certificate.standard_error == pytest.approx(np.std(again), rel=0.2)
 
 
-@pytest.mark.parametrize(
-    ("labels", "status"),
-    [("argmax", "separable"), ("argmin", "at bound")],
-)
-def test_status_tells_that_there_is_no_optimum(labels, status):
+@pytest.mark.parametrize(("labels", "status", "nll"), [("argmax", "separable", 0.0), ("argmin", "at bound", np.log(5))])
+def test_status_tells_that_there_is_no_optimum(labels, status, nll):
     logits, _ = problem(5, n=200)
     fitted = Temperature.fit(logits, getattr(logits, labels)(-1))
     assert fitted.certificate.status == status
+    assert fitted.certificate.after == pytest.approx(nll, abs=1e-12 if nll == 0 else 1e-6)
+    assert (fitted.certificate.separable, fitted.certificate.at_bound) == (nll == 0, nll > 0)
     assert fitted(logits).isfinite().all()
     assert float(fitted.temperature) > 0
 

@@ -1,4 +1,4 @@
-"""What every calibrator promises; every registered calibrator is tested."""
+"""The contract of every registered calibrator."""
 
 from functools import cache
 
@@ -113,7 +113,7 @@ def test_order_of_the_examples_does_not_matter(name, k):
 
 
 def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predictions]:
-    """Predictions with weights 0 .. 3, and as many copies of each row, which share a group; folds keep those."""
+    """Return predictions with weights 0 .. 3, and with that many copies of each row in one cluster, so in one fold."""
     data = draw(n, k, seed, scale=1.5)
     weights = torch.randint(0, 4, (n,), generator=torch.Generator().manual_seed(seed)).double()
     rows = torch.arange(n).repeat_interleave(weights.long())
@@ -287,7 +287,7 @@ def test_hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
 
 @pytest.mark.slow
 def test_thousands_of_classes_give_a_sensible_map_or_a_refusal(name):
-    """With 300 examples, so that most classes have none."""
+    """Most classes have no example among 300."""
     data = draw(300, 5000, 12)
     if name in BINARY | {"Chain", "Dirichlet", "Matrix", "StructuredMatrix"}:
         with refused("num_classes" if name in BINARY else "many_classes", "5000"):

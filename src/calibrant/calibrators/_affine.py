@@ -30,7 +30,7 @@ MIN_RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, a
 PENALTY_GRID = tuple(10.0**power for power in range(5, -8, -1))  # tried by cross-validation, until two are worse
 MAX_MATRIX_CLASSES = 1000  # up to which a full matrix is fitted
 
-AFFINE = Capabilities(num_classes=lambda fitted: len(fitted.bias), exports=ALL_EXPORTS)
+AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias), exports=ALL_EXPORTS)
 
 
 def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
@@ -68,7 +68,7 @@ class BiasCorrectedTemperature:
     temperature: PositiveScalar  # float64
     bias: PerClass  # float64
     certificate: Certificate | None = None
-    capabilities = AFFINE
+    capabilities = AFFINE_CAPABILITIES
 
     @classmethod
     @fit_method
@@ -108,7 +108,7 @@ class Vector:
     bias: PerClass  # float64
     floor: float = LOG_PROB_FLOOR  # lowest x relative to the top of its row
     certificate: Certificate | None = None
-    capabilities = AFFINE
+    capabilities = AFFINE_CAPABILITIES
 
     @classmethod
     @fit_method
@@ -151,7 +151,7 @@ class Matrix:
     penalty: NonNegativeFloat = 0.0  # the penalty or the ridge of the fit
     floor: float = LOG_PROB_FLOOR  # as in `Vector`
     certificate: Certificate | None = None
-    capabilities = AFFINE
+    capabilities = AFFINE_CAPABILITIES
 
     @classmethod
     @fit_method
@@ -207,7 +207,7 @@ class Dirichlet:
     penalty: NonNegativeFloat = 0.0  # of the fit
     floor: float = LOG_PROB_FLOOR  # to which lower log p are raised
     certificate: Certificate | None = None
-    capabilities = AFFINE
+    capabilities = AFFINE_CAPABILITIES
 
     @classmethod
     @fit_method

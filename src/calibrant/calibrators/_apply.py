@@ -1,4 +1,4 @@
-"""Capabilities of calibrators, and what every fitted map does when it is called.
+"""Capabilities of calibrators, and the checks of every call of a fitted map.
 
 Learned tensors stay on the CPU and are copied to the device of the logits.
 """
@@ -26,7 +26,7 @@ def certified_classes(calibrator: Any) -> int:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a calibrator class promises; stands on the class as `capabilities`.
+    """The promises of a calibrator class, which has them as its attribute `capabilities`.
 
     Attributes that depend on what was fitted are functions of the fitted map.
     """

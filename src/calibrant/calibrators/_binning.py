@@ -31,7 +31,7 @@ from calibrant.types import Count, FiniteVector, Logits, PerBin, Range, StartInd
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
-BINNING = Capabilities(num_classes=binned_num_classes, exports=())
+BINNING_CAPABILITIES = Capabilities(num_classes=binned_num_classes, exports=())
 
 
 @CALIBRATORS.register
@@ -54,7 +54,7 @@ class HistogramBinning:
     accuracy: PerBin  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
-    capabilities = BINNING
+    capabilities = BINNING_CAPABILITIES
 
     @classmethod
     @fit_method
@@ -157,7 +157,7 @@ class ScalingBinning:
     value: PerBin  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
-    capabilities = BINNING
+    capabilities = BINNING_CAPABILITIES
 
     @classmethod
     @fit_method
@@ -192,7 +192,7 @@ class BayesianBinning:
     value: PerBin  # (s): the average in each interval
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
-    capabilities = BINNING
+    capabilities = BINNING_CAPABILITIES
 
     @classmethod
     @fit_method

@@ -1,4 +1,4 @@
-"""What every fit shares: predictions in, checked hyperparameters, a certificate out."""
+"""Shared parts of every fit: validated predictions, checked hyperparameters, and the certificate."""
 
 import inspect
 import math

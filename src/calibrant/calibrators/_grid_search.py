@@ -25,7 +25,7 @@ from calibrant.predictions import Predictions
 
 BOUND_ROUNDING = 1e-9  # by which rounding may lift a bound above the value that it bounds
 MIN_MONOTONE_GAMMA = -0.75  # log(p_top / p_y) need not fall with T below
-BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions, value): what falls, what rises with T
+BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions, value) -> parts that fall, rise with T
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from calibrant.backend.dispatch import chunk_elements
 
@@ -27,8 +28,7 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     size, keys = max(1, chunk_elements(logits, _HASH_CHUNK_ELEMENTS) // k), keys.to(logits.device)
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
-        values = logits.new_zeros(rows.stop - first, 2 * words, dtype=torch.float32)
-        values[:, :k] = logits[rows].detach() + 0.0  # -0 is 0
+        values = pad(logits[rows].detach().float() + 0.0, (0, k % 2)).contiguous()  # -0 becomes 0
         total = labels[rows].long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
         result[rows] = _mix_bits(total.cpu().numpy().view(np.uint64))
     return result

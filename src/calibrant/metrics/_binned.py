@@ -49,7 +49,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
     "adaptive ECE",
     unit="share",
     meaning="bins with equal numbers of examples, ties averaged",
-    lay_phrase="the same difference, in groups of equal size",
+    lay_phrase="the same difference, in bins of equal size",
     takes="statistics",
     noise_floor="adaptive_noise_floor",
 )
@@ -80,7 +80,7 @@ def adaptive_ece(
     unit="share",
     meaning="largest gap of any bin, often decided by few examples",
     takes="statistics",
-    lay_phrase="largest difference in any group of predictions",
+    lay_phrase="largest difference in any bin of predictions",
 )
 def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
@@ -200,7 +200,7 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     unit="share",
     higher_is_better=None,
     meaning="adaptive ECE of a calibrated model with these confidences: mean, central 90 %",
-    lay_phrase="the same, in groups of equal size",
+    lay_phrase="the same, in bins of equal size",
     takes="statistics",
     interval=_adaptive_noise_floor_interval,
 )
@@ -217,7 +217,7 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     "ECE-sweep",
     unit="share",
     meaning="largest number of equal-mass bins whose accuracies increase",
-    lay_phrase="typical difference, in as many groups as the data allow",
+    lay_phrase="typical difference, in as many bins as the data allow",
     takes="statistics",
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:

@@ -19,7 +19,7 @@ NUM_GRID_CELLS = 1 << 14
     unit="share",
     meaning="smoothed over confidences, without bins",
     takes="statistics",
-    lay_phrase="typical difference, without grouping predictions",
+    lay_phrase="typical difference, without bins",
 )
 def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).

@@ -31,8 +31,8 @@ _LOG_COEFFICIENTS = (
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 
-def _compile(function: Callable[..., Any], *reorder: str) -> Any:
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", *reorder})(function)
+def _compile(function: Callable[..., Any]) -> Any:
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
 @_compile

@@ -39,6 +39,3 @@ def calibrated_predictions(request) -> Predictions:
     g = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(4000, request.param, dtype=torch.float64, generator=g)
     return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
-
-
-honest = calibrated_predictions  # the name in older tests

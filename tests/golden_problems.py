@@ -83,45 +83,44 @@ def numbers(node: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 def measured() -> dict[str, float]:
     """Return the numbers of `measure`, of all problems and of summaries of pieces."""
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     for name, p in predictions(0).items():
-        found |= numbers(json.loads(calibrant.measure(p).json()), f"measure/{name}")
+        actual |= numbers(json.loads(calibrant.measure(p).json()), f"measure/{name}")
         if name == "multilabel":
             continue
-        whole = p.clusters is not None
-        pieces = [p] if whole else [p[rows] for rows in (slice(0, 5), slice(5, 9), slice(9, None))]
+        pieces = [p] if p.clusters is not None else [p[rows] for rows in (slice(0, 5), slice(5, 9), slice(9, None))]
         summary = sum(
             (Summary.from_predictions(part, by_class=True) for part in pieces), Summary.empty(of=p.of, by_class=True)
         )
-        found |= numbers(json.loads(calibrant.measure(summary).json()), f"summary/{name}")
-    return found
+        actual |= numbers(json.loads(calibrant.measure(summary).json()), f"summary/{name}")
+    return actual
 
 
 def fitted() -> dict[str, dict[str, list[float]]]:
     """Return, for every calibrator, the objective that its fit reaches and the probabilities of five fresh rows."""
     val, fresh = predictions(0), predictions(50)
-    found: dict[str, dict[str, list[float]]] = {}
+    actual: dict[str, dict[str, list[float]]] = {}
     for name in sorted(CALIBRATORS):
         kind = "binary" if name in ONE_SCORE else "classes"
         text = "PriorShift(calibrator='Temperature')" if name == "PriorShift" else name
-        made = calibrators.fit(text, val[kind])
-        certificate = getattr(made, "certificate", None)
+        fitted_map = calibrators.fit(text, val[kind])
+        certificate = getattr(fitted_map, "certificate", None)
         smooth = certificate is not None and certificate.criterion in ("nll", "brier")  # others change by bin edges
         objective = [certificate.before, certificate.after] if smooth else []
-        probs = made(fresh[kind].logits[:5].double()).softmax(-1)
-        found[name] = {"objective": [float(x) for x in objective], "probs": probs.flatten().tolist()}
-    return found
+        probs = fitted_map(fresh[kind].logits[:5].double()).softmax(-1)
+        actual[name] = {"objective": [float(x) for x in objective], "probs": probs.flatten().tolist()}
+    return actual
 
 
 def assessed() -> dict[str, float]:
     """Return the numbers of `assess`, with a test set and cross-fitted."""
     val, test = predictions(0), predictions(50)
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     for name in ("binary", "classes", "confidences", "weights", "clusters", "groups"):
         result = calibrant.assess(val[name], test[name], [c for c in ASSESSED if c in CALIBRATORS])
-        found |= tables(result, f"assess/{name}")
+        actual |= tables(result, f"assess/{name}")
     result = calibrant.assess(val["classes"], None, ["Identity", "Temperature"])
-    return found | tables(result, "cross_fit/classes")
+    return actual | tables(result, "cross_fit/classes")
 
 
 def tables(result: Any, path: str) -> dict[str, float]:
@@ -133,15 +132,15 @@ def tables(result: Any, path: str) -> dict[str, float]:
 PARTS: dict[str, Callable[[], Any]] = {"measured": measured, "fitted": fitted, "assessed": assessed}
 
 
-def plain(node: Any) -> Any:
+def encode_nonfinite(node: Any) -> Any:
     """Return nested results with infinite numbers as texts, which JSON has not."""
     if isinstance(node, dict):
-        return {key: plain(value) for key, value in node.items()}
+        return {key: encode_nonfinite(value) for key, value in node.items()}
     if isinstance(node, list):
-        return [plain(value) for value in node]
+        return [encode_nonfinite(value) for value in node]
     return repr(node) if isinstance(node, float) and not math.isfinite(node) else node
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    FILE.write_text(json.dumps(plain({name: make() for name, make in PARTS.items()}), indent=0) + "\n")
+    FILE.write_text(json.dumps(encode_nonfinite({name: make() for name, make in PARTS.items()}), indent=0) + "\n")

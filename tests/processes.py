@@ -35,7 +35,7 @@ def rows(study: Path, folder: Path) -> polars.DataFrame:
     return polars.DataFrame(list(rows_of(Study.load(study), Store(folder))))
 
 
-def done(folder: Path) -> dict[str, int]:
+def finished_runs(folder: Path) -> dict[str, int]:
     """Return the finished runs with their modification times."""
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
 
@@ -69,7 +69,7 @@ def halt(watched: object) -> dict[str, object]:
     if "HALTS" in os.environ:
         folder = Path(os.environ["HALTS"])
         mark = folder / "halted" / str(os.getpid())
-        while len(done(folder / "store")) >= int((folder / "halt").read_text()):
+        while len(finished_runs(folder / "store")) >= int((folder / "halt").read_text()):
             mark.touch()
             time.sleep(0.01)
         mark.unlink(missing_ok=True)

@@ -24,6 +24,6 @@ for command in (
 ):
     print(f"$ calibrant {command}", flush=True)
     subprocess.run([calibrant, *command.split()], check=True)
-found = json.loads(Path("wheel.json").read_text())
-assert found["held_out_nll"][found["chosen"]] < found["held_out_nll"]["Identity"]
+result = json.loads(Path("wheel.json").read_text())
+assert result["held_out_nll"][result["chosen"]] < result["held_out_nll"]["Identity"]
 assert Path("wheel.html").stat().st_size > 10_000

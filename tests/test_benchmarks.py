@@ -37,7 +37,7 @@ def test_stated_table_averages_over_draws():
     """A model that says 90 % and is right half of the time gains; some draws of 20 examples hurt a calibrated one."""
     problems, stated = importlib.import_module("benchmarks._problems"), importlib.import_module("benchmarks.stated")
     rng, drawn = np.random.default_rng(0), []
-    for name, right in ("boastful", 0.5), ("honest", 0.9):
+    for name, right in ("boastful", 0.5), ("calibrated_predictions", 0.9):
         for draw in range(4):
             parts = [rng.random(n) < right for n in (20, 2000)]
             parts[0][:2] = True, False

@@ -30,14 +30,12 @@ def copies(value):
 def contents(value):
     """Return everything that a result contains, as text."""
     tables = [value.uncalibrated, *value.tables.values()] if hasattr(value, "tables") else [value]
-    mistakes = [table.mistakes_by_class([0, 1], 5) for table in tables]
     classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
     return [
         value.json({"time": "then"}),
         str(value),
-        mistakes,
         classes,
-        [table.at_temperatures(2 * table.n * table.k) for table in tables],
+        value.html({"time": "then"}),  # with its sliders and the most confident errors of each class
     ]
 
 

@@ -12,7 +12,7 @@ def compile_latex(body: str, folder: Path) -> str:
     head = r"\documentclass{article}\usepackage{booktabs,amssymb,graphicx}\begin{document}"
     (folder / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}", encoding="utf-8")
     options = [] if "tectonic" in str(LATEX) else ["-interaction=nonstopmode", "-halt-on-error"]
-    done = subprocess.run(
+    result = subprocess.run(
         [str(LATEX), *options, "t.tex"],
         cwd=folder,
         capture_output=True,
@@ -21,6 +21,6 @@ def compile_latex(body: str, folder: Path) -> str:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "(/etc/passwd" not in done.stdout
-    return done.stdout
+    assert result.returncode == 0, result.stdout[-2000:]
+    assert "(/etc/passwd" not in result.stdout
+    return result.stdout

@@ -49,8 +49,8 @@ class PairCalibrator:
 
 
 @pytest.fixture
-def fitted(honest):
-    return Temperature.fit(3 * honest.logits, honest.labels)
+def fitted(calibrated_predictions):
+    return Temperature.fit(3 * calibrated_predictions.logits, calibrated_predictions.labels)
 
 
 @pytest.fixture
@@ -68,25 +68,25 @@ def resealed(file, **changes) -> None:
     save_file(tensors, file, meta | {"sha256": _checksum(meta, tensors)})
 
 
-def test_calibrator_round_trips_bit_for_bit(fitted, file, honest):
+def test_calibrator_round_trips_bit_for_bit(fitted, file, calibrated_predictions):
     back = load(file)
     assert same(fitted, back)
-    assert torch.equal(back(honest.logits), fitted(honest.logits))
+    assert torch.equal(back(calibrated_predictions.logits), fitted(calibrated_predictions.logits))
 
 
-def test_bins_with_nan_round_trip(honest, tmp_path):
-    sparse = HistogramBinning.fit(honest.logits[:40] * 9, honest.labels[:40], bins=40)
+def test_bins_with_nan_round_trip(calibrated_predictions, tmp_path):
+    sparse = HistogramBinning.fit(calibrated_predictions.logits[:40] * 9, calibrated_predictions.labels[:40], bins=40)
     assert sparse.accuracy.isnan().any()
     save(sparse, tmp_path / "h")
     assert same(sparse, load(tmp_path / "h"))
 
 
-def test_nested_custom_calibrators_round_trip(fitted, tmp_path, honest):
+def test_nested_custom_calibrators_round_trip(fitted, tmp_path, calibrated_predictions):
     pair = PairCalibrator(fitted, (Identity(), fitted, PairCalibrator(fitted, (), "inner")), "outer", count=-1)
     save(pair, tmp_path / "b")
     back = load(tmp_path / "b", extra_classes=[PairCalibrator])
     assert same(pair, back)
-    assert torch.equal(back.members[2](honest.logits), fitted(honest.logits))
+    assert torch.equal(back.members[2](calibrated_predictions.logits), fitted(calibrated_predictions.logits))
     with refused("unknown_class", "extra_classes=[PairCalibrator]"):
         load(tmp_path / "b")
 
@@ -97,10 +97,10 @@ def test_views_and_float32_round_trip(tmp_path):
     assert same(load(tmp_path / "v"), HistogramBinning(torch.tensor([0.0, 2, 4]), torch.tensor([1.0, 3, 5])))
 
 
-def test_origin_reads_the_metadata(fitted, honest, tmp_path):
+def test_origin_reads_the_metadata(fitted, calibrated_predictions, tmp_path):
     save(fitted, tmp_path / "a")
     info = origin(tmp_path / "a")
-    data = Predictions(3 * honest.logits, honest.labels)
+    data = Predictions(3 * calibrated_predictions.logits, calibrated_predictions.labels)
     assert (info.calibrator, info.fitted_on, info.calibrant) == ("Temperature", (data.digest,), __version__)
     with refused("fitted_on_same"):
         calibrators.calibrate(load(tmp_path / "a"), data)
@@ -175,12 +175,12 @@ def test_forged_description_is_refused(file, tree, code):
         load(file)
 
 
-def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, honest):
+def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, calibrated_predictions):
     """Every tensor in turn is replaced by NaN, an empty tensor, and other shapes."""
-    k = honest.logits.shape[1]
+    k = calibrated_predictions.logits.shape[1]
     for name in ("Vector", "StructuredMatrix", "SharedIsotonic", "Monotone", "EnsembleTemperature"):
         file = tmp_path / name
-        save(calibrators.fit(name, honest[:200]), file)
+        save(calibrators.fit(name, calibrated_predictions[:200]), file)
         with safe_open(file, "pt") as f:
             meta = f.metadata()
             tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
@@ -202,8 +202,8 @@ def test_malformed_description_is_refused(file, text):
             read(file)
 
 
-def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, honest):
-    save(calibrators.Isotonic.fit(honest[:200]), tmp_path / "i")
+def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, calibrated_predictions):
+    save(calibrators.Isotonic.fit(calibrated_predictions[:200]), tmp_path / "i")
     with safe_open(tmp_path / "i", "pt") as f:
         meta, start = f.metadata(), f.get_tensor(".start")
         tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118

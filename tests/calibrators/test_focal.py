@@ -197,8 +197,8 @@ def test_wrong_grids_are_refused():
         FocalMap.fit(data, gamma=-1.0)
 
 
-def test_fixed_gamma_fits_the_temperature_only(honest):
-    z, y = honest.logits * 2, honest.labels
+def test_fixed_gamma_fits_the_temperature_only(calibrated_predictions):
+    z, y = calibrated_predictions.logits * 2, calibrated_predictions.labels
     full = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]))
     fixed = FocalTemperature.fit(z, y, criterion="nll", grid=([-0.5, 0.5, 1.0], WANG[4:400:5]), gamma=0.5)
     single = FocalTemperature.fit(z, y, criterion="nll", grid=([0.5], WANG[4:400:5]))

@@ -6,10 +6,10 @@ import torch
 from calibrant.lab import data, networks
 from calibrant.registry import NETWORKS
 
-every = pytest.mark.parametrize("name", NETWORKS)
+each_network = pytest.mark.parametrize("name", NETWORKS)
 
 TEXT = {"cnn8_text", "global_pooling_cnn"}
-NARROW = {  # the architecture at a width that a test can afford
+NARROW_SETTINGS = {  # the architecture at a width that a test can afford
     "densenet121": {"growth": 4},
     "lenet5": {"channels": 3},
     "mlp": {"features": 3 * 32 * 32, "hidden": (16,)},
@@ -23,7 +23,7 @@ DEEP = {name: {"width": 8} for name in NETWORKS if name.startswith(("resnet", "v
 @pytest.fixture
 def make(tmp_path):
     def make(name, classes):
-        arguments = DEEP | NARROW
+        arguments = DEEP | NARROW_SETTINGS
         if name == "bert":
             return networks.bert(classes, checkpoint=str(tiny_bert(tmp_path)), pretrained=False)
         return NETWORKS[name](classes, **arguments.get(name, {}))
@@ -49,7 +49,7 @@ def inputs(name, small_data, n=3):
     return torch.randn(n, 3, size, size, generator=g)
 
 
-@every
+@each_network
 @pytest.mark.parametrize("classes", [2, 7])
 def test_inputs_become_logits_and_every_parameter_gets_a_gradient(name, classes, make, small_data):
     torch.manual_seed(0)
@@ -65,24 +65,24 @@ def test_inputs_become_logits_and_every_parameter_gets_a_gradient(name, classes,
         assert parameter.grad.isfinite().all(), key
 
 
-@every
+@each_network
 def test_evaluation_is_repeatable_and_by_example(name, make, small_data):
     torch.manual_seed(0)
     network, x = make(name, 3).eval(), inputs(name, small_data)
     with torch.no_grad():
-        whole = network(x)
-        torch.testing.assert_close(network(x), whole)
-        alone = torch.cat([network(x[i : i + 1]) for i in range(3)])
-    torch.testing.assert_close(alone, whole, atol=1e-5, rtol=1e-4)
+        batch_logits = network(x)
+        torch.testing.assert_close(network(x), batch_logits)
+        single_logits = torch.cat([network(x[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(single_logits, batch_logits, atol=1e-5, rtol=1e-4)
 
 
-@every
+@each_network
 def test_names_resolve_with_their_defaults_spelled_out(name):
     assert NETWORKS.canonical(name).startswith(name)
     assert "vectors" not in NETWORKS.canonical(name)
 
 
-@every
+@each_network
 def test_state_moves_to_a_fresh_network(name, make, small_data):
     torch.manual_seed(0)
     first, second, x = make(name, 3).eval(), make(name, 3).eval(), inputs(name, small_data)

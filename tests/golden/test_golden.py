@@ -16,14 +16,14 @@ SAVED = Path(__file__).parent / "v0_2_0"
 GOLDEN = json.loads(golden_problems.FILE.read_text())
 
 
-def assert_close(found: dict[str, float], golden: dict[str, object], tolerance: float) -> None:
+def assert_close(actual: dict[str, float], golden: dict[str, object], tolerance: float) -> None:
     """Compare the numbers of all golden paths; paths that are new are ignored."""
     expected = {path: float(value) for path, value in golden.items()}  # pyright: ignore[reportArgumentType]
-    assert expected.keys() <= found.keys()
+    assert expected.keys() <= actual.keys()
     wrong = {
-        path: (value, found[path])
+        path: (value, actual[path])
         for path, value in expected.items()
-        if not (found[path] == value or math.isclose(found[path], value, rel_tol=tolerance, abs_tol=tolerance))
+        if not (actual[path] == value or math.isclose(actual[path], value, rel_tol=tolerance, abs_tol=tolerance))
     }
     assert not wrong
 
@@ -38,11 +38,11 @@ def test_assessed_numbers_are_golden():
 
 
 def test_fits_reach_the_golden_objective_and_probabilities():
-    found = golden_problems.fitted()
-    assert GOLDEN["fitted"].keys() <= found.keys()
+    actual = golden_problems.fitted()
+    assert GOLDEN["fitted"].keys() <= actual.keys()
     for name, golden in GOLDEN["fitted"].items():
-        assert found[name]["objective"] == pytest.approx(golden["objective"], abs=1e-9), name
-        assert found[name]["probs"] == pytest.approx(golden["probs"], abs=1e-6), name
+        assert actual[name]["objective"] == pytest.approx(golden["objective"], abs=1e-9), name
+        assert actual[name]["probs"] == pytest.approx(golden["probs"], abs=1e-6), name
 
 
 @pytest.mark.parametrize("file", sorted(SAVED.glob("calibrators/*.safetensors")), ids=lambda file: file.stem)
@@ -57,6 +57,6 @@ def test_study_of_0_2_0_is_measured_from_its_stored_runs(tmp_path):
     shutil.copytree(SAVED / "study", tmp_path / "study")
     study.measure(tmp_path / "study" / "study.toml", out=tmp_path / "study")
     keys = ["loss", "calibrator", "metric"]
-    golden, found = (polars.read_csv(folder / "study" / "rows.csv").sort(keys) for folder in (SAVED, tmp_path))
-    assert found[keys].equals(golden[keys])
-    assert found["value"].to_list() == pytest.approx(golden["value"].to_list(), rel=1e-6, nan_ok=True)
+    golden, actual = (polars.read_csv(folder / "study" / "rows.csv").sort(keys) for folder in (SAVED, tmp_path))
+    assert actual[keys].equals(golden[keys])
+    assert actual["value"].to_list() == pytest.approx(golden["value"].to_list(), rel=1e-6, nan_ok=True)

@@ -389,10 +389,10 @@ def test_impossible_arguments_are_refused_before_training(tmp_path, options, cod
     assert not list(tmp_path.glob("out/runs/*"))
 
 
-def test_failing_user_calibrator_is_named(tmp_path, broken, honest):
+def test_failing_user_calibrator_is_named(tmp_path, broken, calibrated_predictions):
     study = blobs(calibrators=("Careless",))
     store, run = Store(tmp_path / "out"), next(study.runs())
-    store.save(run, {"val": honest, "test": honest}, {"seconds": 1.0})
+    store.save(run, {"val": calibrated_predictions, "test": calibrated_predictions}, {"seconds": 1.0})
     result = studies.measure(study, out=tmp_path / "out")
     assert {row["reason"] for row in result.rows} == {
         "Careless: AttributeError: 'Careless' object has no attribute 'nothing'"

@@ -448,7 +448,7 @@ def test_measure_rejects_repeated_calibrators(finished):
         studies.measure(make_study(), out=finished[0], calibrators=["Temperature", "Temperature"])
 
 
-def test_locked_draft_is_kept_whatever_its_age(tmp_path, honest):
+def test_locked_draft_is_kept_whatever_its_age(tmp_path, calibrated_predictions):
     Store(tmp_path)
     with folders.open_draft(tmp_path, "slow") as draft:
         past = draft.stat().st_mtime - 3 * folders.MAX_DRAFT_AGE_SECONDS
@@ -460,7 +460,7 @@ def test_locked_draft_is_kept_whatever_its_age(tmp_path, honest):
     assert not list((tmp_path / "drafts").iterdir())
 
 
-def test_waiting_process_names_the_holder(tmp_path, honest):
+def test_waiting_process_names_the_holder(tmp_path, calibrated_predictions):
     store, (run, _) = Store(tmp_path), make_study().runs()
     with store.claim(run) as ours:
         assert ours

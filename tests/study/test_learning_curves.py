@@ -16,7 +16,7 @@ STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"
 
 
 @pytest.fixture
-def store(tmp_path, honest):
+def store(tmp_path, calibrated_predictions):
     """Return a store of four finished runs of two epochs with different numbers."""
     store = Store(tmp_path / "store")
     for i, run in enumerate(STUDY.runs()):
@@ -44,7 +44,7 @@ def store(tmp_path, honest):
             }
             for epoch in (1, 2)
         ]
-        store.save(run, {"val": honest, "test": honest}, {"seconds": 1.0}, rows)
+        store.save(run, {"val": calibrated_predictions, "test": calibrated_predictions}, {"seconds": 1.0}, rows)
     return store
 
 
@@ -96,7 +96,7 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal"].description
 
 
-@pytest.mark.parametrize("honest", [10], indirect=True)
+@pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
 def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
     assert len(paths) == 3 * (14 + 4)  # and diagrams of both losses before and after a temperature

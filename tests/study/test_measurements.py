@@ -58,11 +58,11 @@ def test_many_processes_give_the_same_rows_in_the_same_order(filled, monkeypatch
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
-def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, honest, monkeypatch):
+def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, calibrated_predictions, monkeypatch):
     names, metric_names = ("Identity", "Temperature"), ("error", "nll", "brier", "ece", "adaptive_ece", "kuiper")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, metric_names)
-    store, run, test, passed = Store(tmp_path), next(study.runs()), honest[:1001], []
-    store.save(run, {"val": honest, "test": test}, {})
+    store, run, test, passed = Store(tmp_path), next(study.runs()), calibrated_predictions[:1001], []
+    store.save(run, {"val": calibrated_predictions, "test": test}, {})
     report_passes(monkeypatch, passed.append)
     values = {(row["calibrator"], row["metric"]): row["value"] for row in study_rows(study, store)}
     assert passed.count(1001) == len(names) + 1  # and once without a calibrator

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
-from processes import ENVIRONMENT, done, finish, rows, start, wait, working
+from processes import ENVIRONMENT, finish, finished_runs, rows, start, wait, working
 from refusals import refused
 
 from calibrant.lab.study import Store
@@ -45,11 +45,11 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     worker.unlink()
     wait(lambda: len(list(halted.iterdir())) == 2)  # another worker has replaced it
     halt(2)
-    wait(lambda: len(done(folder)) >= 2 and list(halted.iterdir()))
+    wait(lambda: len(finished_runs(folder)) >= 2 and list(halted.iterdir()))
     driver.kill()
     driver.communicate()
     wait(lambda: not working(folder))  # its workers end with it
-    stored = done(folder)
+    stored = finished_runs(folder)
     assert 2 <= len(stored) <= 3
     shutil.rmtree(halted)
     halted.mkdir()
@@ -61,13 +61,13 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     wait(lambda: len(working(folder)) == 1)  # the worker of a node ends with it
     halt(9)
     text = finish(driver)
-    assert text.count("done ") == 8 - len(stored), text
+    assert text.count("finished_runs ") == 8 - len(stored), text
     assert "raylet" not in text
-    assert stored.items() <= done(folder).items()
+    assert stored.items() <= finished_runs(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
     shutil.rmtree(folder / "runs" / next(iter(stored)))
-    assert finish(start(tiny, folder, *options[:-1], "0.25")).count("done ") == 1
+    assert finish(start(tiny, folder, *options[:-1], "0.25")).count("finished_runs ") == 1
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 

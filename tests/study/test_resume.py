@@ -11,7 +11,7 @@ from functools import partial
 import polars
 import pytest
 from polars.testing import assert_frame_equal
-from processes import ENVIRONMENT, done, finish, rows, start, wait
+from processes import ENVIRONMENT, finish, finished_runs, rows, start, wait
 
 from calibrant.lab.study import Recipe, Run, Store, stored_files
 from calibrant.lab.study.engine import execute, run_locally
@@ -33,22 +33,26 @@ def small_disk(tmp_path):
 def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt):
     folder, stored, kills = tmp_path / "store", {}, 0
     for pause in (0.0, 0.3, 0.05, 0.15):
-        num_done = len(done(folder))
+        num_done = len(finished_runs(folder))
         halt(num_done + 2)  # leaves a process to kill three times
         process = start(tiny, folder)
-        wait(lambda num_done=num_done, process=process: len(done(folder)) > num_done or process.poll() is not None)
+        wait(
+            lambda num_done=num_done, process=process: (
+                len(finished_runs(folder)) > num_done or process.poll() is not None
+            )
+        )
         time.sleep(pause)  # kill at various points of the next run
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
-        now = done(folder)
+        now = finished_runs(folder)
         assert stored.items() <= now.items()  # nothing lost, nothing written again
         stored = now
     assert kills >= 3
     halt(9)
     text = finish(start(tiny, folder))
-    assert stored.items() <= done(folder).items()
-    assert text.count("done ") == 8 - len(stored)
+    assert stored.items() <= finished_runs(folder).items()
+    assert text.count("finished_runs ") == 8 - len(stored)
     assert_frame_equal(rows(tiny, folder), untouched)
     assert (folder / "report.html").is_file()
 
@@ -57,7 +61,7 @@ def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt
 def test_two_processes_share_one_store(tiny, tmp_path, untouched):
     processes = [start(tiny, tmp_path / "two") for _ in range(2)]
     texts = [finish(process) for process in processes]
-    assert sum(text.count("done ") for text in texts) == 8  # every run by exactly one of them
+    assert sum(text.count("finished_runs ") for text in texts) == 8  # every run by exactly one of them
     assert_frame_equal(rows(tiny, tmp_path / "two"), untouched)
 
 
@@ -71,9 +75,9 @@ def test_ctrl_c_stops_cleanly(tiny, tmp_path, untouched, halt):
     text = finish(process, 130)
     assert text.splitlines()[-1].startswith("calibrant: ")
     assert "Traceback" not in text
-    assert len(done(folder)) == 2
+    assert len(finished_runs(folder)) == 2
     halt(9)
-    assert finish(start(tiny, folder)).count("done ") == 6
+    assert finish(start(tiny, folder)).count("finished_runs ") == 6
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
@@ -83,12 +87,12 @@ def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
     text = finish(start(tiny, folder), 2)
     assert text.splitlines()[-1].endswith(f" {folder}: No space left on device")
     assert "Traceback" not in text
-    stored = done(folder)
+    stored = finished_runs(folder)
     assert 1 <= len(stored) < 8
     assert not list((folder / "drafts").iterdir())
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-    assert finish(start(tiny, folder)).count("done ") == 8 - len(stored)
-    assert stored.items() <= done(folder).items()
+    assert finish(start(tiny, folder)).count("finished_runs ") == 8 - len(stored)
+    assert stored.items() <= finished_runs(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
@@ -107,16 +111,16 @@ def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
     assert [event.kind for event in run_locally(partial(execute, store=store), [run], store)] == [
         "epoch",
         "epoch",
-        "done",
+        "finished_runs",
     ]
 
 
 @pytest.mark.slow
 def test_a_second_start_finds_everything_done(tiny, tmp_path):
     finish(start(tiny, tmp_path / "again"))
-    before = done(tmp_path / "again")
-    assert "done " not in finish(start(tiny, tmp_path / "again"))
-    assert done(tmp_path / "again") == before
+    before = finished_runs(tmp_path / "again")
+    assert "finished_runs " not in finish(start(tiny, tmp_path / "again"))
+    assert finished_runs(tmp_path / "again") == before
 
 
 @pytest.mark.slow
@@ -132,7 +136,7 @@ def test_commands_show_and_measure_stored_runs(tiny, tmp_path):
     assert "8 of 8 runs" in dry
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
-    assert (text.count("done "), text.count("missing ")) == (4, 4)
+    assert (text.count("finished_runs "), text.count("missing ")) == (4, 4)
     assert "4 of 8 runs" in text
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr

@@ -116,19 +116,24 @@ def test_sweeps_need_three_points():
     assert not list(sweep_drawings(sweep_study, rows_of(sweep_study, lambda *_: 1.0)))
 
 
-@pytest.mark.parametrize("honest", [10], indirect=True)
-def test_roc_curves_have_the_measured_areas(tmp_path, honest):
+@pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
+def test_roc_curves_have_the_measured_areas(tmp_path, calibrated_predictions):
     sweep_study = Study(
         "x", (Grid(("digits",), ("resnet8",), SMOOTHED, shifts=("gaussian_noise",)),), detection=("max_logit",)
     )
     store = Store(tmp_path / "store")
-    outside = Predictions(honest.logits * 0.3, honest.labels)
+    outside = Predictions(calibrated_predictions.logits * 0.3, calibrated_predictions.labels)
     for run in sweep_study.runs():
-        store.save(run, {"val": honest, "test": honest, "shift0": outside}, {"seconds": 1.0}, [{"epoch": 1}])
+        store.save(
+            run,
+            {"val": calibrated_predictions, "test": calibrated_predictions, "shift0": outside},
+            {"seconds": 1.0},
+            [{"epoch": 1}],
+        )
     drawing, _ = sorted(roc_drawings(sweep_study, store), key=lambda d: d.name)  # before and after scaling
     lines = {name.partition(" ")[2]: line for name, line in drawn(drawing).items()}  # labels begin with the area
     x, y = (np.array(part) for part in lines["cross_entropy"])
-    area = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
+    area = metrics.ood.detection(calibrated_predictions, outside, score=metrics.ood.max_logit).auroc
     assert np.trapezoid(y, x) == pytest.approx(area, abs=0.01)
     assert f"cross_entropy {np.trapezoid(y, x):.3f}" in drawing.description
     names = {path.name for path in draw(sweep_study, store, tmp_path / "figures")}

@@ -105,22 +105,22 @@ def test_tables_with_temperatures_are_rendered_in_every_form():
     assert_rendered("study_table_with_temperatures", "\n\n".join([table.markdown(), table.latex(), str(table)]))
 
 
-def test_only_temperatures_are_shown_as_temperature(tmp_path, honest):
+def test_only_temperatures_are_shown_as_temperature(tmp_path, calibrated_predictions):
     names = ("Temperature", "EnsembleTemperature", "Monotone", "StructuredVector", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), names, ("nll",))
     store, run = Store(tmp_path), next(study.runs())
-    store.save(run, {"val": honest, "test": honest}, {})
+    store.save(run, {"val": calibrated_predictions, "test": calibrated_predictions}, {})
     has_temperature = {r["calibrator"]: not math.isnan(r["temperature"]) for r in study_rows(study, store)}
     assert [name for name in names if has_temperature[name]] == ["Temperature", "EnsembleTemperature"]
 
 
-def test_learned_parameters_stand_in_brackets(tmp_path, honest):
+def test_learned_parameters_stand_in_brackets(tmp_path, calibrated_predictions):
     names = ("FocalTemperature(grid='code')", "FocalMap(gamma=2)", "Temperature", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",), (0, 1)),), names, ("nll",))
     store = Store(tmp_path)
     fitted = []
     for run, scale in zip(study.runs(), (0.7, 3.0), strict=True):
-        p = Predictions(scale * honest.logits, honest.labels)
+        p = Predictions(scale * calibrated_predictions.logits, calibrated_predictions.labels)
         store.save(run, {"val": p, "test": p}, {})
         fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
     (table,) = build_tables(study_rows(study, store))
@@ -134,14 +134,16 @@ def test_learned_parameters_stand_in_brackets(tmp_path, honest):
     assert learned == {names[0]: f"gamma {gamma}", names[1]: "gamma 2.0", "Temperature": "", "Identity": ""}
 
 
-def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
+def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, calibrated_predictions):
     shifts = "gaussian_noise(severity=3)", "digits"
     grid = Grid(("digits",), ("resnet8",), ("focal",), shifts=shifts)
     study = Study("x", (grid,), ("Identity", "Temperature"), ("ece", "nll"), detection=("max_logit", "energy"))
     store, run = Store(tmp_path), next(study.runs())
-    corrupted = Predictions(honest.logits / 2, honest.labels)
-    outside = Predictions(honest.logits / 9, torch.zeros_like(honest.labels))
-    store.save(run, {"val": honest, "test": honest, "shift0": corrupted, "shift1": outside}, {})
+    corrupted = Predictions(calibrated_predictions.logits / 2, calibrated_predictions.labels)
+    outside = Predictions(calibrated_predictions.logits / 9, torch.zeros_like(calibrated_predictions.labels))
+    store.save(
+        run, {"val": calibrated_predictions, "test": calibrated_predictions, "shift0": corrupted, "shift1": outside}, {}
+    )
     tables_by_key = {(t.shift, t.metric): t for t in build_tables(study_rows(study, store))}
     detections = {
         f"ood_{name}({score})" for name in ("auroc", "aupr_in", "aupr_out", "fpr95") for score in study.detection
@@ -154,7 +156,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, honest):
     row = "digits", "resnet8", "focal"
     noisy, foreign = tables_by_key[shifts[0], "nll"], tables_by_key[shifts[1], "ood_auroc(max_logit)"]
     assert noisy.cells[row, "Identity"].mean == pytest.approx(float(metrics.nll(corrupted)))
-    expected = metrics.ood.detection(honest, outside, score=metrics.ood.max_logit).auroc
+    expected = metrics.ood.detection(calibrated_predictions, outside, score=metrics.ood.max_logit).auroc
     assert foreign.cells[row, "Identity"].mean == pytest.approx(expected)
     assert foreign.heading == "ood_auroc(max_logit) (%) on digits"
     assert [r["shift"] for r in foreign.records()] == ["digits"] * 2

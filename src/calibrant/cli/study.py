@@ -36,7 +36,9 @@ ScaleOption = Annotated[
 OnlyOption = Annotated[
     str | None,
     typer.Option(
-        metavar="TEXT", help="Only runs with this text in their data set, network, loss or seed. Default: all."
+        "--only",
+        metavar="TEXT",
+        help="Only runs with this text in their data set, network, loss or seed. Default: all.",
     ),
 ]
 DataOption = Annotated[
@@ -59,7 +61,7 @@ def study_run(
     root: DataOption = None,
     mirror: MirrorOption = None,
     scale: ScaleOption = None,
-    only: OnlyOption = None,
+    select: OnlyOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
     engine: Annotated[
         str, typer.Option(metavar="NAME", help="Where to train: local (in this process) or ray.")
@@ -94,7 +96,7 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": only}
+    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
     shared |= {"with_": with_ or ()}
     with _show_progress() as progress:
         if dry_run:
@@ -120,13 +122,13 @@ def study_status(
     folder: OutOption = None,
     mirror: MirrorOption = None,
     scale: ScaleOption = None,
-    only: OnlyOption = None,
+    select: OnlyOption = None,
     with_: WithOption = None,
 ) -> None:
     """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
 
-    _print_result(status(study, out=folder, mirror=mirror, scale=scale, select=only, with_=with_ or ()))
+    _print_result(status(study, out=folder, mirror=mirror, scale=scale, select=select, with_=with_ or ()))
 
 
 @study_app.command("measure")

@@ -1,4 +1,4 @@
-"""Comparison of two models on the same examples: is the difference real?"""
+"""Comparison of two models on the same examples."""
 
 import math
 from collections.abc import Iterator, Sequence

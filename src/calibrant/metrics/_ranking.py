@@ -1,4 +1,4 @@
-"""Ranking: does higher confidence go with being right?"""
+"""Ranking: AUROC, AURC and other metrics of whether confidence ranks correct predictions first."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A test over seeds: do two ways to train differ in a metric?"""
+"""A test over seeds of whether two training methods differ in a metric."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -46,9 +46,9 @@ def shared_definitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
             yield node.name, node.lineno
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         for target in targets:
-            if isinstance(target, ast.Name) and target.id.isupper() and len(target.id) > 1:
-                if target.id not in REPEATABLE:
-                    yield target.id, node.lineno
+            is_constant = isinstance(target, ast.Name) and target.id.isupper() and len(target.id) > 1
+            if is_constant and target.id not in REPEATABLE:
+                yield target.id, node.lineno
 
 
 def problems() -> Iterator[str]:

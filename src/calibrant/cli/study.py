@@ -38,7 +38,7 @@ OnlyOption = Annotated[
     typer.Option(
         "--only",
         metavar="TEXT",
-        help="Only runs with this text in their data set, network, loss or seed. Default: all.",
+        help="Only runs with this text in the data set, network, loss or seed. Default: all.",
     ),
 ]
 DataOption = Annotated[

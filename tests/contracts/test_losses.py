@@ -107,11 +107,11 @@ def test_canonical_text_gives_the_same_loss(name):
 
 PROGRAM = """
 import torch
-from calibrant import catalog, losses, nn
+from calibrant import losses, nn, registry
 
 torch.set_num_threads(1)
 for name in {names}:
-    loss = losses.for_counts(catalog.LOSSES.resolve(name), torch.arange(1, 6))
+    loss = losses.for_counts(registry.LOSSES.resolve(name), torch.arange(1, 6))
     z = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(16) % 5
     for f in (lambda z: loss(z, y).mean(), lambda z: nn.Criterion(loss, ignore_index=2)(z, y)):

@@ -61,13 +61,13 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     wait(lambda: len(working(folder)) == 1)  # the worker of a node ends with it
     halt(9)
     text = finish(driver)
-    assert text.count("finished_runs ") == 8 - len(stored), text
+    assert text.count("done ") == 8 - len(stored), text
     assert "raylet" not in text
     assert stored.items() <= finished_runs(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
     shutil.rmtree(folder / "runs" / next(iter(stored)))
-    assert finish(start(tiny, folder, *options[:-1], "0.25")).count("finished_runs ") == 1
+    assert finish(start(tiny, folder, *options[:-1], "0.25")).count("done ") == 1
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 

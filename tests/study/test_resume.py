@@ -52,7 +52,7 @@ def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt
     halt(9)
     text = finish(start(tiny, folder))
     assert stored.items() <= finished_runs(folder).items()
-    assert text.count("finished_runs ") == 8 - len(stored)
+    assert text.count("done ") == 8 - len(stored)
     assert_frame_equal(rows(tiny, folder), untouched)
     assert (folder / "report.html").is_file()
 
@@ -61,7 +61,7 @@ def test_repeated_kills_do_not_change_the_result(tiny, tmp_path, untouched, halt
 def test_two_processes_share_one_store(tiny, tmp_path, untouched):
     processes = [start(tiny, tmp_path / "two") for _ in range(2)]
     texts = [finish(process) for process in processes]
-    assert sum(text.count("finished_runs ") for text in texts) == 8  # every run by exactly one of them
+    assert sum(text.count("done ") for text in texts) == 8  # every run by exactly one of them
     assert_frame_equal(rows(tiny, tmp_path / "two"), untouched)
 
 
@@ -77,7 +77,7 @@ def test_ctrl_c_stops_cleanly(tiny, tmp_path, untouched, halt):
     assert "Traceback" not in text
     assert len(finished_runs(folder)) == 2
     halt(9)
-    assert finish(start(tiny, folder)).count("finished_runs ") == 6
+    assert finish(start(tiny, folder)).count("done ") == 6
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
 
@@ -91,7 +91,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tiny, small_disk, untouched):
     assert 1 <= len(stored) < 8
     assert not list((folder / "drafts").iterdir())
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-    assert finish(start(tiny, folder)).count("finished_runs ") == 8 - len(stored)
+    assert finish(start(tiny, folder)).count("done ") == 8 - len(stored)
     assert stored.items() <= finished_runs(folder).items()
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
 
@@ -111,7 +111,7 @@ def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
     assert [event.kind for event in run_locally(partial(execute, store=store), [run], store)] == [
         "epoch",
         "epoch",
-        "finished_runs",
+        "done",
     ]
 
 
@@ -119,7 +119,7 @@ def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
 def test_a_second_start_finds_everything_done(tiny, tmp_path):
     finish(start(tiny, tmp_path / "again"))
     before = finished_runs(tmp_path / "again")
-    assert "finished_runs " not in finish(start(tiny, tmp_path / "again"))
+    assert "done " not in finish(start(tiny, tmp_path / "again"))
     assert finished_runs(tmp_path / "again") == before
 
 
@@ -136,7 +136,7 @@ def test_commands_show_and_measure_stored_runs(tiny, tmp_path):
     assert "8 of 8 runs" in dry
     assert calibrant("run", "--only", "focal").returncode == 0
     text = calibrant("status").stdout
-    assert (text.count("finished_runs "), text.count("missing ")) == (4, 4)
+    assert (text.count("done "), text.count("missing ")) == (4, 4)
     assert "4 of 8 runs" in text
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from commands import forgetting
+from commands import restored_registries
 from refusals import refused
 
 from calibrant import losses, registry
@@ -120,7 +120,7 @@ def {name}(logits, labels, *, strength: float = 1.0):
 def test_file_is_included_once(tmp_path):
     file = tmp_path / "polite_losses.py"
     file.write_text(LOSS_FILE.format(name="polite"))
-    with forgetting():
+    with restored_registries():
         registry.include([str(file), str(file)])
         assert registry.INCLUDED_SOURCES.count(str(file)) == 1
         assert LOSSES.canonical("polite(strength=2)") == "polite(strength=2)"

@@ -163,7 +163,7 @@ def _bin_indices(c, edges, index):
 @_compile
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
-    """Add to total (3 or 6, b) the sums of `bins.Events.bin_totals`."""
+    """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields."""
     index = np.empty(_BLOCK_ROWS, np.int64)
     sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
     for first in range(0, len(c), _BLOCK_ROWS):
@@ -175,11 +175,10 @@ def event_bin_sums(c, outcome, w, edges, total):
             cell[0] += weight
             cell[1] += weight * confidence
             cell[2] += weight * target
-            if len(total) > 3:
-                gap = confidence - target
-                cell[3] += weight * gap
-                cell[4] += weight * (gap * gap)
-                cell[5] += weight * (confidence * (1 - confidence))
+            gap = confidence - target
+            cell[3] += weight * gap
+            cell[4] += weight * (gap * gap)
+            cell[5] += weight * (confidence * (1 - confidence))
     total += (sums[0] + sums[1]).T
 
 

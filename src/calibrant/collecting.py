@@ -11,6 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from calibrant._lazy import polars
 from calibrant._validation.scores import RowScoreEvidence, SingleScoreEvidence
 from calibrant.io import atomic_write
 from calibrant.predictions import Predictions
@@ -219,7 +220,6 @@ def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions
 
 def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     """Write batch by batch to one file, which exists only after the last batch."""
-    import polars
     from polars.io.plugins import register_io_source
 
     if path.suffix != ".parquet":

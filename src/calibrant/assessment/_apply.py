@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from calibrant import io
+from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
 from calibrant.events import BINARY_EVENTS, PRESENCE_CLASSES
@@ -90,8 +91,6 @@ def _check_ids(ids: Any, n: int) -> Any:
 def _calibrate_table_file(
     calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
 ) -> WriteResult:
-    import polars
-
     with prefix_errors(f"{path}"):
         table = io.read_table(path, options)
         columns = infer_columns(table.frame, options)
@@ -113,8 +112,6 @@ def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
 ) -> Any:
     """Return the new columns for every row of a frame, null for rows that were left out."""
-    import polars
-
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from calibrant import metrics
+from calibrant._lazy import polars
 from calibrant._text import display_name
 from calibrant.assessment._evaluation import Mistake
 from calibrant.assessment._serialize import data_source, encode_nonfinite, provenance, serialize_fitted
@@ -231,8 +232,6 @@ class MeasurementData:
 
     def to_polars(self) -> Any:
         """Return the records as a polars frame."""
-        import polars
-
         return polars.DataFrame(self.records())
 
     def source_facts(self, role: str) -> dict[str, Any]:
@@ -318,8 +317,6 @@ class AssessmentData:
 
     def to_polars(self) -> Any:
         """Return the records as a polars frame."""
-        import polars
-
         return polars.DataFrame(self.records())
 
     def parameters(self) -> list[dict[str, Any]]:

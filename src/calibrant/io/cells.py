@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._lazy import polars
 from calibrant._text import parse_number, shorten_repr, to_one_line
 from calibrant.io.columns import TableOptions
 from calibrant.io.number_text import DECIMAL_COMMA_PATTERN, MISSING_WORDS
@@ -32,8 +33,6 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
     Raises:
         InputError: If a cell is not a number.
     """
-    import polars
-
     dtype = column.dtype
     if dtype == polars.Boolean:
         return column.cast(polars.Int64)
@@ -62,8 +61,6 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
 
 def _parse_percentages(name: str, texts: Any) -> Any:
     """Return texts as numbers, divided by 100 if they have a percent sign; all or none must have one."""
-    import polars
-
     has_sign = texts.str.ends_with("%").fill_null(False)
     numbers = texts.str.replace(r"\s*%$", "").cast(polars.Float64, strict=False)
     if not bool(has_sign.any()):
@@ -87,8 +84,6 @@ def missing_hint(texts: Iterable[str]) -> str:
 
 def to_probabilities(column: Any, options: TableOptions) -> np.ndarray:
     """Return a column of probabilities; divide by 100 cells with a percent sign, or all with the option `percent`."""
-    import polars
-
     column = column.cast(polars.String) if is_text(column) else column
     has_percent_signs = column.dtype == polars.String and column.str.contains("%", literal=True).any()
     values = to_numbers(column).to_numpy()
@@ -117,8 +112,6 @@ def is_list(column: Any) -> bool:
 
 def lists_to_matrix(column: Any) -> np.ndarray:
     """Return a column of lists as the rows of an array; raise `InputError` for lists of different lengths."""
-    import polars
-
     if isinstance(column.dtype, polars.Array):
         column = column.arr.to_list()
     elif not column.dtype.is_nested():
@@ -144,8 +137,6 @@ def lists_to_matrix(column: Any) -> np.ndarray:
 
 def to_numbers_or_texts(column: Any) -> np.ndarray:
     """Return a column as numbers, or as texts; texts of numbers stay texts."""
-    import polars
-
     if str(column.dtype) in NON_NUMPY_INTEGER_DTYPES:
         as_int64 = column.cast(polars.Int64, strict=False)
         column = as_int64 if as_int64.null_count() == column.null_count() else column.cast(polars.String)
@@ -168,8 +159,6 @@ def _convert(name: str, convert: Callable[[], np.ndarray]) -> np.ndarray:
 
 def class_keys(column: Any) -> np.ndarray:
     """Return cells as texts that are equal for the same class, such as 1, 1.0 and "1"; missing cells are empty."""
-    import polars
-
     if column.dtype.is_nested():
         raise InputError(f"Expected classes in column {column.name!r}, got lists.", code="label_kind")
     texts = np.array(column.cast(polars.String).fill_null("").to_list(), dtype=str)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._lazy import polars
 from calibrant.io.arrays import Arrays, ChunkedFile
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.files import check_file, list_table_files
@@ -78,8 +79,6 @@ def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions
 
 def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     """Open tables with the same columns, one after the other."""
-    import polars
-
     scans = [BY_SUFFIX[format_suffix(file)].open_chunked(file) for file in files]
     if len(scans) > 1:
         scans = align_columns(scans)
@@ -109,8 +108,6 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
 
 def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
     """Raise `InputError` for labels that only the whole table explains: words without class names, several labels."""
-    import polars
-
     require_labels(columns, head)
     dtype = None if columns.label is None else head[columns.label].dtype
     has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
 from calibrant._text import escape_formula, shorten_repr, unescape_column
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.number_text import is_number, parse_number_columns, replace_missing_words
@@ -188,8 +189,6 @@ def _drop_blank_lines(body: bytes) -> bytes:
 
 def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True) -> Any:
     """Return records as a polars frame; raise `InputError` if quotes do not match."""
-    import polars
-
     read_options: dict[str, Any] = {"separator": separator, "has_header": False, "glob": False}
     read_options |= {"infer_schema_length": None} if infer else {"infer_schema": False}
     if not _has_inner_quotes(body, separator):
@@ -244,8 +243,6 @@ def _check_field_counts(body: bytes, separator: str, width: int, lines_above: in
 
 def _drop_empty_rows_at_end(frame: Any) -> Any:
     """Return a frame without the rows at its end that have no value."""
-    import polars
-
     if any(value is not None and str(value).strip() for value in frame.row(-1)):
         return frame
     texts = frame.select(polars.all().cast(polars.String).str.strip_chars())
@@ -260,8 +257,6 @@ def _drop_empty_rows_at_end(frame: Any) -> Any:
 
 def unescape_formulas(frame: Any) -> Any:
     """Return a frame whose texts have no apostrophes that protect from formulas."""
-    import polars
-
     columns: list[Any] = []
     for name, kind in frame.schema.items():
         if kind == polars.String and frame[name].str.starts_with("'").any():
@@ -272,8 +267,6 @@ def unescape_formulas(frame: Any) -> Any:
 
 def format_delimited(frame: Any, dialect: Dialect) -> str:
     """Return a polars frame as text that reads back as it is, without formulas for spreadsheets."""
-    import polars
-
     columns: list[Any] = []
     for name, kind in frame.schema.items():
         if kind.is_nested() or kind in (polars.Binary, polars.Object):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
 from calibrant._text import shorten_repr
 from calibrant.types import InputError
 
@@ -19,16 +20,12 @@ BYTE_ORDER_MARKS = (
 
 
 def _read_zstandard(path: Path) -> bytes:
-    import polars
-
     # Separators that no text contains keep the whole text in one cell
     read_options: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
     return str(polars.read_csv(path, has_header=False, glob=False, **read_options).item()).encode()
 
 
 def _write_zstandard(path: Path, content: bytes) -> None:
-    import polars
-
     write_options: dict[str, Any] = {"include_header": False, "quote_style": "never", "line_terminator": ""}
     frame = polars.DataFrame({"text": [content.decode()]})
     frame.write_csv(path, compression="zstd", check_extension=False, **write_options)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
 from calibrant.io.delimited import mark_duplicate_names
 from calibrant.types import InputError
 
@@ -39,8 +40,6 @@ def read_excel(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def _read_sheet(book: Any, name: str) -> Any:
-    import polars
-
     load_options = {"header_row": 0, "schema_sample_rows": None}
     typed_frame = book.load_sheet(name, **load_options).to_polars()
     text_frame = book.load_sheet(name, dtypes="string", **load_options).to_polars()

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from calibrant._lazy import polars
+
 MISSING_WORDS = (  # in any case; missing only in columns of numbers
     *("na", "n/a", "n.a.", "#na", "#n/a", "<na>", "nan", "null", "none", "nil", "missing"),
     *("-", "--", "?", ".", "#null!", "#div/0!", "#value!", "#ref!", "#name?", "#num!"),
@@ -28,8 +30,6 @@ def replace_missing_words(frame: Any, words: Sequence[str] = ()) -> Any:
         words: Words and numbers that are missing values in every column. Words such as NA are missing values in
             columns of numbers only.
     """
-    import polars
-
     missing_numbers = [float(word) for word in words if is_number(word)]
     any_number = f"{NUMBER_PATTERN}|{PERCENT_PATTERN}|{COMMA_NUMBER_PATTERN}"
     columns: list[Any] = []
@@ -50,8 +50,6 @@ def replace_missing_words(frame: Any, words: Sequence[str] = ()) -> Any:
 
 
 def _set_null(column: Any, is_null: Any) -> Any:
-    import polars
-
     return polars.select(polars.when(~is_null.fill_null(False)).then(column)).to_series().alias(column.name)
 
 
@@ -65,8 +63,6 @@ def parse_number_columns(frame: Any, *, thousands_commas: bool = False) -> tuple
     Returns:
         The frame, and whether it has decimal commas.
     """
-    import polars
-
     parsed = [
         _parse_number_column(frame[name], thousands_commas)
         for name, kind in frame.schema.items()
@@ -77,8 +73,6 @@ def parse_number_columns(frame: Any, *, thousands_commas: bool = False) -> tuple
 
 def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool]:
     """Convert a column of texts if all are numbers or missing, and tell whether it has decimal commas."""
-    import polars
-
     texts = column.str.strip_chars()
     texts = _set_null(texts, texts.str.to_lowercase().is_in([*MISSING_WORDS, ""]))
     present = texts.drop_nulls()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._lazy import polars
 from calibrant._text import to_one_line
 from calibrant.io.arrays import Arrays
 from calibrant.io.columns import TableOptions
@@ -95,8 +96,6 @@ def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]],
 
 def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, as_float64: bool) -> Any:
     """Return arrays as columns; with `as_float64`, decimal text holds the exact values of float32 logits."""
-    import polars
-
     logits, classes = arrays["logits"].numpy(), names.get("class_names")
     logits = logits.astype(np.float64) if as_float64 else logits
     class_names = classes or tuple(map(str, range(logits.shape[1])))
@@ -113,6 +112,4 @@ def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str
 
 
 def _take_names(indices: np.ndarray, names: Sequence[str]) -> Any:
-    import polars
-
     return polars.Series(list(names), dtype=polars.String)[indices]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._lazy import polars
 from calibrant._text import shorten_list
 from calibrant._validation.labels import positive_word
 from calibrant.io.cells import class_keys
@@ -188,8 +189,6 @@ def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> b
 
 def _find_multilabel_columns(search: RoleSearch, scores: ScoreColumns) -> tuple[str, ...]:
     """Return columns of several labels per row: with a prefix such as label_, or named after the classes alone."""
-    import polars
-
     names = tuple(scores.names)
     prefixed = search.multilabel_columns(scores)
     are_there = names and {*names} <= {*search.unassigned_columns} - {*scores.columns}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
 from calibrant._text import escape_cell, shorten_repr, to_one_line, unescape_column
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, read_delimited
@@ -32,8 +33,6 @@ class LoadedTable:
 
     def texts(self, columns: Sequence[str] | None = None) -> Any:
         """Return columns of delimited text as they are spelled, with nulls for empty cells; None for other formats."""
-        import polars
-
         if not self.delimited:
             return None
         names = self.frame.columns if columns is None else list(columns)
@@ -42,8 +41,6 @@ class LoadedTable:
 
 def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
-    import polars
-
     options = options or TableOptions()
     parts: list[LoadedTable] = [
         call_reader(file, lambda file=file: BY_SUFFIX[format_suffix(file)].read(file, options), path)
@@ -88,8 +85,6 @@ def align_columns(frames: list[Any]) -> list[Any]:
 
 def as_frame(table: Any) -> Any:
     """Return a polars frame of a table: polars, pandas, Arrow, a Hugging Face data set, or a mapping of columns."""
-    import polars
-
     try:
         if isinstance(table, polars.DataFrame | polars.LazyFrame):
             return table.lazy().collect()
@@ -125,8 +120,6 @@ def restore_spelling(table: LoadedTable, columns: Columns) -> Any:
 
 def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None) -> Any:
     """Return a column as it is spelled, or None to keep it; labels must be spelled as the classes."""
-    import polars
-
     column, texts = table.frame[name], table.texts([name])
     if texts is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
         return None
@@ -169,8 +162,6 @@ def read_tab_separated(path: Path, options: TableOptions) -> LoadedTable:
 
 def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     """Read a JSON object per line."""
-    import polars
-
     content, notes = to_utf8(read_decompressed(path), options.encoding)
     if not content.strip():
         raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
@@ -179,15 +170,11 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
 
 def read_parquet(path: Path, options: TableOptions) -> LoadedTable:
     """Read a Parquet file."""
-    import polars
-
     return LoadedTable(polars.read_parquet(path, glob=False))
 
 
 def read_arrow(path: Path, options: TableOptions) -> LoadedTable:
     """Read an Arrow file or stream."""
-    import polars
-
     with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
         magic_bytes = file.read(6)
         file.seek(0)
@@ -202,15 +189,11 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
 
 def scan_parquet(path: Path) -> Any:
     """Return a lazy frame of a Parquet file."""
-    import polars
-
     return polars.scan_parquet(path, glob=False)
 
 
 def scan_arrow(path: Path) -> Any:
     """Return a lazy frame of an Arrow file."""
-    import polars
-
     return polars.scan_ipc(path, glob=False)
 
 
@@ -229,8 +212,6 @@ def write_tab_separated(frame: Any, path: Path, dialect: Dialect | None) -> None
 
 def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
     """Write a JSON object per line, with infinite numbers as texts, because JSON has none."""
-    import polars
-
     infinite_columns = [
         name for name, kind in frame.schema.items() if kind.is_float() and frame[name].is_infinite().any()
     ]
@@ -254,8 +235,6 @@ def write_arrow(frame: Any, path: Path, dialect: Dialect | None) -> None:
 
 def to_safe_csv(frame: Any) -> str:
     """Return a polars frame as CSV whose texts no spreadsheet takes for formulas."""
-    import polars
-
     texts = [
         polars.Series(name, [None if text is None else escape_cell(text) for text in frame[name]], polars.String)
         for name, kind in frame.schema.items()

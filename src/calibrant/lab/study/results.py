@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
 from calibrant.io import apply_umask, ensure_writable, to_safe_csv
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
@@ -64,8 +65,6 @@ class Result:
 
     def to_polars(self) -> Any:
         """Return the rows as a polars frame."""
-        import polars
-
         return polars.DataFrame(self.rows, infer_schema_length=None)  # columns differ between calibrators
 
     def __str__(self) -> str:
@@ -83,8 +82,6 @@ class Result:
 
     def write(self, page: str) -> None:
         """Write tables, rows and the report's page to the folder together: `RESULT_FILES`."""
-        import polars
-
         records = [record for table in self.tables for record in table.records()]
         write_files_together(
             self.folder,

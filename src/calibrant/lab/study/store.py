@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from calibrant import __version__, registry
+from calibrant._lazy import polars
 from calibrant.lab.study import folders
 from calibrant.lab.study.folders import open_draft, try_lock
 from calibrant.lab.study.grids import MONITORED_FIELDS, Run
@@ -292,7 +293,6 @@ class Store:
             train_digest: Digest of the examples that the network learned from.
             network: The weights, by name.
         """
-        import polars
         from safetensors.torch import save
 
         name = self.name(run)
@@ -396,8 +396,6 @@ class Store:
 
 def read_history(folder: Path, record: Mapping[str, Any]) -> Any:
     """Read the epochs of a run's folder as a polars frame."""
-    import polars
-
     return polars.read_parquet(io.BytesIO(read_run_file(folder, record, "history.parquet")))
 
 

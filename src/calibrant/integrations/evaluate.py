@@ -10,8 +10,6 @@ import numpy as np
 from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.predictions import EventSelector, Predictions
 
-__all__ = ["CalibrationModule"]
-
 
 class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]
     """Calibration metrics: `CalibrationModule().compute(predictions=..., references=...)`.

@@ -15,8 +15,6 @@ from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-__all__ = ["CalibrationCallback"]
-
 
 class CalibrationCallback(Callback):
     """Log metrics of all validation predictions, and pass the predictions to every `Criterion` of the module.

@@ -15,8 +15,6 @@ from calibrant.predictions import Predictions
 from calibrant.registry import METRICS
 from calibrant.types import InputError
 
-__all__ = ["log", "metric", "report"]
-
 
 def metric(text: str) -> Any:
     """Return a metric for the `extra_metrics` of MLflow.

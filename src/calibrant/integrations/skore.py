@@ -6,8 +6,6 @@ from calibrant import metrics as metrics_
 from calibrant.integrations.sklearn import predictions
 from calibrant.registry import METRICS
 
-__all__ = ["add"]
-
 
 def add(report: Any, *metrics: str) -> None:
     """Add metrics to a skore report on one estimator, a cross-validation or several estimators.

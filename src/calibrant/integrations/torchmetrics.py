@@ -12,8 +12,6 @@ from calibrant.metrics import Summary
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.types import InputError
 
-__all__ = ["CalibrationMetric"]
-
 
 class CalibrationMetric(Metric):
     """A `metrics.Summary` as a torchmetrics metric.

@@ -15,8 +15,6 @@ from calibrant.lab.data._water_drops import drop_light
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
-__all__ = ["fog", "frost", "snow", "spatter"]
-
 
 @corruption((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
 def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) -> Tensor:

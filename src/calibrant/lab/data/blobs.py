@@ -12,8 +12,6 @@ from calibrant.lab.data._splits import Split, Splits
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, PositiveFloat, Range, Seed
 
-__all__ = ["blobs"]
-
 
 @DATA_SETS.register
 def blobs(

@@ -17,8 +17,6 @@ from calibrant.lab.data._splits import Splits, shuffled_indices
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, Seed
 
-__all__ = ["cifar10", "cifar100"]
-
 SplitProtocol = Literal["mukhoti", "wang"]
 
 _PIXEL_STATISTICS = {

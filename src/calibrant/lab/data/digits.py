@@ -10,8 +10,6 @@ from calibrant.lab.data._splits import Split, Splits
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, Seed
 
-__all__ = ["digits"]
-
 
 @DATA_SETS.register
 def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, seed: Seed = 0) -> Splits:

@@ -28,8 +28,6 @@ from calibrant.lab.data._splits import Split, Splits
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, Seed
 
-__all__ = ["imagenet"]
-
 
 @DATA_SETS.register
 def imagenet(

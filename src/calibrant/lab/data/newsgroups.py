@@ -25,8 +25,6 @@ from calibrant.lab.hub import is_hub_reachable
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, Seed
 
-__all__ = ["newsgroups"]
-
 VOCABULARY_SIZE, DOCUMENT_TOKENS = 20_000, 1000  # as in the code of Mukhoti et al. (2020)
 _HEADER_PATTERN = re.compile(r"[\w-]+: ")
 _LINE_END_PATTERN = re.compile("\r\n?")  # normalized, as in text files

@@ -15,8 +15,6 @@ from calibrant.lab.data._text import word_vectors
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, InputError, Seed
 
-__all__ = ["sst"]
-
 _FIVE_CLASSES = ("very negative", "negative", "neutral", "positive", "very positive")
 _TOKEN_PATTERN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words contain a no-break space
 

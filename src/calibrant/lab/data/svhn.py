@@ -9,8 +9,6 @@ from calibrant.lab.data._splits import Splits, shuffled_indices
 from calibrant.registry import DATA_SETS
 from calibrant.types import Count, Seed
 
-__all__ = ["svhn"]
-
 
 def _find_mat_files(folder: Path) -> SplitFiles:
     return files_if_all_exist({name: [folder / f"{name}_32x32.mat"] for name in ("train", "test")})

@@ -18,8 +18,6 @@ from calibrant.lab.data._splits import Splits
 from calibrant.registry import DATA_SETS
 from calibrant.types import InputError, OpenFraction
 
-__all__ = ["tiny_imagenet"]
-
 
 def _find_folders(folder: Path) -> SplitFiles:
     home = first_existing(folder, "tiny-imagenet-200") or folder

@@ -3,31 +3,34 @@
 Networks for text take initial word vectors as second argument. `register` adds your own.
 """
 
-from calibrant.lab.networks import bert as _bert
-from calibrant.lab.networks import classic as _classic
-from calibrant.lab.networks import densenet as _densenet
-from calibrant.lab.networks import resnet as _resnet
-from calibrant.lab.networks import text_cnn as _text_cnn
-from calibrant.lab.networks import tree_lstm as _tree_lstm
-from calibrant.lab.networks import vgg as _vgg
-from calibrant.lab.networks import wide_resnet as _wide_resnet
-from calibrant.lab.networks.bert import *
-from calibrant.lab.networks.classic import *
-from calibrant.lab.networks.densenet import *
-from calibrant.lab.networks.resnet import *
-from calibrant.lab.networks.text_cnn import *
-from calibrant.lab.networks.tree_lstm import *
-from calibrant.lab.networks.vgg import *
-from calibrant.lab.networks.wide_resnet import *
+from calibrant.lab.networks.bert import bert
+from calibrant.lab.networks.classic import lenet5, mlp
+from calibrant.lab.networks.densenet import densenet, densenet121
+from calibrant.lab.networks.resnet import (
+    resnet8,
+    resnet9,
+    resnet18,
+    resnet20,
+    resnet32,
+    resnet34,
+    resnet44,
+    resnet50,
+    resnet50_imagenet,
+    resnet50_tiny_imagenet,
+    resnet56,
+    resnet101,
+    resnet110,
+    resnet110_bottleneck,
+    resnet152,
+)
+from calibrant.lab.networks.text_cnn import cnn8_text, global_pooling_cnn
+from calibrant.lab.networks.tree_lstm import tree_lstm
+from calibrant.lab.networks.vgg import vgg16
+from calibrant.lab.networks.wide_resnet import wide_resnet
 from calibrant.registry import NETWORKS
 
 register = NETWORKS.register
-__all__ = ["register"]
-__all__ += _bert.__all__
-__all__ += _classic.__all__
-__all__ += _densenet.__all__
-__all__ += _resnet.__all__
-__all__ += _text_cnn.__all__
-__all__ += _tree_lstm.__all__
-__all__ += _vgg.__all__
-__all__ += _wide_resnet.__all__
+__all__ = ["bert", "cnn8_text", "densenet", "densenet121", "global_pooling_cnn", "lenet5", "mlp", "register", "resnet8"]
+__all__ += ["resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50", "resnet50_imagenet"]
+__all__ += ["resnet50_tiny_imagenet", "resnet56", "resnet101", "resnet110", "resnet110_bottleneck", "resnet152"]
+__all__ += ["tree_lstm", "vgg16", "wide_resnet"]

@@ -9,8 +9,6 @@ from calibrant.lab.hub import is_hub_reachable
 from calibrant.registry import NETWORKS
 from calibrant.types import InputError
 
-__all__ = ["bert"]
-
 
 class _Bert(nn.Module):
     def __init__(self, body: nn.Module, padding: int, origin: str) -> None:

@@ -5,8 +5,6 @@ from torch import nn
 from calibrant.registry import NETWORKS
 from calibrant.types import Count
 
-__all__ = ["lenet5", "mlp"]
-
 
 @NETWORKS.register
 def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:

@@ -7,8 +7,6 @@ from calibrant.lab.networks.resnet import PooledClassifier
 from calibrant.registry import NETWORKS
 from calibrant.types import Count, OpenFraction
 
-__all__ = ["densenet", "densenet121"]
-
 
 class _DenseLayer(nn.Module):
     def __init__(self, inputs: int, growth: int) -> None:

@@ -15,10 +15,6 @@ from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 from calibrant.registry import NETWORKS
 from calibrant.types import Count
 
-__all__ = ["resnet8", "resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50"]
-__all__ += ["resnet50_imagenet", "resnet50_tiny_imagenet", "resnet56", "resnet101", "resnet110"]
-__all__ += ["resnet110_bottleneck", "resnet152"]
-
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Return a padded convolution without bias, followed by batch norm."""

@@ -8,8 +8,6 @@ from torch.nn.functional import max_pool1d, relu
 from calibrant.registry import NETWORKS
 from calibrant.types import Count, HalfOpenFraction
 
-__all__ = ["cnn8_text", "global_pooling_cnn"]
-
 
 def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:
     """Return an embedding that starts from `vectors`, or from N(0, 0.4^2). The padding row 0 stays zero."""

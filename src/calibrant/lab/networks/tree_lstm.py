@@ -9,8 +9,6 @@ from calibrant.lab.networks.text_cnn import build_embedding
 from calibrant.registry import NETWORKS
 from calibrant.types import Count, HalfOpenFraction
 
-__all__ = ["tree_lstm"]
-
 
 class _TreeLSTM(nn.Module):
     def __init__(self, classes: int, embedding: nn.Embedding, memory: int, dropout: float) -> None:

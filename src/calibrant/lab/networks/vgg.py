@@ -6,8 +6,6 @@ from calibrant.lab.networks.resnet import PooledClassifier
 from calibrant.registry import NETWORKS
 from calibrant.types import Count
 
-__all__ = ["vgg16"]
-
 
 @NETWORKS.register
 def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:

@@ -12,8 +12,6 @@ from calibrant.lab.networks.resnet import (
 from calibrant.registry import NETWORKS
 from calibrant.types import Count, InputError
 
-__all__ = ["wide_resnet"]
-
 
 @NETWORKS.register
 def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels: Count = 3) -> nn.Module:

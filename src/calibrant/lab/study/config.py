@@ -16,8 +16,7 @@ from calibrant.lab.study.grids import (
     Run,
     SplitMode,
     assign_fields,
-    check_nonempty,
-    check_unique,
+    check_lists,
 )
 from calibrant.lab.study.methods import Methods, parse_method
 from calibrant.lab.study.recipe import Recipe
@@ -100,8 +99,7 @@ class Study:
         if not self.grids and not self.models:
             raise InputError("Expected at least one grid, or models that were trained elsewhere.", code="no_grids")
         _check_unique_models(self.models)
-        check_nonempty(self, "calibrators", "metrics", "detection")
-        check_unique(self, "calibrators", "metrics", "detection")
+        check_lists(self, "calibrators", "metrics", "detection")
         _check_name(self.name)
 
     @classmethod
@@ -193,7 +191,7 @@ def _load_study(study: str | Path, scale: str | None) -> Study:
     path = _resolve_path(study)
     table = read_toml(path)
     with prefix_errors(f"{path}"):
-        scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}))
+        scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
         if scale is not None:
             if scale not in scales:
                 known_scales = ", ".join(scales) or "none"

@@ -14,8 +14,6 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.external_models import Model
 from calibrant.lab.study.grids import Run
 
-__all__ = ["Drawing", "add_legend", "group_by_place", "number_places", "numbered_name", "reliability_drawing", "slug"]
-
 Value = TypeVar("Value")
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
 MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import load
@@ -26,14 +26,13 @@ from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.methods import error_text
 from calibrant.lab.study.mirror import MirrorError
-from calibrant.lab.study.store import Store, StoredRun, read_history
+from calibrant.lab.study.store import HISTORY_FILE, Store, StoredRun, parse_history
 from calibrant.lab.study.stored_files import NETWORK_FILE, Checkpoint, DamagedError, read_run_file
+from calibrant.lab.study.traces import EpochContext
+from calibrant.lab.study.train import Epoch, move_to_device, predict, train
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
 from calibrant.types import InputError
-
-if TYPE_CHECKING:
-    from calibrant.lab.study.train import Epoch
 
 MIN_PARALLEL_BATCH_ELEMENTS = 100_000  # smaller batches train faster in one thread
 MAX_PROCESS_DEATHS = 3  # a run fails after its process died this often
@@ -267,13 +266,11 @@ def _reuse_network(
     run: Run, store: Store, splits: Splits, sets: dict[str, Split], source_run: StoredRun, train_digest: str
 ) -> RunEvent:
     """Predict further examples with the network of a finished run."""
-    from calibrant.lab.study.train import move_to_device
-
     start_time, (folder, record) = time.monotonic(), source_run
     network = build_network(splits, run.network)
     network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
     predictions = _predict_splits(move_to_device(network, run.recipe), splits, sets)
-    rows = read_history(folder, record).to_dicts()
+    rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
     if record["run"]["dataset"] != run.divided_dataset.canonical:  # other validation examples
         rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
     facts = record["facts"] | _collect_facts(splits, network) | {"versions": record["facts"]["versions"]}
@@ -283,8 +280,6 @@ def _reuse_network(
 
 
 def _predict_splits(network: nn.Module, splits: Splits, sets: dict[str, Split]) -> dict[str, Predictions]:
-    from calibrant.lab.study.train import predict
-
     device = next(network.parameters()).device
     return {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
 
@@ -301,8 +296,6 @@ def _collect_facts(splits: Splits, network: nn.Module) -> dict[str, Any]:
 
 
 def _train_epochs(run: Run, network: nn.Module, splits: Splits, checkpoint: Checkpoint) -> Iterator[RunEvent]:
-    from calibrant.lab.study.train import train
-
     loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
     for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
         row = _epoch_row(epoch, splits, run, checkpoint.rows)
@@ -310,10 +303,8 @@ def _train_epochs(run: Run, network: nn.Module, splits: Splits, checkpoint: Chec
         yield RunEvent("epoch", run, row | {"images": len(splits.train)})
 
 
-def _epoch_row(epoch: "Epoch", splits: Splits, run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:
+def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the numbers of an epoch, and the columns of the run's traces."""
-    from calibrant.lab.study.traces import EpochContext
-
     row = {
         "epoch": epoch.number,
         "train_loss": epoch.train_loss,

@@ -37,8 +37,6 @@ from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.predictions import Predictions
 
-__all__ = ["draw", "reliability_drawings", "roc_drawings"]
-
 
 def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] = ()) -> list[Path]:
     """Draw learning curves, reliability diagrams, sweeps and ROC curves of the finished runs.

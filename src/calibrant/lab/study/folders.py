@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from calibrant.io import apply_umask
-from calibrant.lab.study.stored_files import record_damage
+from calibrant.lab.study.stored_files import find_damage
 
 MAX_DRAFT_AGE_SECONDS = 86400
 
@@ -87,7 +87,7 @@ def _move_into_place(root: Path, draft: Path, place: Path) -> None:
     try:
         draft.rename(place)
     except OSError:
-        if record_damage(place):
+        if find_damage(place, record_only=True):
             set_aside(root, place)
             draft.rename(place)
 

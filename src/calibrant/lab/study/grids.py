@@ -75,11 +75,11 @@ class Run:
 
     @property
     def training_spec(self) -> dict[str, Any]:
-        """Everything that determines the training, as plain texts and numbers with all defaults spelled out."""
+        """Everything that determines the training, as JSON holds it, with all defaults spelled out."""
         methods = {"dataset": self.divided_dataset, "network": self.network, "loss": self.loss}
-        texts = {key: method.canonical for key, method in methods.items()}
-        recipe = {key: value for key, value in asdict(self.recipe).items() if key != "averaged"}  # set by `for_loss`
-        return {**texts, "seed": self.seed, "recipe": recipe}
+        recipe = asdict(self.recipe) | {"milestones": list(self.recipe.milestones)}
+        del recipe["averaged"]  # applied by `for_loss`
+        return {key: method.canonical for key, method in methods.items()} | {"seed": self.seed, "recipe": recipe}
 
     @property
     def monitoring_spec(self) -> dict[str, list[str]]:
@@ -138,10 +138,9 @@ class Grid:
     ) -> None:
         assign_fields(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
         assign_fields(self, seeds=tuple(seeds), recipe=recipe, split=split)
-        check_nonempty(self, "datasets", "networks", "losses", "seeds")
         for seed in self.seeds:
             _check_seed(seed)
-        check_unique(self, "datasets", "networks", "losses", "seeds", *MONITORED_FIELDS)
+        check_lists(self, "datasets", "networks", "losses", "seeds", optional=MONITORED_FIELDS)
         if split == "seed":
             _check_seed_split(self.datasets, self.seeds)
 
@@ -162,17 +161,12 @@ def assign_fields(instance: Any, **assignments: Any) -> None:
             object.__setattr__(instance, key, tuple(parse_method(key, item) for item in value))
 
 
-def check_nonempty(instance: Any, *keys: str) -> None:
-    """Reject empty lists."""
-    for key in keys:
-        if not getattr(instance, key):
-            raise InputError(f"Expected at least one entry in {key}, got an empty list.", code="no_entries")
-
-
-def check_unique(instance: Any, *keys: str) -> None:
-    """Reject repeated entries, which add no evidence but make intervals narrower."""
-    for key in keys:
+def check_lists(instance: Any, *required: str, optional: Iterable[str] = ()) -> None:
+    """Reject empty lists, and repeated entries, which add no evidence but make intervals narrower."""
+    for key in (*required, *optional):
         entries: tuple[Any, ...] = getattr(instance, key)
+        if not entries and key in required:
+            raise InputError(f"Expected at least one entry in {key}, got an empty list.", code="no_entries")
         for entry, count in Counter(entries).items():
             if count > 1:
                 spellings = " and ".join(dict.fromkeys(str(e) for e in entries if e == entry))

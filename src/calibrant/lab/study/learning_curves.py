@@ -25,8 +25,6 @@ from calibrant.lab.study.drawing import (
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
 
-__all__ = ["learning_drawings"]
-
 EpochRows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[EpochRows]]  # the runs of each loss
 HistogramPart = tuple[Sequence[int], Sequence[float]]  # counts and edges of one run

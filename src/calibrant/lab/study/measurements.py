@@ -115,31 +115,24 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
     context = get_context("spawn"), _init_worker, (list(registry.INCLUDED_SOURCES),)
     payloads = [pickle.dumps((study, store, run)) for run in runs]  # unpickled once the worker has included the sources
     with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), *context) as pool:
-        futures = [pool.submit(_measure_pickled, payload) for payload in payloads]
 
         def cancel_after_failure(done_future: Future[bytes]) -> None:
             failure = None if done_future.cancelled() else done_future.exception()
             if failure is not None and not isinstance(failure, BrokenProcessPool):  # a broken pool ends all futures
-                _cancel_futures(futures)
+                pool.shutdown(wait=False, cancel_futures=True)
 
+        futures = [pool.submit(_measure_pickled, payload) for payload in payloads]
         for future in futures:
             future.add_done_callback(cancel_after_failure)
-        futures.reverse()
         try:
             while futures:
-                yield pickle.loads(futures.pop().result())  # popping frees the memory of consumed results
+                yield pickle.loads(futures.pop(0).result())  # popping frees the memory of consumed results
         except BrokenProcessPool:
             raise InputError(
                 "A measuring process was killed, perhaps for lack of memory. Try fewer --jobs.", code="process_killed"
             ) from None
-        except BaseException:
-            _cancel_futures(futures)
-            raise
-
-
-def _cancel_futures(futures: Sequence[Future[bytes]]) -> None:
-    for future in list(futures):
-        future.cancel()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _init_worker(sources: list[str]) -> None:

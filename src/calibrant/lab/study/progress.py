@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import compress
-from statistics import mean
+from statistics import fmean
 
 from calibrant import losses
 from calibrant._text import shorten_repr
@@ -15,6 +15,7 @@ from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute, run_locally
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.store import Store
+from calibrant.lab.study.train import train
 from calibrant.registry import Method
 from calibrant.types import InputError
 
@@ -56,23 +57,16 @@ def select_runs(study: Study, text: str | None = None) -> list[Run]:
     return runs
 
 
-class EpochTimes:
-    """Seconds per epoch of each network and data set, as far as they are known."""
+Timing = tuple[Run, float]  # seconds of an epoch of a run
 
-    def __init__(self) -> None:
-        self.seconds_by_network: dict[tuple[Method, Method], list[float]] = {}
 
-    def add(self, run: Run, seconds: float) -> None:
-        """Record the seconds of an epoch of a run."""
-        self.seconds_by_network.setdefault((run.dataset, run.network), []).append(seconds)
-
-    def estimate(self, epochs: Mapping[Run, int]) -> float:
-        """Return the seconds for these numbers of epochs; unknown networks take the mean of all, nan without any."""
-        all_seconds = [second for seconds in self.seconds_by_network.values() for second in seconds] or [math.nan]
-        run_seconds = (
-            n * mean(self.seconds_by_network.get((run.dataset, run.network), all_seconds)) for run, n in epochs.items()
-        )
-        return sum(run_seconds, 0.0)
+def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
+    """Return the seconds for these numbers of epochs; unknown networks take the mean of all, nan without any."""
+    seconds_by_network: dict[tuple[Method, Method], list[float]] = {}
+    for run, seconds in timings:
+        seconds_by_network.setdefault((run.dataset, run.network), []).append(seconds)
+    all_seconds = [second for seconds in seconds_by_network.values() for second in seconds] or [math.nan]
+    return sum((n * fmean(seconds_by_network.get((r.dataset, r.network), all_seconds)) for r, n in epochs.items()), 0.0)
 
 
 # Before the training
@@ -89,8 +83,6 @@ class Trial:
 
 def run_trial(run: Run, data: DatasetCache) -> Trial:
     """Time batches of growing size, up to the recipe's or until a batch is slow. Nothing is stored."""
-    from calibrant.lab.study.train import train as training
-
     splits = data.splits(run.divided_dataset)
     network = build_network(splits, run.network)
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
@@ -100,7 +92,7 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
         val = splits.val[: -(-n * len(splits.val) // len(splits.train))]
         sample = replace(splits, train=splits.train[:n], val=val)
         seconds = min(
-            next(training(network, sample, losses.cross_entropy, recipe)).seconds for _ in range(TRIALS_PER_BATCH_SIZE)
+            next(train(network, sample, losses.cross_entropy, recipe)).seconds for _ in range(TRIALS_PER_BATCH_SIZE)
         )
         if (seconds > MAX_TRIAL_BATCH_SECONDS and n > MIN_TRIAL_BATCH_EXAMPLES) or n == max_batch:
             parameters = sum(p.numel() for p in network.parameters())
@@ -117,16 +109,14 @@ def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
 
 def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
     """Return the estimated seconds of the missing runs, from finished runs and trials; nan if nothing is known."""
-    clock = EpochTimes()
-    for run in runs:
-        if run in store:
-            facts = store.record(run)["facts"]
-            if "network of" in facts:  # not trained, but predicted with the network of another run
-                continue
-            clock.add(run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
-    for run, trial in trials.items():
-        clock.add(run, trial.seconds)
-    return clock.estimate({run: run.recipe.epochs for run in runs if run not in store})
+    facts_by_run = {run: store.record(run)["facts"] for run in runs if run in store}
+    timings = [
+        (run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
+        for run, facts in facts_by_run.items()
+        if "network of" not in facts  # such a run was not trained, but predicted with the network of another one
+    ]
+    timings += [(run, trial.seconds) for run, trial in trials.items()]
+    return estimate_seconds(timings, {run: run.recipe.epochs for run in runs if run not in facts_by_run})
 
 
 # During the training
@@ -164,7 +154,7 @@ def train_all(
     """
     epochs_left = {run: run.recipe.epochs for run in runs}
     total = sum(epochs_left.values())
-    clock, speeds = EpochTimes(), dict[Run, float]()  # images per second of the runs in training
+    timings, speeds = list[Timing](), dict[Run, float]()  # images per second of the runs in training
     labels = _run_labels(study, runs)
     for event in engine(partial(execute, store=store, data=data), runs, store):
         run, facts, details = event.run, event.facts, ""
@@ -174,13 +164,13 @@ def train_all(
             if event.kind == "epoch":
                 epochs_left[run] = run.recipe.epochs - facts["epoch"]
                 speeds[run] = facts["images"] / facts["seconds"]
-                clock.add(run, facts["seconds"])
+                timings.append((run, facts["seconds"]))
             else:
                 epochs_left.pop(run)
                 speeds.pop(run, None)
             if event.kind == "failed" and run not in store:  # diverged networks are in the store
                 (store.partial(run) / "error.txt").write_text(facts["error"])
-            details = ", ".join(_progress_details(len(runs), epochs_left, speeds, clock))
+            details = ", ".join(_progress_details(len(runs), epochs_left, speeds, timings))
         yield Progress(_event_text(labels[run], event), total - sum(epochs_left.values()), total, details, event)
 
 
@@ -209,9 +199,9 @@ def first_line(error: str) -> str:
 
 
 def _progress_details(
-    runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], clock: EpochTimes
+    runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Iterable[Timing]
 ) -> Iterable[str]:
     yield f"{runs - len(epochs_left)} of {runs} runs"
     if speeds:
         yield f"{sum(speeds.values()):,.0f} images/s"
-        yield f"{timedelta(seconds=round(clock.estimate(epochs_left) / len(speeds)))} left"
+        yield f"{timedelta(seconds=round(estimate_seconds(timings, epochs_left) / len(speeds)))} left"

@@ -9,8 +9,6 @@ from calibrant import registry
 from calibrant._text import shorten_repr
 from calibrant.types import Count, HalfOpenFraction, InputError, NonNegativeFloat, PositiveFloat, Range
 
-__all__ = ["RECIPES", "Recipe"]
-
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"]
 
 

@@ -141,11 +141,10 @@ def group_failures(study: Study, runs: Mapping[Run, str]) -> list[str]:
     groups: dict[tuple[Method, str], list[Run]] = {}
     for run, reason in runs.items():
         groups.setdefault((run.dataset, reason), []).append(run)
-    lines: list[str] = []
-    for (dataset, reason), group in groups.items():
-        label = study.describe(group[0]) if len(group) == 1 else f"{len(group)} runs on {study.label(dataset)}"
-        lines.append(f"{label}: {reason}")
-    return lines
+    return [
+        f"{study.describe(group[0]) if len(group) == 1 else f'{len(group)} runs on {study.label(dataset)}'}: {reason}"
+        for (dataset, reason), group in groups.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 
 from calibrant import __version__, registry
 from calibrant._lazy import polars
@@ -31,7 +32,6 @@ from calibrant.lab.study.stored_files import (
     minor_version,
     read_record,
     read_run_file,
-    record_damage,
     seal_record,
     sha256_hex,
 )
@@ -39,6 +39,7 @@ from calibrant.predictions import Predictions
 from calibrant.registry import Method
 from calibrant.types import InputError, StatefulLoss
 
+HISTORY_FILE = "history.parquet"
 SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
 StoredRun = tuple[Path, dict[str, Any]]  # folder and record of a finished run
 
@@ -116,7 +117,7 @@ class Store:
         """
         if (stored_run := self._find_run(run)) is not None:
             return "diverged" if "diverged" in stored_run[1]["facts"] else "done"
-        if any(record_damage(folder) for folder in self._training_folders(run) if folder.name.startswith(run.id)):
+        if any(find_damage(f, record_only=True) for f in self._training_folders(run) if f.name.startswith(run.id)):
             return "damaged"
         if (partial := self._partial_folder(run)) is None:
             return "missing"
@@ -127,14 +128,10 @@ class Store:
 
     def get(self, run: Run, split: str) -> Predictions:
         """Read the predictions of a run on "val", "test", "shift0", ... Raises `DamagedError` if they were changed."""
-        from safetensors.torch import load
-
         folder, record = self._require_run(run)
         if split.startswith("shift"):  # the stored run may hold further shifts
             split = f"shift{record['run']['shifts'].index(run.shifts[int(split[5:])].canonical)}"
-        with _name_folder_in_errors(folder):
-            tensors = load(read_run_file(folder, record, f"{split}.safetensors"))
-        return Predictions(tensors["logits"], tensors["labels"])
+        return Predictions(**load(_read_finished_run(folder, record, f"{split}.safetensors")))
 
     def record(self, run: Run) -> dict[str, Any]:
         """Read the record of a run: {"run": ..., "facts": ..., ...}."""
@@ -142,9 +139,7 @@ class Store:
 
     def history(self, run: Run) -> Any:
         """Read the epochs of a run as a polars frame. Raises `DamagedError` if they were changed."""
-        folder, record = self._require_run(run)
-        with _name_folder_in_errors(folder):
-            return read_history(folder, record)
+        return parse_history(_read_finished_run(*self._require_run(run), HISTORY_FILE))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the record of every finished run."""
@@ -216,7 +211,7 @@ class Store:
         """Whether a finished run has the training, code and data of a run, and monitors no less."""
         run_record, digests = record["run"], self._data_digests(run)
         return (
-            all(run_record.get(key) == value for key, value in _as_json(run.training_spec).items())
+            all(run_record.get(key) == value for key, value in run.training_spec.items())
             and not _changed_methods(run_record, run.methods)
             and all(set(run.monitoring_spec[key]) <= set(run_record.get(key, ())) for key in MONITORED_FIELDS)
             and all(record["data"].get(name, digests[name]) == digests[name] for name in digests)
@@ -293,8 +288,6 @@ class Store:
             train_digest: Digest of the examples that the network learned from.
             network: The weights, by name.
         """
-        from safetensors.torch import save
-
         name = self.name(run)
         files = {
             f"{split}.safetensors": save({"logits": p.logits.contiguous(), "labels": p.labels})
@@ -306,7 +299,7 @@ class Store:
             files[NETWORK_FILE] = save(weights)
         epochs = io.BytesIO()
         polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
-        files["history.parquet"] = epochs.getvalue()
+        files[HISTORY_FILE] = epochs.getvalue()
         record = {
             "id": name,
             "run": run.spec,
@@ -349,7 +342,8 @@ class Store:
             if not (folder / RECORD_FILE).is_file():
                 return False
             name = json.loads((folder / RECORD_FILE).read_text())["id"]
-            return name != folder.name and Path(name).name == name and not record_damage(self.root / "runs" / name)
+            original = self.root / "runs" / name
+            return name != folder.name and original.name == name and not find_damage(original, record_only=True)
         return False
 
     # Other stores
@@ -394,14 +388,17 @@ class Store:
                     yield f"run {name} of {mirror.url} is rejected: {error}"
 
 
-def read_history(folder: Path, record: Mapping[str, Any]) -> Any:
-    """Read the epochs of a run's folder as a polars frame."""
-    return polars.read_parquet(io.BytesIO(read_run_file(folder, record, "history.parquet")))
+def parse_history(content: bytes) -> Any:
+    """Return the epochs in a run's `HISTORY_FILE` as a polars frame."""
+    return polars.read_parquet(io.BytesIO(content))
 
 
-def _as_json(value: Any) -> Any:
-    """Return a value as JSON stores it, with lists in place of tuples."""
-    return json.loads(json.dumps(value))
+def _read_finished_run(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
+    """Read a file of a run's folder; the error names the folder."""
+    try:
+        return read_run_file(folder, record, name)
+    except DamagedError as error:
+        raise DamagedError(f"{folder}: {error}. Run the study again, which sets it aside.") from None
 
 
 def _changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
@@ -418,12 +415,11 @@ def _trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: boo
 
     `same_data` tells whether the validation and test examples are equal, too.
     """
-    training_spec = _as_json(run.training_spec)
-    if any(run_record[key] != training_spec[key] for key in ("network", "loss", "seed", "recipe")):
-        return False
-    if _changed_methods(run_record, (run.network, run.loss, *run.traces)):
-        return False
-    if run_record.get("code", {}).get(run_record["dataset"], "") != run.divided_dataset.code:
+    if (
+        any(run_record[key] != value for key, value in run.training_spec.items() if key != "dataset")
+        or _changed_methods(run_record, (run.network, run.loss, *run.traces))
+        or run_record.get("code", {}).get(run_record["dataset"], "") != run.divided_dataset.code
+    ):
         return False
     if same_data:
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
@@ -439,11 +435,3 @@ def settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
     """Return the name and settings of a data set except the sizes of its splits."""
     settings = registry.hyperparameters(dataset.function) | dataset.settings
     return dataset.name, {key: value for key, value in settings.items() if key not in SIZE_SETTINGS}
-
-
-@contextmanager
-def _name_folder_in_errors(folder: Path) -> Generator[None]:
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(f"{folder}: {error}. Run the study again, which sets it aside.") from None

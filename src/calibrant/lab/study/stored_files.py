@@ -86,23 +86,14 @@ def read_run_file(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
     return content
 
 
-def record_damage(folder: Path) -> str:
-    """Return what is wrong with the record of a run's folder, or "" if it is intact."""
-    try:
-        read_record(folder)
-    except DamagedError as error:
-        return str(error)
-    return ""
-
-
-def find_damage(folder: Path, name: str = "") -> str:
-    """Read all files of a run except its network, and return what is wrong, or "" if all are intact.
+def find_damage(folder: Path, name: str = "", *, record_only: bool = False) -> str:
+    """Read the record of a run, and all files except its network, and return what is wrong, or "" if all are intact.
 
     The network is not needed for tables, and is verified when it is used.
     """
     try:
         record = read_record(folder, name)
-        for file in record["files"].keys() - {NETWORK_FILE}:
+        for file in () if record_only else record["files"].keys() - {NETWORK_FILE}:
             read_run_file(folder, record, file)
     except DamagedError as error:
         return str(error)

@@ -34,24 +34,25 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is nested too deeply. A study needs at most four levels.", code="toml") from None
 
 
+def check_type(expected_type: type, value: Any, description: str, code: str = "type_of_key") -> Any:
+    """Return a value. Raises `InputError` if it has another type."""
+    if not isinstance(value, expected_type):
+        raise InputError(f"Expected {description}, got {shorten_repr(value)}.", code=code)
+    return value
+
+
 def read_array(key: str, tables: Any) -> list[dict[str, Any]]:
     """Check that a value is an array of tables."""
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):  # pyright: ignore
-        raise InputError(f"Expected {key} as tables [[{key}]], got {shorten_repr(tables)}.", code="type_of_key")
-    return tables  # pyright: ignore[reportUnknownVariableType]
+    expected = f"{key} as tables [[{key}]]"
+    return [check_type(dict, table, expected) for table in check_type(list, tables, expected)]
 
 
-def read_tables(key: str, notation: str, tables: Any) -> dict[str, dict[str, Any]]:
+def read_tables(key: str, notation: str, tables: Any, code: str = "type_of_key") -> dict[str, dict[str, Any]]:
     """Check that a value is a table of tables."""
-    code = "scales" if key == "scales" else "type_of_key"
-    if not isinstance(tables, dict):
-        raise InputError(f"Expected {key} as tables {notation}, got {shorten_repr(tables)}.", code=code)
-    for name, table in tables.items():  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(table, dict):
-            raise InputError(
-                f"Expected {key}.{shorten_repr(name)} as a table {notation}, got {shorten_repr(table)}.", code=code
-            )
-    return tables  # pyright: ignore[reportUnknownVariableType]
+    return {
+        name: check_type(dict, table, f"{key}.{shorten_repr(name)} as a table {notation}", code)
+        for name, table in check_type(dict, tables, f"{key} as tables {notation}", code).items()
+    }
 
 
 def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
@@ -90,13 +91,9 @@ def build_dataclass(
         read_method: Parses the text of a method under a key.
         checked_values: Further fields, taken as they are.
     """
-    name = name or cls.__name__.lower()
-    if not isinstance(table, dict):
-        raise InputError(f"Expected {name} as a table, got {shorten_repr(table)}.", code="type_of_key")
-    types = _field_types(cls)
-    check_keys(name, table, types)  # pyright: ignore[reportUnknownArgumentType]
-    values = {key: convert_value(key, types[key], value, read_method) for key, value in table.items()}  # pyright: ignore
-    values |= checked_values
+    name, types = name or cls.__name__.lower(), _field_types(cls)
+    check_keys(name, check_type(dict, table, f"{name} as a table"), types)
+    values = {key: convert_value(key, types[key], value, read_method) for key, value in table.items()} | checked_values
     for key, parameter in inspect.signature(cls).parameters.items():
         if parameter.default is parameter.empty and key not in values:
             raise InputError(f"The key {key!r} of {name} is missing.", code="missing_key")

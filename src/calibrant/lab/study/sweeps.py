@@ -16,8 +16,6 @@ from calibrant.lab.study.drawing import Drawing, add_legend, slug
 from calibrant.lab.study.tables import central_metric
 from calibrant.registry import Method, hyperparameters
 
-__all__ = ["sweep_drawings"]
-
 MetricRows = Sequence[Mapping[str, Any]]
 MIN_LINE_POINTS = 3  # values of the parameter
 NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss continues focal loss below gamma = 0

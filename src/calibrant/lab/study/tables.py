@@ -3,9 +3,12 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from statistics import mean, stdev
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from calibrant import metrics
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
@@ -183,48 +186,26 @@ class ResultTable:
         texts = [p.text(self.about, deviation=deviation) if p else "" for p in numbers]
         return texts if any(texts) else []
 
-    def _rendered_rows(
-        self, bold: str, escape: Callable[[str], str] = str
-    ) -> Iterator[tuple[tuple[str, ...], list[str], list[str]]]:
-        """Yield every row with its texts, the name first and the best cell bold, and the paper's texts."""
+    def rendered_rows(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, bool]], list[str]]]:
+        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts."""
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            texts = [bold.format(escape(c.text(self.about))) if c.best else escape(c.text(self.about)) for c in cells]
-            yield row, [escape(self.name(row)), *texts], [escape(text) for text in self.paper_texts(row)]
+            yield row, [(cell.text(self.about), cell.best) for cell in cells], self.paper_texts(row)
 
     def markdown(self) -> str:
         """Return the table as Markdown, the best cell bold, the paper's numbers in italics below."""
-        head = " | ".join(map(escape_markdown, [self.heading, *self.columns]))
-        lines = [f"| {head} |", "|---|" + "---:|" * len(self.columns)]
-        for _, texts, paper_texts in self._rendered_rows("**{}**", escape_markdown):
-            lines.append(f"| {' | '.join(texts)} |")
-            if paper_texts:
-                lines.append(f"| *paper* | {' | '.join(f'*{text}*' if text else '' for text in paper_texts)} |")
-        return "\n".join(lines) + "\n" + "".join(f"\n{escape_markdown(note)}\n" for note in self.notes)
+        return _templates().get_template("table.md.j2").render(t=self)
 
     def latex(self) -> str:
         """Return the table as LaTeX with booktabs rules, no wider than a line; see `LATEX_PACKAGES`."""
-        lines = [rf"\begin{{tabular}}{{l{'r' * len(self.columns)}}}", r"\toprule"]
-        lines.append(" & ".join(map(_escape_latex, [self.heading, *self.columns])) + r" \\")
-        place: tuple[str, ...] = ()
-        for row, texts, paper_texts in self._rendered_rows(r"\textbf{{{}}}", _escape_latex):
-            lines += [r"\midrule"] if row[:2] != place else []
-            place = row[:2]
-            lines.append(" & ".join(texts) + r" \\")
-            if paper_texts:
-                italic = [rf"\textit{{{text}}}" if text else "" for text in ["paper", *paper_texts]]
-                lines.append(r"\quad " + " & ".join(italic) + r" \\")
-        notes = [rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {_escape_latex(note)}}}" for note in self.notes]
-        caption = rf"\caption{{{_escape_latex(self.caption)}}}\smallskip"
-        resize_command = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
-        opening = [r"\begin{table}[htbp]", r"\centering", caption, resize_command]
-        return "\n".join([*opening, *lines, r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}"]) + "\n"
+        return _templates().get_template("table.tex.j2").render(t=self)
 
     def __str__(self) -> str:
         """Return the table as plain text, the best cell between stars."""
         lines = [[self.heading, *self.columns]]
-        for _, texts, paper_texts in self._rendered_rows("*{}*"):
-            lines += [texts, ["  paper", *paper_texts]] if paper_texts else [texts]
+        for row, cells, paper_texts in self.rendered_rows():
+            lines.append([self.name(row), *(f"*{text}*" if is_best else text for text, is_best in cells)])
+            lines += [["  paper", *paper_texts]] if paper_texts else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligned = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         return escape_invisible("\n".join([*map(str.rstrip, aligned), *self.notes]), allowed="\n")
@@ -232,7 +213,6 @@ class ResultTable:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file, with numbers in the metric's unit."""
         for (row, column), cell in self.cells.items():
-            paper_number = cell.paper
             yield {
                 "metric": self.metric,
                 "shift": self.shift,
@@ -248,11 +228,21 @@ class ResultTable:
                 "mark": cell.mark,
                 "letters": cell.letters,
                 "reason": cell.reason,
-                "paper_mean": paper_number.mean if paper_number else None,
-                "paper_deviation": paper_number.deviation if paper_number else None,
-                "paper_temperature": paper_number.temperature if paper_number else None,
-                "paper_source": paper_number.source if paper_number else None,
+                **{f"paper_{number.name}": getattr(cell.paper, number.name, None) for number in fields(PaperNumber)},
             }
+
+
+@cache
+def _templates() -> Environment:
+    """Return the templates of tables, whose delimiters do not occur in LaTeX."""
+    delimiters = {"variable_start_string": "<<", "variable_end_string": ">>"}
+    delimiters |= {"block_start_string": "<%", "block_end_string": "%>"}
+    loader = PackageLoader("calibrant.lab.study", ".")
+    environment = Environment(
+        loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined, **delimiters
+    )
+    environment.filters |= {"markdown": escape_markdown, "latex": _escape_latex}
+    return environment
 
 
 def _number_text(

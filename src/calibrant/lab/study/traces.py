@@ -9,7 +9,7 @@ import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,14 +19,10 @@ from calibrant import metrics
 from calibrant.backend.bins import Bins, mukhoti_edges
 from calibrant.calibrators import Temperature
 from calibrant.lab.data import Splits
+from calibrant.lab.study.train import Epoch, predict
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS, TRACES
 from calibrant.types import Count, InputError, MetricText, TemperatureGrid
-
-if TYPE_CHECKING:
-    from calibrant.lab.study.train import Epoch
-
-__all__ = ["bins", "calibration", "gammas", "gradients", "learned", "norm", "reliability", "scores", "values"]
 
 EpochColumns = dict[str, Any]
 SplitName = Literal["train", "val", "test"]
@@ -36,7 +32,7 @@ SplitName = Literal["train", "val", "test"]
 class EpochContext:
     """An epoch that has ended, the data, and the rows of the earlier epochs."""
 
-    epoch: "Epoch"
+    epoch: Epoch
     splits: Splits
     is_last: bool
     history: Sequence[Mapping[str, Any]] = ()
@@ -44,8 +40,6 @@ class EpochContext:
 
     def predictions(self, split: str) -> Predictions:
         """Return the network's predictions on a split, without augmentation; cached per epoch."""
-        from calibrant.lab.study.train import predict
-
         if split not in ("train", "val", "test"):
             raise InputError(f"Expected split to be 'train', 'val' or 'test', got {split!r}.", code="option_value")
         if split not in self.predictions_cache:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from calibrant import losses, metrics
@@ -157,7 +156,9 @@ def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
     return network
 
 
-def _make_fabric(precision: str) -> Fabric:
+def _make_fabric(precision: str) -> Any:
+    from lightning_fabric import Fabric  # imported here because it is slow
+
     log = logging.getLogger("lightning_fabric")
     previous_level = log.level
     log.setLevel(logging.WARNING)  # avoids a message about the precision of every network

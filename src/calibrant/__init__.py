@@ -12,9 +12,10 @@ TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typ
 if TYPE_CHECKING:
     from typing import Any
 
-    from calibrant import calibrators, lab, losses, metrics, nn, plots, registry, theory, types
+    from calibrant import calibrators, lab, losses, metrics, nn, planning, plots, registry, theory, types
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
+    from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
     from calibrant.types import InputError
 
@@ -30,8 +31,10 @@ __all__ = [
     "measure",
     "metrics",
     "nn",
+    "planning",
     "plots",
     "registry",
+    "sample_size",
     "theory",
     "types",
 ]
@@ -42,6 +45,7 @@ _LAZY_MODULES = {  # of what is found when it is first asked for; modules are th
     "collect": "calibrant.collecting",
     "assess": "calibrant.assessment",
     "measure": "calibrant.assessment",
+    "sample_size": "calibrant.planning",
 }
 
 

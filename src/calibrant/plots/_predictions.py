@@ -42,7 +42,7 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     """
     predictions = bins if isinstance(bins, Predictions) else None
     numbers = _bins_to_numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
-    ax = _current_axes() if ax is None else ax
+    ax = current_axes() if ax is None else ax
     shade = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
     columns = numbers["edges"][:-1], np.diff(numbers["edges"]), numbers["accuracy"], numbers["confidence"], shade
     bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
@@ -63,7 +63,8 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     return ax
 
 
-def _current_axes() -> Axes:
+def current_axes() -> Axes:
+    """Return the current axes of pyplot."""
     from matplotlib import pyplot
 
     return pyplot.gca()

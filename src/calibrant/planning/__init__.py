@@ -1,0 +1,10 @@
+"""Plan an evaluation: how many examples, or clusters, a question about calibration needs.
+
+`sample_size` simulates future examples, from predictions or from assumptions. `quick_sample_size` is a fast estimate.
+"""
+
+from calibrant.planning._result import SampleSize
+from calibrant.planning._sample_size import quick_sample_size, sample_size
+from calibrant.planning._search import PowerPoint
+
+__all__ = ["PowerPoint", "SampleSize", "quick_sample_size", "sample_size"]

@@ -1,0 +1,137 @@
+"""Pairs of models to simulate: the difference of a score per example, summed over each unit."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.metrics import Metric, paired_difference
+from calibrant.planning._populations import MAX_CLUSTER_CORRELATION, Clusters, Population, find_root
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+NUM_PAIRS = 20_000  # pairs of scores drawn from an assumption
+MAX_TILT = 200.0
+ASSUMED_SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {  # of confidence c and outcome a
+    "accuracy": lambda c, a: a,
+    "error": lambda c, a: 1 - a,
+    "nll": lambda c, a: -np.log(np.clip(np.where(a > 0, c, 1 - c), 1e-300, None)),
+    "event_brier": lambda c, a: (c - a) ** 2,
+    "brier": lambda c, a: 2 * (c - a) ** 2,
+    "signed_gap": lambda c, a: c - a,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PairedUnits:
+    """Units that future ones are drawn from: examples, or clusters."""
+
+    weight: np.ndarray  # (m) examples of a unit
+    difference: np.ndarray  # (m) sum of the differences of a unit, second model minus first
+    share: np.ndarray  # (m) probability to draw a unit
+
+    @property
+    def mean(self) -> float:
+        """Mean difference per example."""
+        return float(self.share @ self.difference) / float(self.share @ self.weight)
+
+    @property
+    def unit_size(self) -> float:
+        """Mean number of examples of a unit."""
+        return float(self.share @ self.weight)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean difference of a single unit."""
+        residual = self.difference - self.mean * self.weight
+        return math.sqrt(float(self.share @ residual**2)) / self.unit_size
+
+    def tilt(self, mean: float) -> "PairedUnits":
+        r"""Return units drawn with probabilities proportional to $e^{\lambda r}$, whose mean difference is `mean`.
+
+        r is the sum of a unit minus `mean` times its examples. Among all weights with that mean these are closest to
+        the given ones (Efron 1981), and every difference remains one that occurred.
+
+        Raises:
+            InputError: If the mean exceeds what the scores differ by.
+        """
+        residual = self.difference - mean * self.weight
+        largest = float(self.share @ np.abs(self.difference)) / self.unit_size
+        if not abs(mean) < largest:
+            raise InputError(
+                f"Expected a difference below {largest:.4g}, by which the scores of the two models differ per example "
+                f"on average, got {abs(mean):g}. Try {largest / 2:.2g}.",
+                code="unreachable",
+            )
+        scaled = residual / np.abs(residual).max()
+
+        def shares(strength: float) -> np.ndarray:
+            exponent = strength * scaled
+            weights = self.share * np.exp(exponent - exponent.max())
+            return weights / weights.sum()
+
+        strength = find_root(lambda s: float(shares(s) @ scaled), -MAX_TILT, MAX_TILT)
+        return PairedUnits(self.weight, self.difference, shares(strength))
+
+    def p_value(self, n: int, rng: np.random.Generator) -> float:
+        """Draw n units and return the p-value of the paired test of `metrics.compare`."""
+        if n < len(self.weight):
+            index = np.searchsorted(self.share.cumsum(), rng.random(n), side="right")
+            index, count = np.minimum(index, len(self.share) - 1), np.ones(n)
+        else:
+            index, count = slice(None), rng.multinomial(n, self.share)
+        w, s = self.weight[index], self.difference[index]
+        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2)
+        sums = (float(n), *map(float, moments))
+        return paired_difference("", 0.0, sums[2] / sums[1], sums).p_value
+
+
+def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:
+    """Return the differences of two models on the same examples."""
+    difference = (metric.values(second) - metric.values(first)).double().cpu().numpy()
+    w = np.ones(len(difference)) if first.weights is None else first.weights.cpu().numpy()
+    if not np.isfinite(difference).all():
+        raise InputError("Expected finite scores, got probabilities of 0 for true classes. Try brier.", code="infinite")
+    if first.clusters is None:
+        return PairedUnits(np.ones(len(w)), difference, w / w.sum())
+    cluster = np.unique(first.clusters.cpu().numpy(), return_inverse=True)[1]
+    sizes, sums = np.bincount(cluster, w), np.bincount(cluster, w * difference)
+    if len(sizes) < 2:
+        raise InputError("Expected at least two clusters, got one. Try predictions of several.", code="one_cluster")
+    return PairedUnits(sizes, sums, np.full(len(sizes), 1 / len(sizes)))
+
+
+def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | None, seed: int) -> PairedUnits:
+    """Return differences of two models whose scores have the given distribution and correlation.
+
+    The second score equals the first with probability `correlation` and is drawn anew otherwise. In a cluster, a
+    difference equals that of the cluster with probability sqrt(icc): two of them then have the correlation icc.
+    """
+    rng = np.random.default_rng([seed, 0])
+
+    def draw(n: int) -> np.ndarray:
+        first, fresh = scores[rng.integers(len(scores), size=(2, n))]
+        second = np.where(rng.random(n) < correlation, first, fresh)
+        return second - first
+
+    if clusters is None:
+        return PairedUnits(np.ones(NUM_PAIRS), draw(NUM_PAIRS), np.full(NUM_PAIRS, 1 / NUM_PAIRS))
+    num_clusters = NUM_PAIRS // 4
+    sizes = rng.choice(clusters.sizes, num_clusters)
+    name = np.repeat(np.arange(num_clusters), sizes)
+    is_common = rng.random(len(name)) < math.sqrt(min(clusters.icc, MAX_CLUSTER_CORRELATION))
+    difference = np.where(is_common, draw(num_clusters)[name], draw(len(name)))
+    return PairedUnits(sizes.astype(float), np.bincount(name, difference), np.full(num_clusters, 1 / num_clusters))
+
+
+def population_scores(population: Population, name: str, seed: int) -> np.ndarray:
+    """Return scores drawn for a calibrated model with the confidences of a population."""
+    if name not in ASSUMED_SCORES:
+        raise InputError(
+            f"Expected a metric among {', '.join(ASSUMED_SCORES)} without predictions, got {name!r}. Try accuracy.",
+            code="metric_from_assumption",
+        )
+    rng = np.random.default_rng([seed, 1])
+    c = rng.choice(population.confidence, NUM_PAIRS, p=population.share)
+    return ASSUMED_SCORES[name](c, (rng.random(NUM_PAIRS) < c).astype(float))

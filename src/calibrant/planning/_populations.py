@@ -1,0 +1,313 @@
+"""Future examples to simulate: confidences, true probabilities and clusters, from predictions or from assumptions."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from calibrant._text import shorten_repr
+from calibrant.backend.bins import ClusterSums, Events, GroupedScores
+from calibrant.types import InputError
+
+Pattern = Literal["shift", "scale"]
+NUM_PLACES = 4096  # most distinct confidences of independent examples
+MIN_CONTINUOUS = 10  # distinct values, at least half of all, that show a continuous distribution
+BETA_CONCENTRATION = 10.0  # a + b of the Beta distribution that a mean alone stands for
+MAX_CLUSTER_CORRELATION = 0.9
+NUM_ROOT_STEPS = 60
+NUM_QUADRATURE_NODES = 64
+BETA_TEXT = re.compile(r"\s*beta\(\s*([0-9.eE+-]+)\s*,\s*([0-9.eE+-]+)\s*\)\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """The clusters that future ones are drawn from, and how alike the outcomes of a cluster are."""
+
+    sizes: np.ndarray  # (m) examples of each cluster
+    icc: float  # correlation of two outcomes of a cluster, given their probabilities
+    start: np.ndarray | None = None  # (m) first row of each cluster; None: its confidences are drawn at random
+    weights: np.ndarray | None = None  # (rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The distribution of future examples: confidence, true probability and, if they depend on each other, clusters."""
+
+    confidence: np.ndarray  # (m) values, sorted unless they are the rows of clusters
+    share: np.ndarray  # (m) probability of each value
+    truth: np.ndarray  # (m) true probability of the event at each value
+    clusters: Clusters | None = None
+    chance: float = 0.5  # probability of the event for a model that knows nothing
+
+    @property
+    def mean(self) -> float:
+        """Mean confidence."""
+        return float(self.share @ self.confidence)
+
+    @property
+    def variance(self) -> float:
+        """Mean variance of an outcome if the confidences are true."""
+        return float(self.share @ (self.confidence * (1 - self.confidence)))
+
+    @property
+    def design_effect(self) -> float:
+        """Factor by which clusters multiply the number of examples of equal precision (Kish 1965)."""
+        if self.clusters is None:
+            return 1.0
+        sizes = self.clusters.sizes
+        return 1 + (float((sizes**2).mean() / sizes.mean()) - 1) * self.clusters.icc
+
+    @property
+    def unit_size(self) -> float:
+        """Mean number of examples of a unit: of a cluster, or 1."""
+        return 1.0 if self.clusters is None else float(self.clusters.sizes.mean())
+
+    @cached_property
+    def _latent_correlation(self) -> float:
+        return 0.0 if self.clusters is None else latent_correlation(self.truth, self.share, self.clusters.icc)
+
+    @cached_property
+    def _cumulative_share(self) -> np.ndarray:
+        return self.share.cumsum()
+
+    def draw(self, n: int, rng: np.random.Generator) -> Events:
+        """Draw the events of n units: examples, or clusters.
+
+        Many independent examples are counted at each confidence; an integer weight equals that many copies.
+        """
+        if self.clusters is not None:
+            return self._draw_clusters(self.clusters, n, rng)
+        if n < len(self.confidence):
+            place = self._draw_places(n, rng)
+            return to_events(self.confidence[place], rng.random(n) < self.truth[place])
+        count = rng.multinomial(n, self.share)
+        hits = rng.binomial(count, self.truth)
+        weights = np.concatenate([hits, count - hits])
+        outcome = np.repeat([True, False], len(self.confidence))
+        occupied = weights > 0
+        return to_events(np.tile(self.confidence, 2)[occupied], outcome[occupied], weights[occupied])
+
+    def _draw_places(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        place = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
+        return np.minimum(place, len(self.share) - 1)
+
+    def _draw_clusters(self, clusters: Clusters, n: int, rng: np.random.Generator) -> Events:
+        """Draw clusters whose outcomes share a normal random effect on the probit scale."""
+        from scipy.special import ndtri  # slow to import
+
+        drawn = rng.integers(len(clusters.sizes), size=n)
+        sizes = clusters.sizes[drawn]
+        name = np.repeat(np.arange(n), sizes)
+        if clusters.start is None:
+            place = self._draw_places(len(name), rng)
+        else:
+            within = np.arange(len(name)) - np.repeat(sizes.cumsum() - sizes, sizes)
+            place = clusters.start[drawn][name] + within
+        latent = self._latent_correlation
+        effect = math.sqrt(latent) * rng.standard_normal(n)[name]
+        residual = math.sqrt(1 - latent) * rng.standard_normal(len(name))
+        weights = None if clusters.weights is None else clusters.weights[place]
+        return to_events(self.confidence[place], effect + residual < ndtri(self.truth[place]), weights, name)
+
+
+def to_events(confidence: Any, outcome: Any, weights: Any = None, clusters: Any = None) -> Events:
+    """Return events from numpy arrays."""
+    return Events(
+        torch.from_numpy(confidence),
+        torch.from_numpy(outcome).double(),
+        None if weights is None else torch.from_numpy(weights).double(),
+        None if clusters is None else torch.from_numpy(clusters),
+    )
+
+
+def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
+    r"""Return the correlation of normal variables whose events with probabilities p have the correlation `icc`.
+
+    Given the random effect z of its cluster, an event has the probability $\Phi((t - \sqrt\tau z) / \sqrt{1 - \tau})$,
+    $t = \Phi^{-1}(p)$, with the mean m(z). The mean covariance of two events is the variance of m(z), and $\tau$ solves
+    $\mathrm{Var}\,m(z) = \mathrm{icc}\;(\mathrm{mean} \sqrt{p (1 - p)})^2$, by Gauss-Hermite quadrature.
+    """
+    from scipy.special import ndtr, ndtri  # slow to import
+
+    if icc <= 0:
+        return 0.0
+    step = max(1, len(p) // 500)  # a sample is precise enough
+    p, share = p[::step], share[::step] / share[::step].sum()
+    t, goal = ndtri(p), icc * float(share @ np.sqrt(p * (1 - p))) ** 2
+    z, weight = np.polynomial.hermite_e.hermegauss(NUM_QUADRATURE_NODES)
+    weight /= weight.sum()
+
+    def covariance(tau: float) -> float:
+        mean = share @ ndtr((t[:, None] - math.sqrt(tau) * z) / math.sqrt(1 - tau))
+        return float(weight @ mean**2) - float(weight @ mean) ** 2
+
+    return find_root(lambda tau: covariance(tau) - goal, 0.0, 1.0)
+
+
+def find_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Bisect for the root of an increasing function."""
+    for _ in range(NUM_ROOT_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+# Populations of calibrated models
+
+
+def observed_population(ties: GroupedScores, chance: float) -> Population:
+    """Return the population of the confidences of independent examples, as often as their weights say."""
+    value, weight = ties.value.cpu().numpy(), ties.total_weight.cpu().numpy()
+    if len(value) > NUM_PLACES or 2 * len(value) > weight.sum() > 2 * MIN_CONTINUOUS:  # interpolate the quantiles
+        quantile = (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES
+        value = np.interp(quantile, (weight.cumsum() - weight / 2) / weight.sum(), value)
+        weight = np.ones(NUM_PLACES)
+    return Population(value, weight / weight.sum(), value, chance=chance)
+
+
+def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
+    """Return the population of given clusters; outcomes count only for the correlation, unless `icc` gives it."""
+    assert events.clusters is not None
+    order, start, sizes = group_rows(events.clusters.cpu().numpy())
+    confidence, outcome = (x.cpu().double().numpy()[order] for x in (events.confidence, events.outcome))
+    weights = None if events.weights is None else events.weights.cpu().numpy()[order]
+    w = np.ones(len(order)) if weights is None else weights
+    if icc is None:
+        icc = cluster_correlation(outcome - confidence, confidence * (1 - confidence), w, start)
+    return Population(confidence, w / w.sum(), confidence, Clusters(sizes, icc, start, weights), chance)
+
+
+def score_clusters(scores: np.ndarray, w: np.ndarray, clusters: np.ndarray, icc: float | None) -> Clusters:
+    """Return the sizes of given clusters, and the correlation of the scores within them unless `icc` gives it."""
+    order, start, sizes = group_rows(clusters)
+    if icc is None:
+        icc = cluster_correlation(scores[order], np.full(len(scores), scores.var()), w[order], start)
+    return Clusters(sizes, icc)
+
+
+def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the order of rows by cluster, and the first position and the number of rows of each cluster."""
+    order = np.argsort(clusters, kind="stable")
+    start, sizes = np.unique(clusters[order], return_index=True, return_counts=True)[1:]
+    if len(sizes) < 2:
+        raise InputError("Expected at least two clusters, got one. Try predictions of several.", code="one_cluster")
+    return order, start, sizes
+
+
+def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
+    """Return the variance of the sum of gaps between clusters by that of independent examples, at least 1."""
+    gap, n = sums.gap.sum(1), sums.total_weight.sum(1)
+    residual = gap - n * gap.sum() / n.sum()
+    expected = float(variance.sum())
+    return max(1.0, float(residual.square().sum()) / expected) if expected > 0 else 1.0
+
+
+def cluster_correlation(gap: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
+    """Return the correlation within clusters: the mean product of two residuals of a cluster, by that of their scales.
+
+    Residuals are taken around their mean, and a negative estimate counts as 0.
+    """
+    residual = w * (gap - w @ gap / w.sum())
+    scale = w * np.sqrt(variance)
+    products, scales = (float((np.add.reduceat(x, start) ** 2).sum() - (x**2).sum()) for x in (residual, scale))
+    return min(max(products / scales, 0.0), MAX_CLUSTER_CORRELATION) if scales > 0 else 0.0
+
+
+def assumed_population(
+    confidence: Any, cluster_size: int | Sequence[int] | None = None, icc: float | None = None
+) -> Population:
+    """Return the population of assumed confidences: a mean, "beta(a, b)", or an array of values."""
+    population = _parse_confidence(confidence)
+    return replace(population, clusters=None if cluster_size is None else assumed_clusters(cluster_size, icc))
+
+
+def assumed_clusters(cluster_size: int | Sequence[int], icc: float | None) -> Clusters:
+    """Return clusters of the given sizes, all equally frequent."""
+    sizes = np.atleast_1d(np.asarray(cluster_size))
+    if sizes.dtype.kind not in "iu" or sizes.ndim != 1 or not len(sizes) or int(sizes.min()) < 1:
+        raise InputError(f"Expected sizes of clusters from 1 on, got {cluster_size!r}. Try 5.", code="cluster_size")
+    if icc is None:
+        raise InputError(
+            "Expected the correlation within clusters beside their size, got none. Try icc=0.1.", code="no_icc"
+        )
+    return Clusters(sizes, icc)
+
+
+def _parse_confidence(confidence: Any) -> Population:
+    if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
+        return _beta_population(*map(float, match.groups()))
+    if isinstance(confidence, float | int):
+        if not 0 < confidence < 1:
+            raise InputError(
+                f"Expected a mean confidence in (0, 1), got {confidence}. Try 0.9.", code="confidence_range"
+            )
+        return _beta_population(BETA_CONCENTRATION * confidence, BETA_CONCENTRATION * (1 - confidence))
+    try:
+        values = np.sort(np.asarray(confidence, dtype=float).ravel())
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if not len(values) or not 0 <= values[0] <= values[-1] <= 1:
+        text = shorten_repr(confidence)
+        raise InputError(
+            f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 0.9.",
+            code="confidence",
+        )
+    return observed_population(to_events(values, np.zeros(len(values))).ties, 0.5)
+
+
+def _beta_population(a: float, b: float) -> Population:
+    from scipy.special import betaincinv  # slow to import
+
+    if not (0 < a < math.inf and 0 < b < math.inf):
+        raise InputError(
+            f"Expected beta(a, b) with positive a and b, got beta({a:g}, {b:g}). Try beta(9, 1).", code="confidence"
+        )
+    values = betaincinv(a, b, (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES)
+    return Population(values, np.full(NUM_PLACES, 1 / NUM_PLACES), values)
+
+
+# Miscalibration
+
+
+def miscalibrate(population: Population, error: float, pattern: Pattern) -> Population:
+    r"""Return the population whose true probabilities p differ from the confidences c by `error` on average.
+
+    The calibration error is the mean of $|p - c|$. "shift": $p = c - \delta$, cut to [0, 1]; the true probabilities lie
+    above the confidences instead if those are below 1/2 on average. "scale": the model is overconfident, as after
+    multiplying logits by a number above 1: $\mathrm{logit}\,p = s\,\mathrm{logit}\,c - (1 - s) \log(k - 1)$ with s < 1
+    for k classes, so that chance, 1/k, stays where it is.
+
+    Raises:
+        InputError: If no such true probabilities have an error as large.
+    """
+    c, share = population.confidence, population.share
+
+    def truth(strength: float) -> np.ndarray:
+        if pattern == "scale":
+            return scale_odds(c, 1 - strength, population.chance)
+        return np.clip(c - strength if population.mean >= 0.5 else c + strength, 0.0, 1.0)
+
+    def size(strength: float) -> float:
+        return float(share @ np.abs(truth(strength) - c))
+
+    largest = size(1.0)
+    if not 0 < error < largest:
+        raise InputError(
+            f"Expected a calibration error above 0 and below {largest:.4g}, the largest that these confidences allow "
+            f"with pattern={pattern!r}, got {error:g}. Try {min(0.05, largest / 2):.2g}.",
+            code="unreachable",
+        )
+    return replace(population, truth=truth(find_root(lambda strength: size(strength) - error, 0.0, 1.0)))
+
+
+def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
+    """Raise the odds of probabilities, relative to those of chance, to a power."""
+    from scipy.special import expit, logit  # slow to import
+
+    base = float(logit(chance))
+    return expit(base + exponent * (logit(np.clip(c, 1e-12, 1 - 1e-12)) - base))

@@ -1,0 +1,242 @@
+"""The problem behind a goal: what one simulated data set is, and when it reaches the goal."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from calibrant import metrics, registry
+from calibrant.backend.bins import Events
+from calibrant.metrics import Metric
+from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores
+from calibrant.planning._populations import (
+    MAX_CLUSTER_CORRELATION,
+    Clusters,
+    Pattern,
+    Population,
+    assumed_clusters,
+    assumed_population,
+    clustered_population,
+    miscalibrate,
+    observed_population,
+    score_clusters,
+)
+from calibrant.planning._result import Goal
+from calibrant.planning._search import Trial
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+GOAL_METRICS: dict[Goal, str] = {"detect": "kuiper", "bound": "debiased_l2", "difference": "nll"}
+START_FACTOR = 7.0  # squared ratio of an error to its standard error that about suffices
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningData:
+    """What is given about future examples."""
+
+    predictions: Predictions | None
+    second: Predictions | None
+    confidence: Any
+    of: str | int | None
+    cluster_size: Any
+    icc: float | None
+
+    def __post_init__(self) -> None:
+        if (self.predictions is None) == (self.confidence is None):
+            sources = "neither" if self.predictions is None else "both"
+            raise InputError(
+                f"Expected predictions or an assumed confidence, got {sources}. Try confidence=0.9 alone.",
+                code="source",
+            )
+        if self.icc is not None and not 0 <= self.icc <= MAX_CLUSTER_CORRELATION:
+            raise InputError(
+                f"Expected a correlation within clusters from 0 to {MAX_CLUSTER_CORRELATION}, got {self.icc}. Try 0.1.",
+                code="icc_range",
+            )
+        has_clusters = self.predictions is not None and self.predictions.clusters is not None
+        if self.icc is not None and self.cluster_size is None and not has_clusters:
+            raise InputError("Expected clusters beside icc, got none. Try cluster_size=5.", code="no_clusters")
+
+
+class Problem(NamedTuple):
+    """A simulation of n units, and facts about the units."""
+
+    trial: Trial
+    start: float  # a first guess of n
+    unit: Literal["example", "cluster"]
+    unit_size: float  # mean number of examples of a unit
+    assumptions: tuple[str, ...]
+
+
+def event_problem(
+    data: PlanningData, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
+) -> Problem:
+    if data.second is not None:
+        raise InputError("Expected one model, got two. Try difference=.", code="two_models")
+    population = _build_population(data)
+    trial = event_trial(population, method, goal, effect, pattern, level)
+    start = event_start(population, effect) * population.design_effect / population.unit_size
+    state = {
+        "shift": f"The true probabilities are {'lower' if population.mean >= 0.5 else 'higher'} than the confidences.",
+        "scale": "The model is overconfident: its logits are too large by a factor.",
+    }[pattern]
+    state = state if goal == "detect" else "The model is calibrated."
+    unit = "example" if population.clusters is None else "cluster"
+    return Problem(
+        trial, start, unit, population.unit_size, (_source_text(data), *_cluster_text(population.clusters), state)
+    )
+
+
+def event_trial(
+    population: Population, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
+) -> Trial:
+    """Return the simulation of a test, or of an upper bound of the error."""
+    metric: Any = method.target
+    if goal == "detect":
+        wrong = miscalibrate(population, effect, pattern)
+        return lambda n, rng: metric.test(wrong.draw(n, rng), **method.settings).p_value < level
+    if not 0 < effect < 1:
+        raise InputError(f"Expected a bound in (0, 1), got {effect:g}. Try 0.05.", code="unreachable")
+
+    def is_bounded(n: int, rng: np.random.Generator) -> bool:
+        interval = metric.interval(population.draw(n, rng), level=1 - 2 * level, **method.settings)
+        return max(interval.high, -interval.low) < effect
+
+    return is_bounded
+
+
+def event_start(population: Population, effect: float) -> float:
+    return START_FACTOR * max(population.variance, 1e-3) / effect**2
+
+
+def _build_population(data: PlanningData) -> Population:
+    if data.predictions is None:
+        return assumed_population(data.confidence, data.cluster_size, data.icc)
+    events, chance = select_event(data.predictions, data.of)
+    if events.clusters is not None and data.cluster_size is None:
+        return clustered_population(events, chance, data.icc)
+    clusters = None if data.cluster_size is None else assumed_clusters(data.cluster_size, data.icc)
+    return replace(observed_population(events.ties, chance), clusters=clusters)
+
+
+def select_event(p: Predictions, of: str | int | None) -> tuple[Events, float]:
+    """Return the events that `measure` evaluates by default, or those of `of`, and the probability of chance."""
+    p = p.with_event(of if of is not None else 1 if p.of == "top" and p.k == 2 else p.of)
+    return p.events, 1 / p.k
+
+
+def difference_problem(
+    data: PlanningData, method: registry.Method, effect: float, correlation: float, level: float, seed: int
+) -> Problem:
+    metric: Any = method.target
+    if data.second is not None and data.predictions is not None:
+        metrics.compare(data.predictions, data.second, names=[], groups=2)  # refuses other examples
+        pairs = observed_pairs(data.predictions, data.second, metric)
+        pairs = pairs.tilt(math.copysign(effect, pairs.mean))
+        clusters, text = data.predictions.clusters is not None, ()
+    else:
+        if not 0 <= correlation < 1:
+            raise InputError(f"Expected a correlation in [0, 1), got {correlation}. Try 0.5.", code="correlation_range")
+        scores, population_clusters = _assumed_scores(data, method, seed)
+        pairs = assumed_pairs(scores, correlation, population_clusters, seed).tilt(effect)
+        clusters = population_clusters is not None
+        text = (f"The scores of the two models have the correlation {correlation:g}.",)
+    start = START_FACTOR * (pairs.error / effect) ** 2
+    unit = "cluster" if clusters else "example"
+    return Problem(
+        lambda n, rng: pairs.p_value(n, rng) < level, start, unit, pairs.unit_size, (_source_text(data), *text)
+    )
+
+
+def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
+    """Return scores of one model, and the clusters of future examples."""
+    if data.predictions is None:
+        population = assumed_population(data.confidence, data.cluster_size, data.icc)
+        return population_scores(population, method.text, seed), population.clusters
+    metric: Any = method.target
+    p = data.predictions if data.of is None else data.predictions.with_event(data.of)
+    scores = metric.values(p).double().cpu().numpy()
+    if not np.isfinite(scores).all():
+        raise InputError("Expected finite scores, got a probability of 0 for a true class. Try brier.", code="infinite")
+    w = np.ones(len(scores)) if p.weights is None else p.weights.cpu().numpy()
+    clusters = None if data.cluster_size is None else assumed_clusters(data.cluster_size, data.icc)
+    if p.clusters is not None and clusters is None:
+        clusters = score_clusters(scores, w, p.clusters.cpu().numpy(), data.icc)
+    rng = np.random.default_rng([seed, 2])
+    return rng.choice(scores, NUM_PAIRS, p=w / w.sum()), clusters
+
+
+# Sentences
+
+
+def _source_text(data: PlanningData) -> str:
+    if data.predictions is not None:
+        rows = f"{len(data.predictions):,} given predictions"
+        return f"Future examples are like the {rows}" + (" of each of two models." if data.second is not None else ".")
+    confidence = data.confidence
+    if isinstance(confidence, float | int):
+        return f"Confidences follow beta({10 * confidence:g}, {10 * (1 - confidence):g}), with mean {confidence:g}."
+    if isinstance(confidence, str):
+        return f"Confidences follow {confidence.strip()}."
+    return f"Confidences are those of {np.size(confidence):,} given ones."
+
+
+def _cluster_text(clusters: Clusters | None) -> tuple[str, ...]:
+    if clusters is None:
+        return ()
+    size = float(clusters.sizes.mean())
+    return (
+        f"A cluster has {size:.3g} examples on average, and outcomes in it have the correlation {clusters.icc:.3g}.",
+    )
+
+
+# Validation
+
+
+def select_goal(**goals: float | None) -> tuple[Any, float]:
+    """Return the name and the number of the only goal that is given."""
+    values = {name: value for name, value in goals.items() if value is not None}
+    if len(values) != 1:
+        names = " and ".join(values) or "none"
+        raise InputError(f"Expected one goal among {', '.join(goals)}, got {names}. Try detect=0.05.", code="num_goals")
+    name, value = next(iter(values.items()))
+    if not 0 < value < math.inf:
+        raise InputError(f"Expected {name} above 0, got {value}. Try {name}=0.05.", code="unreachable")
+    return name, float(value)
+
+
+def select_metric(text: str | None, goal: Goal) -> registry.Method:
+    """Return the metric of a goal, which needs a test, an interval of an error, or a number per example."""
+    method = registry.METRICS.method(text or GOAL_METRICS[goal])
+    metric = method.target
+    fits: dict[Goal, Callable[[Metric[...]], bool]] = {
+        "detect": lambda m: m.has_test and m.is_of_event,
+        "bound": lambda m: (
+            m.has_interval and m.is_of_event and (m is metrics.signed_gap or m.about.higher_is_better is False)
+        ),
+        "difference": lambda m: m.per_example is not None and not method.settings,
+    }
+    if not isinstance(metric, Metric) or not fits[goal](metric):
+        need = {
+            "detect": "a metric with a test",
+            "bound": "a calibration error with an interval",
+            "difference": "a metric that is a mean over examples",
+        }[goal]
+        raise InputError(f"Expected {need}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
+    return method
+
+
+def check_settings(power: float, level: float, pattern: str, draws: int | None, seed: int) -> None:
+    """Refuse settings that mean nothing."""
+    if not 0 < level < 0.5:
+        raise InputError(f"Expected a level in (0, 0.5), got {level}. Try 0.05.", code="level_range")
+    if not level < power < 1:
+        raise InputError(f"Expected a power between the level and 1, got {power}. Try 0.8.", code="power_range")
+    if pattern not in get_args(Pattern):
+        raise InputError(f"Expected pattern shift or scale, got {pattern!r}. Try shift.", code="pattern")
+    if draws is not None and draws < 100:
+        raise InputError(f"Expected at least 100 draws, got {draws}. Try 1000.", code="draws_range")
+    if seed < 0:
+        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")

@@ -1,0 +1,118 @@
+"""The result of `sample_size`: a number of examples with its simulated power curve."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from calibrant._version import __version__
+from calibrant.metrics import metric_info
+from calibrant.planning._search import PowerPoint, fit_power
+from calibrant.types import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Goal = Literal["detect", "bound", "difference"]
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    """The number of examples, or clusters, that reach a goal with a given power, and the simulated power curve.
+
+    Print it, plot it, or save it as .json, .png, .svg or .pdf.
+    """
+
+    n: int  # units to label: examples or clusters
+    unit: Literal["example", "cluster"]
+    examples: int  # expected number of examples
+    goal: Goal
+    effect: float  # the error to detect, the bound, or the difference of the two models
+    metric: str
+    level: float  # of the test; an interval has the level 1 - 2 * level
+    power: float  # probability to reach the goal
+    curve: tuple[PowerPoint, ...]  # simulated powers by n
+    assumptions: tuple[str, ...]  # sentences
+
+    @property
+    def simulated(self) -> PowerPoint:
+        """The simulated power at n."""
+        return next(point for point in self.curve if point.n == self.n)
+
+    def power_at(self, n: int) -> float:
+        """Return the power with n units, from the curve fitted to the simulated powers around n."""
+        from scipy.special import ndtr  # slow to import
+
+        intercept, slope = fit_power(self.curve, n)
+        return float(ndtr(intercept + slope * np.sqrt(n)))
+
+    def __str__(self) -> str:
+        units = f"{self.n:,} {self.unit}s"
+        units += "" if self.unit == "example" else f" (about {self.examples:,} examples)"
+        info, point = metric_info(self.metric), self.simulated
+        effect = f"{100 * self.effect:g} %" if info.percent else f"{self.effect:g}"
+        check = f"simulated: {point.power:.3f} ± {point.error:.3f}"
+        if self.goal == "detect":
+            purpose = (
+                f"detect a calibration error of {100 * self.effect:g} % by the {info.title.removesuffix(' error')} test"
+            )
+        elif self.goal == "bound":
+            purpose = f"bound the {info.title} below {effect}"
+        else:
+            purpose = f"tell apart two models that differ by {effect} in {info.short or info.title}"
+        rate = f"at error rate {self.level:g}" if self.goal == "bound" else f"at level {self.level:g}"
+        return f"Label {units} to {purpose} {rate} with power {self.power:g} ({check})."
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the power curve, with the chosen n.
+
+        Args:
+            ax: Axes to draw on. Default: the current axes of pyplot.
+        """
+        from calibrant.plots import power_curve
+
+        n = [point.n for point in self.curve]
+        grid = np.unique(np.geomspace(min(n), max(n), 60).round()).astype(int)
+        fitted = [self.power_at(int(x)) for x in grid]
+        lines = {"n": n, "power": [p.power for p in self.curve], "error": [p.error for p in self.curve]}
+        return power_curve(
+            **lines, line=(grid, fitted), selected=self.n, target=self.power, units=f"{self.unit}s", ax=ax
+        )
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = asdict(self)
+        content["curve"] = [asdict(point) | {"error": point.error} for point in self.curve]
+        content["provenance"] = {"version": __version__, "time": time} | dict(source or {})
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the numbers (.json) or the power curve (.png, .svg, .pdf)."""
+        from calibrant.io import atomic_write
+
+        path = Path(path)
+        if path.suffix not in (".json", *FIGURE_SUFFIXES):
+            raise InputError(
+                f"Expected a file name that ends in .json, {', '.join(FIGURE_SUFFIXES)}, got {str(path)!r}. "
+                f"Try {path.stem}.png.",
+                code="suffix",
+            )
+        with atomic_write(path) as draft:
+            if path.suffix == ".json":
+                draft.write_text(self.json(), encoding="utf-8")
+                return
+            from matplotlib.figure import Figure
+
+            figure = Figure(figsize=(5, 3.4), layout="constrained")
+            self.plot(figure.add_subplot())
+            figure.savefig(draft, format=path.suffix[1:], dpi=150)

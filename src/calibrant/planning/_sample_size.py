@@ -1,0 +1,149 @@
+"""The number of examples that a goal needs, by simulation."""
+
+import math
+from typing import Any
+
+from calibrant.backend.bins import EventStatistics
+from calibrant.planning._populations import Pattern, observed_design_effect, observed_population
+from calibrant.planning._problems import (
+    PlanningData,
+    check_settings,
+    difference_problem,
+    event_problem,
+    event_start,
+    event_trial,
+    select_event,
+    select_goal,
+    select_metric,
+)
+from calibrant.planning._result import SampleSize
+from calibrant.planning._search import PowerCurve, estimate_size, find_size
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 1000, 500, 150
+
+
+def sample_size(
+    predictions: Predictions | None = None,
+    second: Predictions | None = None,
+    *,
+    detect: float | None = None,
+    bound: float | None = None,
+    difference: float | None = None,
+    metric: str | None = None,
+    of: str | int | None = None,
+    confidence: Any = None,
+    accuracy: float | None = None,
+    correlation: float = 0.5,
+    cluster_size: Any = None,
+    icc: float | None = None,
+    pattern: Pattern = "shift",
+    power: float = 0.8,
+    level: float = 0.05,
+    draws: int | None = None,
+    seed: int = 0,
+) -> SampleSize:
+    r"""Return how many examples, or clusters, a goal needs, by simulation.
+
+    There are three goals. `detect`: a test of calibration rejects if the calibration error is as large. `bound`: the
+    upper end of the interval of the error of a calibrated model lies below the bound. `difference`: the paired test of
+    `metrics.compare` rejects if the means of a metric differ by as much.
+
+    Future examples have the confidences of the given predictions, or assumed ones. To `detect` an error, their true
+    probabilities p differ from the confidences c by it on average: `pattern` "shift" is $p = c - \delta$ within [0, 1]
+    (or $c + \delta$ if confidences are below 1/2 on average); "scale" is an overconfident model, whose logits are too
+    large by a factor. Predictions with clusters are drawn as whole clusters. The difference of two given models is
+    moved to the given one by exponential tilting of the examples (Efron 1981).
+
+    Args:
+        predictions: Predictions of a model. Labels are used for `difference`, and for the correlation within clusters.
+        second: Predictions of a second model for the same examples, for `difference`.
+        detect: Calibration error to detect, the mean of $|p - c|$, such as 0.05.
+        bound: Bound on the error.
+        difference: Difference of the means of a metric between two models.
+        metric: The test of `detect` (default "kuiper", which decides the verdict of `measure`), the error of `bound`
+            ("debiased_l2", or "signed_gap" and others with an interval), or the score of `difference` ("nll").
+        of: Event to evaluate, as in `measure`.
+        confidence: Without predictions: the mean confidence, "beta(a, b)" or an array of confidences. A mean m stands
+            for beta(10 m, 10 (1 - m)).
+        accuracy: The same as a mean confidence, which the accuracy of a calibrated model equals.
+        correlation: Correlation of the scores of two models, if there is no second model.
+        cluster_size: Examples per future cluster, one number or several.
+        icc: Correlation of the outcomes of a cluster given their probabilities (of the differences of the scores, for
+            `difference`). Default: estimated from the labels.
+        pattern: How the model to detect is miscalibrated.
+        power: Probability to reach the goal.
+        level: Level of the test. An interval has the level 1 - 2 `level`, so that its upper end errs at this rate.
+        draws: Simulated data sets at the resulting n. Default: 1,000, and 500 for the slower tests of clusters.
+        seed: Seed of the simulation.
+
+    Raises:
+        InputError: If there is not exactly one goal, or the goal cannot be reached.
+
+    >>> result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", draws=200)
+    >>> result.unit, 400 < result.n < 650
+    ('example', True)
+    """
+    goal, effect = select_goal(detect=detect, bound=bound, difference=difference)
+    check_settings(power, level, pattern, draws, seed)
+    if confidence is not None and accuracy is not None:
+        raise InputError("Expected a confidence or an accuracy, got both. Try one.", code="confidence_and_accuracy")
+    data = PlanningData(predictions, second, accuracy if confidence is None else confidence, of, cluster_size, icc)
+    method = select_metric(metric, goal)
+    if goal == "difference":
+        problem = difference_problem(data, method, effect, correlation, level, seed)
+    else:
+        problem = event_problem(data, method, goal, effect, pattern, level)
+    curve = PowerCurve(problem.trial, seed)
+    is_slow = problem.unit == "cluster" and goal != "difference"
+    n = find_size(curve, problem.start, power, draws or (NUM_CLUSTER_DRAWS if is_slow else NUM_DRAWS))
+    return SampleSize(
+        n=n,
+        unit=problem.unit,
+        examples=round(n * problem.unit_size),
+        goal=goal,
+        effect=effect,
+        metric=method.text,
+        level=level,
+        power=power,
+        curve=curve.points,
+        assumptions=problem.assumptions,
+    )
+
+
+def quick_sample_size(
+    events: Predictions | EventStatistics,
+    *,
+    detect: float | None = None,
+    bound: float | None = None,
+    power: float = 0.8,
+    level: float = 0.05,
+) -> int:
+    """Return about how many examples a goal needs, in a fraction of a second; see `sample_size`.
+
+    A few hundred simulations give n to about 10 %; it is rounded up to two digits. Clusters multiply the number by
+    their design effect, estimated from the outcomes, and are taken to keep their sizes.
+
+    Args:
+        events: Predictions, or the statistics of one event, such as a `Summary`.
+        detect: Calibration error that the Kuiper test detects.
+        bound: Bound on the debiased L2 error of a calibrated model.
+        power: Probability to reach the goal.
+        level: Level of the test, or error rate of the upper end of the interval.
+
+    Raises:
+        InputError: If there is not exactly one goal, or the goal cannot be reached.
+
+    >>> 150 < quick_sample_size(Predictions.from_confidence([0.7, 0.8, 0.9], [1, 1, 1]), detect=0.1) < 220
+    True
+    """
+    goal, effect = select_goal(detect=detect, bound=bound, difference=None)
+    check_settings(power, level, "shift", None, 0)
+    ties = (select_event(events, None)[0] if isinstance(events, Predictions) else events).ties
+    population = observed_population(ties, 0.5)
+    trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)
+    n = estimate_size(PowerCurve(trial, 0), event_start(population, effect), power, QUICK_DRAWS)
+    n *= 1.0 if ties.clusters is None else observed_design_effect(ties.clusters, ties.variance)
+    digit = 10 ** max(0, math.floor(math.log10(n)) - 1)
+    return math.ceil(n / digit) * digit

@@ -1,0 +1,138 @@
+"""The search for the smallest n of a given power: simulations at a few sizes, and a curve through them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from calibrant.types import InputError
+
+Trial = Callable[[int, np.random.Generator], bool]  # simulates n units; whether the goal is reached
+MIN_UNITS, MAX_UNITS = 2, 10_000_000
+NUM_BRACKET_DRAWS = 50
+NUM_ROUNDS = 3
+MAX_CONFIRMATIONS = 6
+MAX_DEVIATION = 1.2  # standard errors of the power at n that are accepted
+FIT_WINDOW = 1.7  # largest ratio of an n to the fitted one that still counts for the fit
+
+
+@dataclass(frozen=True)
+class PowerPoint:
+    """The simulated power at one n."""
+
+    n: int
+    power: float
+    draws: int  # simulated data sets
+
+    @property
+    def error(self) -> float:
+        """Standard error of the simulated power."""
+        share = (self.power * self.draws + 1) / (self.draws + 2)  # not 0 if every draw agrees
+        return math.sqrt(share * (1 - share) / self.draws)
+
+
+@dataclass(eq=False)
+class PowerCurve:
+    """Simulated powers, to which draws are added; a pair (successes, draws) by n."""
+
+    trial: Trial
+    seed: int
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+    def simulate(self, n: int, draws: int) -> float:
+        """Add draws at n, and return the power of all draws there."""
+        successes, previous = self.counts.get(n, (0, 0))
+        rng = np.random.default_rng([self.seed, n, previous])
+        successes += sum(self.trial(n, rng) for _ in range(draws))
+        self.counts[n] = successes, previous + draws
+        return successes / (previous + draws)
+
+    @property
+    def points(self) -> tuple[PowerPoint, ...]:
+        """The simulated powers in increasing order of n."""
+        return tuple(PowerPoint(n, hits / draws, draws) for n, (hits, draws) in sorted(self.counts.items()))
+
+
+def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -> int:
+    """Return the smallest n whose power is at least `power`, up to the error of `draws` simulations.
+
+    The n of `estimate_size` is simulated `draws` times, and moved along the fitted curve until its power agrees.
+    """
+    n, confirmed = estimate_size(curve, start, power, draws), dict[int, float]()
+    error = MAX_DEVIATION * math.sqrt(power * (1 - power) / draws)
+    for _ in range(MAX_CONFIRMATIONS):
+        confirmed[n] = curve.simulate(n, draws - curve.counts.get(n, (0, 0))[1])
+        if abs(confirmed[n] - power) <= error:
+            return n
+        fitted = math.ceil(fitted_size(curve.points, power, n))
+        n = max(MIN_UNITS, fitted) if confirmed[n] > power else max(n + 1, math.ceil(1.01 * n), fitted)
+        if n in confirmed:
+            break
+    return min((n for n, reached in confirmed.items() if reached >= power - error), default=max(confirmed))
+
+
+def estimate_size(curve: PowerCurve, start: float | int, power: float, draws: int) -> int:
+    """Return the n at which a fitted curve reaches a power, from about `draws` simulations near it.
+
+    Sizes grow or shrink from `start` until they bracket the power. A monotone curve is fitted to the simulated powers,
+    and the simulations continue around the n that it gives.
+
+    Raises:
+        InputError: If more than ten million units are needed.
+    """
+    n = _bracket(curve, start, power)
+    for _ in range(NUM_ROUNDS):
+        n = max(MIN_UNITS, round(fitted_size(curve.points, power, n)))
+        for factor in (0.9, 1.0, 1.1):
+            curve.simulate(max(MIN_UNITS, round(factor * n)), math.ceil(draws / 9))
+    return max(MIN_UNITS, math.ceil(fitted_size(curve.points, power, n)))
+
+
+def _bracket(curve: PowerCurve, start: float | int, power: float) -> int:
+    """Simulate at sizes below and above the power, and return the last one."""
+    n = min(max(MIN_UNITS, round(start)), MAX_UNITS)
+    is_enough = curve.simulate(n, NUM_BRACKET_DRAWS) >= power
+    while True:
+        following = max(MIN_UNITS, round(n / 1.5)) if is_enough else math.ceil(1.5 * n)
+        if following == n:
+            return n
+        if following > MAX_UNITS:
+            raise InputError(
+                f"Expected a goal that {MAX_UNITS:,} examples or clusters can reach, got one that needs more. "
+                "Try a larger difference or bound.",
+                code="too_many",
+            )
+        n = following
+        if (curve.simulate(n, NUM_BRACKET_DRAWS) >= power) != is_enough:
+            return n
+
+
+def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
+    """Return the n at which the curve fitted around `center` has the given power."""
+    from scipy.special import ndtri  # slow to import
+
+    intercept, slope = fit_power(points, center)
+    if slope == 0:
+        return float(center)
+    return min(max((float(ndtri(power)) - intercept) / slope, 0.0) ** 2, 1.5 * center)
+
+
+def fit_power(points: tuple[PowerPoint, ...], center: int) -> tuple[float, float]:
+    r"""Fit $\Phi(\alpha + \beta \sqrt n)$ with $\beta \ge 0$ to the points around `center`, and return the two numbers.
+
+    It is the power of a one-sided test of a mean. Weighted least squares of the probits, which does not diverge where
+    every draw agrees.
+    """
+    from scipy.special import ndtri  # slow to import
+
+    window = [p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW]
+    window = window if len(window) > 1 else list(points)
+    share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in window])
+    x, y = np.sqrt([p.n for p in window]), ndtri(share)
+    density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
+    weight = np.array([p.draws for p in window]) * density**2 / (share * (1 - share))
+    mean_x, mean_y = (float(weight @ v / weight.sum()) for v in (x, y))
+    spread = float(weight @ (x - mean_x) ** 2)
+    slope = max(float(weight @ ((x - mean_x) * (y - mean_y))) / spread, 0.0) if spread > 0 else 0.0
+    return mean_y - slope * mean_x, slope

@@ -1,0 +1,298 @@
+"""`sample_size`: refusals, identities, and the promised power against independent simulations."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from refusals import code_of
+from scipy.stats import norm
+
+from calibrant import Predictions, metrics
+from calibrant.planning import PowerPoint, quick_sample_size, sample_size
+from calibrant.planning._differences import PairedUnits, assumed_pairs, observed_pairs
+from calibrant.planning._populations import (
+    Population,
+    assumed_population,
+    cluster_correlation,
+    latent_correlation,
+    miscalibrate,
+    observed_population,
+)
+from calibrant.planning._search import PowerCurve, find_size, fit_power
+
+FAST = {"draws": 200}
+
+
+def draw(n: int, k: int, seed: int = 0, **options: object) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    return Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), **options)
+
+
+# Search
+
+
+@pytest.mark.parametrize("effect", [0.02, 0.2, 1.0])
+def test_search_finds_the_n_of_a_z_test(effect):
+    """One observation of N(effect sqrt n, 1): the power is known."""
+    curve = PowerCurve(lambda n, rng: rng.standard_normal() + effect * math.sqrt(n) > norm.ppf(0.95), seed=0)
+    n = find_size(curve, start=50, power=0.8, draws=4000)
+    exact = ((norm.ppf(0.95) + norm.ppf(0.8)) / effect) ** 2
+    assert norm.cdf(effect * math.sqrt(n) - norm.ppf(0.95)) == pytest.approx(0.8, abs=0.03 if exact > 20 else 0.1)
+
+
+def test_fit_recovers_a_probit_curve_without_noise():
+    points = tuple(PowerPoint(n, norm.cdf(-1.6 + 0.15 * math.sqrt(n)), 10**9) for n in (200, 250, 300))
+    assert fit_power(points, 250) == pytest.approx((-1.6, 0.15), rel=1e-5)
+
+
+def test_goal_that_ten_million_units_do_not_reach_is_refused():
+    assert code_of(find_size, PowerCurve(lambda n, rng: False, 0), 1e6, 0.8, 100) == "too_many"
+
+
+# Populations
+
+
+@pytest.mark.parametrize("pattern", ["shift", "scale"])
+@pytest.mark.parametrize("confidence", [0.9, 0.2, "beta(2, 2)", [0.1, 0.5, 0.99]])
+def test_miscalibration_has_the_error_asked_for(pattern, confidence):
+    population = miscalibrate(assumed_population(confidence), 0.04, pattern)
+    c, p = population.confidence, population.truth
+    assert population.share @ np.abs(p - c) == pytest.approx(0.04, abs=1e-9)
+    assert ((p >= 0) & (p <= 1)).all()
+    if pattern == "scale":
+        assert (np.abs(p - 0.5) <= np.abs(c - 0.5) + 1e-12).all()
+
+
+def test_scale_divides_logits_for_ten_classes():
+    """With equal logits of the other classes, true probabilities are those of scaled logits."""
+    z = torch.zeros(1, 10, dtype=torch.float64)
+    z[0, 0] = 3.0
+    c = float(z.softmax(1).max())
+    population = Population(*(np.array([x]) for x in (c, 1.0, c)), chance=0.1)
+    goal = c - float((0.7 * z).softmax(1).max())
+    assert miscalibrate(population, goal, "scale").truth[0] == pytest.approx(c - goal, abs=1e-9)
+
+
+@pytest.mark.parametrize("icc", [0.0, 0.1, 0.5])
+def test_drawn_outcomes_have_the_correlation_within_clusters(icc):
+    population = assumed_population("beta(6, 3)", cluster_size=[2, 8], icc=icc)
+    events = population.draw(6000, np.random.default_rng(0))
+    c, a, cluster = (x.numpy() for x in (events.confidence, events.outcome, events.clusters))
+    start = np.unique(cluster, return_index=True)[1]
+    estimate = cluster_correlation(a - c, c * (1 - c), np.ones(len(a)), start)
+    assert estimate == pytest.approx(icc, abs=0.02)
+    assert a.mean() == pytest.approx(population.mean, abs=0.02)
+
+
+def test_latent_correlation_of_medians_is_the_sine_formula():
+    """P(X > 0, Y > 0) = 1/4 + arcsin(tau) / 2 pi."""
+    tau = latent_correlation(np.array([0.5]), np.array([1.0]), 0.3)
+    assert math.asin(tau) / (2 * math.pi) == pytest.approx(0.3 / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [50, 50_000])
+def test_drawn_examples_have_the_given_distribution(n):
+    events = miscalibrate(assumed_population(0.8), 0.1, "shift").draw(n, np.random.default_rng(0))
+    w = torch.ones_like(events.outcome) if events.weights is None else events.weights
+    assert float(w.sum()) == n
+    gap = float(((events.confidence - events.outcome) * w).sum()) / n
+    assert gap == pytest.approx(0.1, abs=4 * math.sqrt(0.2 / n))
+
+
+# Differences
+
+
+class InOrder(np.random.Generator):
+    """A generator that draws every unit once."""
+
+    def random(self, n):
+        return (np.arange(n) + 0.5) / n
+
+    def multinomial(self, n, share):
+        return np.ones(n)
+
+
+def test_tilted_differences_have_the_mean_asked_for_and_the_same_support():
+    pairs = observed_pairs(draw(500, 3), draw(500, 3, 0).apply(lambda z: 1.3 * z), metrics.nll)
+    tilted = pairs.tilt(0.05)
+    assert tilted.mean == pytest.approx(0.05, abs=1e-9)
+    assert tilted.difference is pairs.difference
+
+
+@pytest.mark.parametrize("n", [40, 4000])
+def test_p_value_is_that_of_compare(n):
+    """Units drawn once each: the test is the paired test of `metrics.compare`."""
+    first = draw(n, 3)
+    second = first.apply(lambda z: 1.4 * z + torch.tensor([0.3, 0.0, 0.0]))
+    pairs = observed_pairs(first, second, metrics.brier)
+
+    expected = metrics.compare(first, second, names=["brier"], groups=20)["brier"].p_value
+    assert pairs.p_value(n, InOrder(np.random.PCG64())) == pytest.approx(expected, rel=1e-9)
+
+
+def test_assumed_pairs_have_the_correlation():
+    scores = np.random.default_rng(0).exponential(size=5000)
+    pairs = assumed_pairs(scores, 0.6, None, seed=0)
+    assert pairs.difference.var() / scores.var() == pytest.approx(2 * (1 - 0.6), rel=0.1)
+
+
+def test_paired_units_weigh_clusters_by_size():
+    pairs = PairedUnits(np.array([1.0, 3.0]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
+    assert (pairs.mean, pairs.unit_size) == (0.25, 2.0)
+
+
+# The function
+
+
+def test_difference_of_accuracies_is_near_the_normal_formula():
+    """n = (z_0.975 + z_0.8)^2 q / d^2 with q the share of examples on which the models disagree (Connor 1987)."""
+    result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", correlation=0.5)
+    q = (1 - 0.5) * 2 * 0.8 * 0.2
+    assert result.n == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * q / 0.05**2, rel=0.1)
+
+
+@pytest.mark.slow
+def test_mean_gap_is_bounded_near_the_normal_formula():
+    result = sample_size(confidence="beta(18, 2)", bound=0.05, metric="signed_gap", draws=400)
+    c = np.random.default_rng(0).beta(18, 2, 100_000)
+    exact = (norm.ppf(0.95) + norm.ppf(0.9)) ** 2 * (c * (1 - c)).mean() / 0.05**2  # both ends must lie within
+    assert result.n == pytest.approx(exact, rel=0.1)
+
+
+def test_seed_reproduces_and_changes_the_simulation():
+    a, b, c = (sample_size(accuracy=0.7, detect=0.1, seed=seed, **FAST) for seed in (1, 1, 2))
+    assert a == b
+    assert a.curve != c.curve
+    assert a.n == pytest.approx(c.n, rel=0.15)
+
+
+@pytest.mark.slow
+def test_smaller_effects_and_clusters_need_more_examples():
+    sizes = [sample_size(accuracy=0.8, detect=x, **FAST).n for x in (0.2, 0.1, 0.05)]
+    assert sizes == sorted(sizes)
+    clustered = sample_size(accuracy=0.8, detect=0.2, cluster_size=4, icc=0.3, draws=100)
+    assert clustered.unit == "cluster"
+    assert clustered.examples == 4 * clustered.n > sizes[0]
+
+
+def test_integer_weights_equal_copies():
+    p = draw(60, 2)
+    weights = torch.arange(60) % 3 + 1.0
+    copies = torch.arange(60).repeat_interleave(weights.long())
+    weighted = Predictions(p.logits, p.labels, weights)
+    a, b = (observed_population(data.with_event(1).events.ties, 0.5) for data in (weighted, p[copies]))
+    assert np.array_equal(a.confidence, b.confidence)
+    assert np.array_equal(a.share, b.share)
+
+
+def test_labels_do_not_matter_for_independent_examples():
+    p = draw(200, 3)
+    other = Predictions(p.logits, torch.zeros_like(p.labels))
+    assert sample_size(p, detect=0.1, **FAST).n == sample_size(other, detect=0.1, **FAST).n
+
+
+@pytest.mark.slow
+def test_two_classes_are_evaluated_as_measure_does():
+    p = draw(300, 2)
+    assert sample_size(p, detect=0.1, **FAST).n == sample_size(p, of=1, detect=0.1, **FAST).n
+    assert sample_size(p, of="top", detect=0.1, **FAST).curve != sample_size(p, detect=0.1, **FAST).curve
+
+
+@pytest.mark.slow
+def test_quick_estimate_is_near_and_accepts_statistics():
+    p = draw(1000, 10)
+    expected = sample_size(p, detect=0.1).n
+    assert quick_sample_size(p, detect=0.1) == pytest.approx(expected, rel=0.2)
+    summary = metrics.Summary.from_predictions(p)
+    assert quick_sample_size(summary, detect=0.1) == pytest.approx(expected, rel=0.2)
+    alike = Predictions(p.logits.repeat(5, 1), p.labels.repeat(5), clusters=torch.arange(1000).repeat(5))
+    assert quick_sample_size(alike, detect=0.1) == pytest.approx(5 * expected, rel=0.25)
+
+
+P = draw(100, 3)
+ONE_CLUSTER = Predictions(P.logits, P.labels, clusters=[0] * 100)
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "options"),
+    [
+        ("num_goals", (), {"accuracy": 0.9}),
+        ("num_goals", (), {"accuracy": 0.9, "detect": 0.1, "bound": 0.1}),
+        ("source", (), {"detect": 0.1}),
+        ("source", (P,), {"detect": 0.1, "accuracy": 0.9}),
+        ("confidence_and_accuracy", (), {"detect": 0.1, "accuracy": 0.9, "confidence": 0.9}),
+        ("unreachable", (P,), {"detect": 0.0}),
+        ("unreachable", (P,), {"detect": math.nan}),
+        ("unreachable", (P,), {"detect": 0.95}),
+        ("unreachable", (), {"confidence": [0.5], "detect": 0.1, "pattern": "scale"}),
+        ("unreachable", (P,), {"bound": 1.5}),
+        ("unreachable", (), {"accuracy": 0.9, "difference": 0.2, "metric": "accuracy"}),
+        ("unreachable", (P, P), {"difference": 0.1}),
+        ("different_examples", (P, draw(50, 3)), {"difference": 0.1}),
+        ("too_many", (), {"accuracy": 0.9, "detect": 1e-5}),
+        ("confidence_range", (), {"confidence": 90, "detect": 0.1}),
+        ("confidence", (), {"confidence": "high", "detect": 0.1}),
+        ("confidence", (), {"confidence": "beta(0, 1)", "detect": 0.1}),
+        ("cluster_size", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 0, "icc": 0.1}),
+        ("no_icc", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 5}),
+        ("no_clusters", (), {"accuracy": 0.9, "detect": 0.1, "icc": 0.1}),
+        ("icc_range", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 5, "icc": 0.95}),
+        ("one_cluster", (ONE_CLUSTER,), {"detect": 0.1}),
+        ("two_models", (P, P), {"detect": 0.1}),
+        ("metric", (P,), {"detect": 0.1, "metric": "ece"}),
+        ("metric", (P,), {"bound": 0.1, "metric": "accuracy"}),
+        ("metric", (P, P), {"difference": 0.1, "metric": "ece"}),
+        ("metric_from_assumption", (), {"accuracy": 0.9, "difference": 0.1, "metric": "auroc"}),
+        ("correlation_range", (P,), {"difference": 0.1, "correlation": 1.0}),
+        ("level_range", (P,), {"detect": 0.1, "level": 0.0}),
+        ("power_range", (P,), {"detect": 0.1, "power": 1.0}),
+        ("draws_range", (P,), {"detect": 0.1, "draws": 3}),
+        ("seed_range", (P,), {"detect": 0.1, "seed": -1}),
+    ],
+)
+def test_goals_that_cannot_be_reached_are_refused(code, arguments, options):
+    assert code_of(sample_size, *arguments, **options) == code
+
+
+# The result
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sample_size(accuracy=0.8, detect=0.1, **FAST)
+
+
+def test_result_contains_the_simulated_curve(result):
+    assert result.simulated in result.curve
+    assert result.simulated.draws >= 200
+    assert result.power_at(result.n) == pytest.approx(result.simulated.power, abs=0.05)
+    assert result.power_at(2 * result.n) > 0.9 > 0.6 > result.power_at(result.n // 2)
+
+
+def test_result_is_one_sentence(result):
+    text = str(result)
+    assert text.count("\n") == 0
+    assert text.endswith(".")
+    assert f"{result.n} examples" in text
+
+
+def test_results_are_written_as_json_and_pictures(result, tmp_path):
+    content = json.loads(result.json())
+    assert (content["n"], content["goal"], content["power"]) == (result.n, "detect", 0.8)
+    assert [point["n"] for point in content["curve"]] == [point.n for point in result.curve]
+    for name in ("a.json", "a.png", "a.svg", "a.pdf"):
+        result.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 500
+    assert code_of(result.save, tmp_path / "a.html") == "suffix"
+
+
+def test_plot_draws_on_the_axes(result):
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    assert result.plot(ax) is ax
+    assert ax.get_xlabel() == "examples"
+    assert any(list(line.get_xdata()) == [result.n, result.n] for line in ax.get_lines())

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from commands import run
 from refusals import code_of
 from scipy.stats import norm
 
@@ -190,8 +191,8 @@ def test_integer_weights_equal_copies():
 
 def test_labels_do_not_matter_for_independent_examples():
     p = draw(200, 3)
-    other = Predictions(p.logits, torch.zeros_like(p.labels))
-    assert sample_size(p, detect=0.1, **FAST).n == sample_size(other, detect=0.1, **FAST).n
+    relabeled = Predictions(p.logits, torch.zeros_like(p.labels))
+    assert sample_size(p, detect=0.1, **FAST).n == sample_size(relabeled, detect=0.1, **FAST).n
 
 
 @pytest.mark.slow
@@ -296,3 +297,46 @@ def test_plot_draws_on_the_axes(result):
     assert result.plot(ax) is ax
     assert ax.get_xlabel() == "examples"
     assert any(list(line.get_xdata()) == [result.n, result.n] for line in ax.get_lines())
+
+
+# The command
+
+
+def test_command_prints_the_sentence_and_writes_files(tmp_path):
+    finished = run(
+        *("sample-size", "--accuracy", 0.8, "--detect", 0.1, "--draws", 200),
+        *("--plot", tmp_path / "power.png", "--json", tmp_path / "a.json"),
+    )
+    assert finished.returncode == 0, finished.stderr
+    expected = sample_size(accuracy=0.8, detect=0.1, **FAST)
+    assert str(expected) in finished.stdout
+    assert json.loads((tmp_path / "a.json").read_text())["n"] == expected.n
+    assert (tmp_path / "power.png").stat().st_size > 500
+
+
+def test_command_reads_predictions_without_labels(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("prob_a,prob_b\n" + "".join(f"{c:.3f},{1 - c:.3f}\n" for c in np.linspace(0.02, 0.98, 97)))
+    finished = run("sample-size", path, "--detect", 0.15, "--draws", 100, "--json", "-")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["goal"] == "detect"
+
+
+def test_command_needs_labels_for_the_correlation_within_clusters(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("prob_a,prob_b,cluster\n" + "".join(f"0.{i},0.{10 - i},{i // 3}\n" for i in range(1, 10)))
+    assert run("sample-size", path, "--detect", 0.15).code == "no_icc"
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        ("num_goals", ("--accuracy", "0.9")),
+        ("suffix", ("--accuracy", "0.9", "--detect", "0.1", "--plot", "power.txt")),
+        ("num_files", ("a.csv", "b.csv", "c.csv", "--detect", "0.1")),
+        ("pattern", ("--accuracy", "0.9", "--detect", "0.1", "--pattern", "wave")),
+    ],
+)
+def test_command_refuses_in_one_line(code, arguments):
+    finished = run("sample-size", *arguments)
+    assert (finished.code, finished.returncode, finished.stderr.count("\n")) == (code, 2, 1)

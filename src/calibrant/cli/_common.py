@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from calibrant._text import escape_invisible, escape_markup
+from calibrant._text import escape_invisible, escape_markup, parse_integer
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines if piped
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
@@ -70,6 +70,24 @@ def show_status() -> Generator[Callable[[str], object], None, None]:
         return
     with console.status("reading") as spinner:
         yield lambda text: spinner.update(escape_markup(text))
+
+
+def parse_event(text: str | None, predictions: Any = None) -> Any:
+    """Return the event: "top" or "classes", a class name, or else an index."""
+    if text is None or text in ("top", "classes", *(getattr(predictions, "class_names", None) or ())):
+        return text
+    index = parse_integer(text)
+    return text if index is None else index
+
+
+def check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
+    """Raise `InputError` before any work if an output cannot be written."""
+    from calibrant.io import check_outputs, ensure_writable
+
+    files = [path for path in paths if path is not None and str(path) != "-"]
+    check_outputs(files, inputs)
+    for path in files:
+        ensure_writable(path)
 
 
 def write_text_file(path: Path, text: str) -> None:

@@ -1,19 +1,21 @@
 """The commands `assess`, `measure` and `apply` for your own predictions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant._text import display_name, escape_markup, parse_integer
+from calibrant._text import display_name, escape_markup
 from calibrant.cli._common import (
     BARE_TABLE_STYLE,
     WithOption,
+    check_output_paths,
     command_line,
     console,
     import_core,
     include_sources,
+    parse_event,
     print_line,
     show_status,
     source_files,
@@ -143,7 +145,7 @@ def assess_command(
         _print_columns(file, options, ignore_index)
         return
     include_sources(with_)
-    _check_output_paths(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
+    check_output_paths(html, json_, save, inputs=[*file, *(calibrator or []), *source_files(with_)])
     if save is not None and save.suffix != CALIBRATOR_SUFFIX:
         raise InputError(f"Expected a file {CALIBRATOR_SUFFIX} to save a calibrator, got {save}.", code="suffix")
     if len(file) > 2 or (len(file) == 2 and cv is not None):
@@ -164,7 +166,7 @@ def assess_command(
             metric or None,
             choose=choose,
             folds=cv or 5,
-            of=_parse_event(of, val),
+            of=parse_event(of, val),
             progress=progress,
         )
     if save is not None:
@@ -215,18 +217,18 @@ def measure_command(
         _print_columns([file], options, ignore_index)
         return
     include_sources(with_)
-    _check_output_paths(html, json_, inputs=[file, calibrator, *source_files(with_)])
+    check_output_paths(html, json_, inputs=[file, calibrator, *source_files(with_)])
     calibrate = None if calibrator is None else load_checked_calibrator(calibrator)
     with show_status() as progress:
         progress("measuring")
         predictions, is_streamed = _load(file, {"ignore_index": ignore_index, **options}, stream, memory, 1, json_)
         loaded = None if is_streamed else predictions
         if is_streamed:
-            predictions = summarize(predictions, calibrate, of=_parse_event(of), bins=bins or 15)
+            predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
         else:
             _print_input_notes({file: predictions}, json_)
             predictions = predictions if calibrate is None else calibrate(predictions)
-        result = calibrant.measure(predictions, metrics=metric, of=_parse_event(of, predictions), bins=bins)
+        result = calibrant.measure(predictions, metrics=metric, of=parse_event(of, predictions), bins=bins)
     facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
     facts |= {"calibrated by": str(calibrator)} if calibrator else {}
     data = [data_source("measured", loaded, path=file, n=result.n)]
@@ -268,7 +270,7 @@ def apply_command(
     if output is None:
         raise InputError("Expected a file to write to, got none. Try --output calibrated.csv.", code="no_output")
     include_sources(with_)
-    _check_output_paths(output, inputs=[calibrator, file, *source_files(with_)])
+    check_output_paths(output, inputs=[calibrator, file, *source_files(with_)])
     n, unit = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
     print_line(f"wrote {output}: calibrated {unit} of {n:,} rows")
 
@@ -302,14 +304,6 @@ def _load(
     return Predictions.load(path, **load_options), False
 
 
-def _parse_event(text: str | None, predictions: Any = None) -> Any:
-    """Return the event: "top" or "classes", a class name, or else an index."""
-    if text is None or text in ("top", "classes", *(getattr(predictions, "class_names", None) or ())):
-        return text
-    index = parse_integer(text)
-    return text if index is None else index
-
-
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
     """Print the role of each column of tables."""
     from rich.table import Table
@@ -334,16 +328,6 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
 
 
 # Output
-
-
-def _check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
-    """Raise `InputError` before any work if an output cannot be written."""
-    from calibrant.io import check_outputs, ensure_writable
-
-    files = [path for path in paths if path is not None and str(path) != "-"]
-    check_outputs(files, inputs)
-    for path in files:
-        ensure_writable(path)
 
 
 def _output_result(

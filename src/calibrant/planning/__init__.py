@@ -3,7 +3,9 @@
 `sample_size` simulates future examples, from predictions or from assumptions. `quick_sample_size` is a fast estimate.
 """
 
+from calibrant.planning._populations import Pattern as Pattern
 from calibrant.planning._result import SampleSize
+from calibrant.planning._result import check_suffix as check_suffix
 from calibrant.planning._sample_size import quick_sample_size, sample_size
 from calibrant.planning._search import PowerPoint
 

@@ -1,7 +1,7 @@
 """The result of `sample_size`: a number of examples with its simulated power curve."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,12 +101,7 @@ class SampleSize:
         from calibrant.io import atomic_write
 
         path = Path(path)
-        if path.suffix not in (".json", *FIGURE_SUFFIXES):
-            raise InputError(
-                f"Expected a file name that ends in .json, {', '.join(FIGURE_SUFFIXES)}, got {str(path)!r}. "
-                f"Try {path.stem}.png.",
-                code="suffix",
-            )
+        check_suffix(path, (".json", *FIGURE_SUFFIXES))
         with atomic_write(path) as draft:
             if path.suffix == ".json":
                 draft.write_text(self.json(), encoding="utf-8")
@@ -116,3 +111,12 @@ class SampleSize:
             figure = Figure(figsize=(5, 3.4), layout="constrained")
             self.plot(figure.add_subplot())
             figure.savefig(draft, format=path.suffix[1:], dpi=150)
+
+
+def check_suffix(path: Path, suffixes: Sequence[str] = FIGURE_SUFFIXES) -> None:
+    """Refuse a file name with another suffix."""
+    if path.suffix not in suffixes:
+        raise InputError(
+            f"Expected a file name that ends in {', '.join(suffixes)}, got {str(path)!r}. Try {path.stem}.png.",
+            code="suffix",
+        )

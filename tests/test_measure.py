@@ -106,7 +106,8 @@ def test_measurement_prints_and_is_indexed_by_metric():
     under = measure(draw(3000, 3, sharpened=0.3))
     assert under["signed_gap"].note == "underconfident"
     calibrated = measure(draw(3000, 3))
-    assert "within" in calibrated["ece"].note
+    assert calibrated["signed_gap"].note == ""
+    assert f"{100 * calibrated['noise_floor'].high:.2f} %" in calibrated["ece"].note
     assert "worst class" in calibrated["classwise_ece"].note
 
 

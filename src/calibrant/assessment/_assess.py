@@ -15,6 +15,7 @@ from calibrant.assessment._measure import Measurement, as_list, measure, select_
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._serialize import write_by_suffix
+from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
 from calibrant.io.formats import CALIBRATOR_SUFFIX
@@ -80,6 +81,7 @@ def assess(
     choose: str | None = None,
     folds: int = DEFAULT_FOLDS,
     of: str | int | None = None,
+    tolerance: float = DEFAULT_TOLERANCE,
     progress: Progress | None = None,
 ) -> Assessment:
     """Fit calibrators on `val`, evaluate them on `test`, and select the one with the lowest NLL on held-out folds.
@@ -100,6 +102,7 @@ def assess(
         folds: Number of folds.
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
             of the predictions, and class 1 of two.
+        tolerance: Largest acceptable L2 error, as in `measure`.
         progress: Function that is called with a text before each step.
 
     Raises:
@@ -114,7 +117,10 @@ def assess(
     """
     num_elements = sum(len(p) * p.k for p in (val, test) if isinstance(p, Predictions))
     with thread_limit(num_elements):
-        plan = plan_assessment(val, test, calibrators, metrics, choose, folds, of, progress or (lambda _: None))
+        on_progress = progress or (lambda _: None)
+        plan = plan_assessment(
+            val, test, calibrators, metrics, choose, folds, of, check_tolerance(tolerance), on_progress
+        )
         fits = fit_candidates(plan)
         evaluation = evaluate_fits(plan, fits)
         choice = choose_calibrator(plan, fits, evaluation)
@@ -135,12 +141,13 @@ class Plan:
     event: EventKind
     metric_names: list[str]
     folds: int
+    tolerance: float
     guard: OverlapGuard
     on_progress: Progress
 
     def measure(self, predictions: Predictions | Summary) -> Measurement:
         """Measure the event and metrics of this assessment."""
-        return measure(predictions, metrics=self.metric_names, of=self.event.selector)
+        return measure(predictions, metrics=self.metric_names, of=self.event.selector, tolerance=self.tolerance)
 
 
 def plan_assessment(
@@ -151,6 +158,7 @@ def plan_assessment(
     choose: str | None,
     folds: int,
     of: str | int | None,
+    tolerance: float,
     on_progress: Progress,
 ) -> Plan:
     """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit."""
@@ -176,7 +184,7 @@ def plan_assessment(
         metric_names = [n for n in metric_names if metrics is not None or fits_summary(n, by_class=by_class)]
         summary = Summary.empty(of=selector, by_class=True).add(val[:1])
         measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
-    return Plan(val, test, candidates, requested_name, event, metric_names, folds, guard, on_progress)
+    return Plan(val, test, candidates, requested_name, event, metric_names, folds, tolerance, guard, on_progress)
 
 
 # 2. Fits

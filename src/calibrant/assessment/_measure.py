@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators, metrics
-from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, Verdict, metric_info
+from calibrant._text import format_percent
+from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, metric_info
 from calibrant.assessment._serialize import write_by_suffix
+from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE_CLASSES, EventKind, describe_event
 from calibrant.io import to_safe_csv
 from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name
@@ -21,7 +23,6 @@ from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
 DEFAULT_BINS = 15
-MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are called miscalibrated
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
 
 
@@ -69,6 +70,7 @@ def measure(
     of: str | int | None = None,
     bins: int | None = None,
     level: float = 0.90,
+    tolerance: float = DEFAULT_TOLERANCE,
     fit: Any = None,
 ) -> Measurement:
     """Measure predictions: scores, direction, calibration errors with noise floors, intervals and p-values.
@@ -84,25 +86,29 @@ def measure(
             of the predictions, and class 1 of two.
         bins: Number of bins (default 15).
         level: Level of the intervals.
+        tolerance: Largest acceptable L2 error. If its upper bound is larger and calibration is not rejected, there is
+            too little data to tell.
         fit: Calibrator, such as "Auto", whose cross-fit splits NLL into refinement and calibration.
 
     Raises:
-        InputError: The level, event or a metric is unknown, or the summary lacks what a metric needs.
+        InputError: The level, tolerance, event or a metric is unknown, or the summary lacks what a metric needs.
 
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
-    >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table["signed_gap"].note
-    (0.1, 0.0399, 'overestimates the probability of class 1')
+    >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table.verdict.status
+    (0.1, 0.0399, 'too_little_data')
     """
     if not 0 < level < 1:
         raise InputError(f"Expected a level in (0, 1), got {level}. Try level=0.9.", code="level_range")
+    check_tolerance(tolerance)
     extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
             raise InputError("Expected predictions to fit to, got a summary. Leave out `fit`.", code="fit_on_summary")
-        return _measure_summary(predictions, extra_methods, of, bins, level)
+        return _measure_summary(predictions, extra_methods, of, bins, level, tolerance)
     with as_predictions(predictions) as p:
-        return _measure_in_memory(p.with_event(select_event(p, of)), extra_methods, bins or DEFAULT_BINS, level, fit)
+        p = p.with_event(select_event(p, of))
+        return _measure_in_memory(p, extra_methods, bins or DEFAULT_BINS, level, tolerance, fit)
 
 
 def summarize(
@@ -147,7 +153,9 @@ def as_list(names: Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, level: float, fit: Any) -> Measurement:
+def _measure_in_memory(
+    p: Predictions, extra_methods: list[Method], bins: int, level: float, tolerance: float, fit: Any
+) -> Measurement:
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # one pass, which all sums over bins reuse
     event = describe_event(p.of, p.k, p.class_names)
@@ -172,6 +180,7 @@ def _measure_in_memory(p: Predictions, extra_methods: list[Method], bins: int, l
         extra_methods,
         bins=bins,
         level=level,
+        tolerance=tolerance,
         num_impossible=num_impossible,
         observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters),
         compute_classes=partial(getattr, class_sums, "table"),  # partials can be pickled
@@ -187,7 +196,12 @@ def _has_repeated_labels(p: Predictions) -> bool:
 
 
 def _measure_summary(
-    summary: Summary, extra_methods: list[Method], of: str | int | None, bins: int | None, level: float
+    summary: Summary,
+    extra_methods: list[Method],
+    of: str | int | None,
+    bins: int | None,
+    level: float,
+    tolerance: float,
 ) -> Measurement:
     class_name = summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
     if of not in (None, summary.of, class_name):
@@ -210,6 +224,7 @@ def _measure_summary(
         extra_methods,
         bins=bins,
         level=level,
+        tolerance=tolerance,
         num_impossible=summary.total("infinite"),
         observed_frequency=summary.frequency(level),
         compute_classes=partial(getattr, classes, "table", None),
@@ -222,20 +237,28 @@ def _build_measurement(
     event: EventKind,
     extra_methods: list[Method],
     *,
+    tolerance: float,
     num_impossible: float,
     **data: Any,
 ) -> Measurement:
     """Decide the verdict, and add notes and texts to the rows. Rows without a value are kept if requested."""
-    verdict, requested = decide_verdict(rows), {method.text for method in extra_methods}
+    by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
+    gap = by_name["signed_gap"]
+    verdict = Verdict.decide(
+        p_value=by_name["kuiper"].p_value,
+        gap=(gap.low, gap.high),
+        error_high=by_name["debiased_l2"].high,
+        tolerance=tolerance,
+    )
     impossible_note = (
         f"the true class has probability 0 in {num_impossible:,.6g} of {source.total_weight:,.6g} {event.units}"
     )
 
     def note(row: Row) -> str:
         if row.name == "signed_gap":
-            return event.headline(verdict.direction) or "no significant direction"
-        if noise_floor_name(row.name):
-            return "above its noise floor" if exceeds_noise_floor(rows, row.name) else "within its noise floor"
+            return event.headline(verdict.direction)
+        if floor_name := noise_floor_name(row.name):
+            return f"calibrated model: up to {format_percent(by_name[floor_name].high)}"
         return impossible_note if row.name == "nll" and math.isinf(row.value) else row.note
 
     visible_rows = [row for row in rows if row.name in requested or not math.isnan(row.value)]
@@ -299,26 +322,7 @@ def _interval_row(name: str, interval: Interval) -> Row:
     return Row(name, interval.value, interval.low, interval.high)
 
 
-# Verdict
-
-
-def decide_verdict(rows: Iterable[Row]) -> Verdict:
-    """Decide from the rows of a table whether predictions are calibrated. Texts and JSON follow this verdict."""
-    row_by_name = {row.name: row for row in rows}
-    gap = row_by_name["signed_gap"]
-    direction = "over" if gap.low > 0 else "under" if gap.high < 0 else None
-    if row_by_name["kuiper"].p_value < MISCALIBRATION_P_VALUE:
-        return Verdict("miscalibrated", direction)
-    if direction or any(exceeds_noise_floor(row_by_name.values(), name) for name in row_by_name):
-        return Verdict("unclear", direction)
-    return Verdict("no_evidence")
-
-
-def exceeds_noise_floor(rows: Iterable[Row], name: str) -> bool:
-    """Whether an error is larger than a calibrated model shows by chance."""
-    row_by_name = {row.name: row for row in rows}
-    floor = row_by_name.get(noise_floor_name(name))
-    return floor is not None and row_by_name[name].value > floor.high
+# Remarks
 
 
 def find_data_problems(n: int, rows: Iterable[Row]) -> tuple[str, ...]:

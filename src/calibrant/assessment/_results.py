@@ -12,6 +12,7 @@ from calibrant._lazy import polars
 from calibrant._text import display_name
 from calibrant.assessment._evaluation import Mistake
 from calibrant.assessment._serialize import data_source, encode_nonfinite, provenance, serialize_fitted
+from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.backend.solvers import Certificate
 from calibrant.events import EventKind
@@ -20,8 +21,6 @@ from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
 
-Status = Literal["miscalibrated", "unclear", "no_evidence"]
-Direction = Literal["over", "under"]
 NLL_PARTS = {
     "refinement": MetricInfo(
         "refinement part of NLL", "nats", meaning="NLL that remains after cross-fitted calibration"
@@ -61,24 +60,6 @@ class Row:
         return "" if unbounded else f"[{self.info.text(self.low)}, {self.info.text(self.high)}]"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether predictions are calibrated.
-
-    - "miscalibrated": the Kuiper test rejects calibration.
-    - "unclear": it does not, but ECE exceeds its noise floor or the interval of the signed gap excludes 0.
-    - "no_evidence": neither.
-    """
-
-    status: Status
-    direction: Direction | None = None  # sign of the signed gap if its interval excludes 0
-
-    @property
-    def is_miscalibrated(self) -> bool:
-        """Whether the status is "miscalibrated"."""
-        return self.status == "miscalibrated"
-
-
 def metric_info(event: EventKind, name: str) -> MetricInfo:
     """Return the texts of a metric as they fit the evaluated event."""
     info = NLL_PARTS.get(name) or metrics.metric_info(name)
@@ -98,7 +79,7 @@ class MeasurementData:
     event: EventKind
     observed_frequency: Interval
     compute_classes: Callable[[], Classes | None] = field(repr=False)
-    verdict: Verdict = Verdict("no_evidence")
+    verdict: Verdict
     remarks: tuple[str, ...] = ()  # sentences about likely mistakes in the data
     group_by: Literal["groups", "row_groups"] = "groups"
 

@@ -45,6 +45,7 @@ MAX_UNFOLDED_ROWS = 15  # rows of long tables that are shown without a click
 MAX_TABLE_ROWS = 1000
 METRIC_BY_TERM = {  # terms that are explained where they first appear in a sentence
     "adaptive ECE": "adaptive_ece",
+    "L2 error": "debiased_l2",
     "class-wise ECE": "classwise_ece",
     "ECE": "ece",
     "NLL": "nll",
@@ -80,7 +81,7 @@ def metrics_table(
                 else _change_cell(row.info, change.difference, change.low, change.high, show_plus=True)
             )
         rows.append([_name_cell(row, plain_words=plain_words), *cells])
-    reading = f"In brackets: {format_level(first.level)} intervals."
+    reading = f"In brackets: {format_level(first.level)} intervals. The verdict follows the Kuiper test alone."
     if has_change:
         reading += (
             f" Changes are measured on the same {first.event.units}, which detects smaller differences than comparing "

@@ -49,7 +49,7 @@ def assessment_answers(assessment: AssessmentData) -> Sequence[Answer]:
         ),
         Answer(
             "Is it calibrated afterwards?",
-            expert_text.calibration_answer(after, before),
+            expert_text.calibration_answer(after),
             lay_text.calibration_answer(after),
         ),
         *_group_answers(f"Which {after.event.groups} deviate afterwards?", after),

@@ -13,77 +13,61 @@ from calibrant.events import quote
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
 
-STRONG_EVIDENCE_P_VALUE = 0.01
 MAX_NAMED_GROUPS = 3
-MAX_UNDETECTED_ERROR = 0.1  # if a larger error cannot be ruled out, there are too few rows
+HEADLINES = {
+    "miscalibrated": "miscalibrated, no clear direction",
+    "no_evidence": "no evidence of miscalibration",
+    "too_little_data": "too little data to tell whether the {scores} are calibrated",
+}
+VERDICT_OPENINGS = {
+    "miscalibrated": "No.",
+    "no_evidence": "No evidence of miscalibration.",
+    "too_little_data": "Too little data to tell.",
+}
+DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear direction."}
 
 
 def headline(measurement: MeasurementData) -> str:
     """Return the verdict in a few words."""
-    event, verdict, groups = measurement.event, measurement.verdict, measurement.groups
-    if verdict.status == "no_evidence":
-        num_miscalibrated = 0 if groups is None else int((groups.significant_gap > 0).sum())
-        if groups is not None and num_miscalibrated:
-            return (
-                "No evidence of miscalibration overall, but "
-                f"{num_miscalibrated} of {len(groups.names)} {event.groups} deviate"
-            )
-        if undetected_error_bound(measurement) > MAX_UNDETECTED_ERROR:
-            return f"No evidence of miscalibration, but too few {event.units} to be sure"
-        return "No evidence of miscalibration"
-    deviation = event.headline(verdict.direction)
-    deviation = f"{deviation} by {gap_points(measurement)} points" if deviation else "miscalibrated, no clear direction"
-    return capitalize(deviation if verdict.is_miscalibrated else f"possibly {deviation}")
-
-
-def calibration_answer(measurement: MeasurementData, uncalibrated: MeasurementData | None = None) -> str:
-    """Answer "Is it calibrated?" from the Kuiper test and ECE with its noise floor.
-
-    Args:
-        measurement: The measurement to describe.
-        uncalibrated: The measurement before calibration, if `measurement` is the one after it.
-    """
-    p_value, ece, floor = measurement["kuiper"].p_value, measurement["ece"], measurement["noise_floor"]
-    above_floor = ece.value > floor.high
-    contradicts = above_floor != measurement.verdict.is_miscalibrated
-    p_text = format_p_value(p_value)
-    ece_sentence = (
-        f"{'However, ' if contradicts else ''}ECE is {ece.text} %, {'above' if above_floor else 'within'} the range of "
-        f"a calibrated model (mean {floor.text} %, {50 * (1 + measurement.level):g} % quantile "
-        f"{format_percent(floor.high)})."
+    event, verdict = measurement.event, measurement.verdict
+    if verdict.direction:
+        return capitalize(f"{event.headline(verdict.direction)} by {gap_points(measurement)} points")
+    deviating = _num_deviating_groups(measurement)
+    return capitalize(
+        HEADLINES[verdict.status].format(scores=event.scores) + (f" overall, but {deviating}" * bool(deviating))
     )
-    undetected_error = format_percent(undetected_error_bound(measurement), 1)
-    undetected_sentence = (
-        f"With {measurement.event.count(measurement.n)}, an error of up to {undetected_error} cannot be ruled out."
+
+
+def _num_deviating_groups(measurement: MeasurementData) -> str:
+    """Return how many groups deviate, such as "1 of 3 groups deviates", or an empty text for none."""
+    groups = measurement.groups
+    num_deviating = 0 if groups is None else int((groups.significant_gap > 0).sum())
+    if groups is None or not num_deviating:
+        return ""
+    verb = "deviates" if num_deviating == 1 else "deviate"
+    return f"{num_deviating} of {len(groups.names)} {measurement.event.groups} {verb}"
+
+
+def calibration_answer(measurement: MeasurementData) -> str:
+    """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
+    event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
+    opening, verb = VERDICT_OPENINGS[verdict.status], "rejects" if verdict.is_miscalibrated else "does not reject"
+    rows, bound, tolerance = (
+        event.count(measurement.n),
+        format_percent(verdict.bound, 1),
+        f"{100 * verdict.tolerance:g}",
     )
-    if measurement.verdict.is_miscalibrated:
-        is_strong = p_value < STRONG_EVIDENCE_P_VALUE
-        opening = "No." if is_strong else "Probably not."
-        if uncalibrated is not None and ece.value < uncalibrated["ece"].value:
-            opening = "Better, but not fully." if is_strong else "Better, but probably not fully."
-        return f"{opening} The Kuiper test rejects calibration ({p_text}). {ece_sentence}"
-    test_sentence = f"The Kuiper test does not reject calibration ({p_text})."
-    if measurement.verdict.status == "unclear":
-        deviation = "" if above_floor else f" {_deviation_sentence(measurement)}"
-        return f"Unclear. {test_sentence} {ece_sentence}{deviation} {undetected_sentence}"
-    return f"No evidence against it. {test_sentence} {ece_sentence} {undetected_sentence}"
-
-
-def _deviation_sentence(measurement: MeasurementData) -> str:
-    """Describe what deviates if neither the Kuiper test nor ECE does."""
-    if not measurement.verdict.direction:
-        return f"However, adaptive ECE is {measurement['adaptive_ece'].text} %, above the range of a calibrated model."
-    level_word = {"over": "high", "under": "low"}[measurement.verdict.direction]
     return (
-        f"However, the mean {measurement.event.probability} is too {level_word} by {gap_points(measurement)} points "
-        f"({_gap_interval(measurement)})."
+        f"{opening} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
+        f"With {rows}, an L2 error of up to {bound} cannot be ruled out; the tolerance is {tolerance} %. "
+        f"ECE is {ece.text} %; that of a calibrated model is {floor.text} % on average, with a "
+        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}."
     )
 
 
 def _gap_interval(measurement: MeasurementData) -> str:
     gap = measurement["signed_gap"]
-    low, high = sorted(abs(100 * end) for end in (gap.low, gap.high))
-    return f"{format_level(measurement.level)} interval {low:.1f} to {high:.1f}"
+    return f"{format_level(measurement.level)} interval {100 * gap.low:z.1f} to {100 * gap.high:z.1f}"
 
 
 def gap_points(measurement: MeasurementData) -> str:
@@ -91,41 +75,36 @@ def gap_points(measurement: MeasurementData) -> str:
     return f"{100 * abs(measurement['signed_gap'].value):.1f}"
 
 
-def undetected_error_bound(measurement: MeasurementData) -> float:
-    """Return the largest calibration error that the intervals of debiased L2 and of the frequency allow."""
-    frequency = measurement.observed_frequency
-    return max(
-        measurement["debiased_l2"].high,
-        measurement.mean_confidence - frequency.low,
-        frequency.high - measurement.mean_confidence,
-    )
-
-
 def direction_answer(measurement: MeasurementData) -> str:
-    """Compare mean probability and frequency, and name the bin that contributes most to ECE."""
+    """Compare mean probability and frequency, and name the bin that contributes most to ECE if it is miscalibrated."""
     event, gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
-    comparison = (
-        f"The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the {event.frequency} "
-        f"is {format_percent(measurement.observed_frequency.value, 1)}"
+    opening = DIRECTION_OPENINGS[verdict.direction]
+    text = (
+        f"{opening} The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the "
+        f"{event.frequency} is {format_percent(measurement.observed_frequency.value, 1)}, a difference of "
+        f"{100 * gap.value:+z.1f} points ({_gap_interval(measurement)})."
     )
-    if verdict.status == "no_evidence":
-        return f"No significant direction. {comparison}."
-    if verdict.direction:
-        opening = {"over": "Too high.", "under": "Too low."}[verdict.direction]
-        opening = opening if verdict.is_miscalibrated else f"Possibly {opening.lower()}"
-        text = (
-            f"{opening} {comparison}, a difference of {gap_points(measurement)} points ({_gap_interval(measurement)})."
-        )
-    else:
-        interval = f"{100 * gap.low:.1f} to {100 * gap.high:.1f} points"
-        interval = f" ({format_level(measurement.level)} interval of the difference: {interval})"
-        text = f"No clear direction. {comparison}{interval if math.isfinite(gap.low) else ''}."
-    bins = measurement.reliability_bins
+    if verdict.is_miscalibrated:
+        return f"{text} {_worst_bin_sentence(measurement)}"
+    excludes_zero = gap.low > 0 or gap.high < 0
+    return f"{text} {_chance_sentence(measurement)}" if excludes_zero else text
+
+
+def _chance_sentence(measurement: MeasurementData) -> str:
+    """Explain an interval that excludes 0 although the test does not reject calibration."""
+    return (
+        f"The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated models; the "
+        "Kuiper test does not reject calibration."
+    )
+
+
+def _worst_bin_sentence(measurement: MeasurementData) -> str:
+    event, bins = measurement.event, measurement.reliability_bins
     shares = bins.weight * bins.gap.abs()
     worst = int(shares.argmax())
     low, high = (100 * float(edge) for edge in bins.edges[worst : worst + 2])
     return (
-        f"{text} {capitalize(event.scores)} of {low:.0f} to {high:.0f} % "
+        f"{capitalize(event.scores)} of {low:.0f} to {high:.0f} % "
         f"({format_percent(float(bins.weight[worst]), 0)} of the {event.units}) contribute "
         f"{100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
     )

@@ -2,7 +2,7 @@
 
 from calibrant._text import display_name
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant.assessment.expert_text import list_miscalibrated_groups, score_changes, undetected_error_bound
+from calibrant.assessment.expert_text import DIRECTION_OPENINGS, list_miscalibrated_groups, score_changes
 from calibrant.events import quote
 from calibrant.registry import CALIBRATORS
 
@@ -15,36 +15,35 @@ def calibrator_label(calibrator: str) -> str:
 
 def calibration_answer(measurement: MeasurementData) -> str:
     """Answer "Is it calibrated?"."""
-    gap, chance_gap = _format_points(measurement["ece"].value), _format_points(measurement["noise_floor"].high)
-    rows = measurement.event.count(measurement.n)
-    difference = f"Predicted and actual frequencies typically differ by {gap} points."
-    chance = f"With {rows}, chance alone explains up to {chance_gap} points."
-    if measurement.verdict.is_miscalibrated and measurement["ece"].value <= measurement["noise_floor"].high:
-        return f"No. {difference} The differences follow a pattern that chance does not explain."
-    if measurement.verdict.is_miscalibrated:
-        return f"No. {difference} {chance}"
-    if measurement.verdict.status == "unclear":
-        return f"Unclear. One check finds more than chance explains, another does not. {difference} {chance}"
-    undetected_error = _format_points(undetected_error_bound(measurement))
-    return f"No sign of a problem. With {rows}, an error of up to {undetected_error} points could go unnoticed."
+    verdict, rows = measurement.verdict, measurement.event.count(measurement.n)
+    bound, tolerance = _format_points(verdict.bound), f"{100 * verdict.tolerance:g}"
+    match verdict.status:
+        case "miscalibrated":
+            difference = _format_points(measurement["ece"].value)
+            return (
+                f"No. In {rows}, predicted and actual frequencies typically differ by {difference} points, in a "
+                "pattern that chance does not explain."
+            )
+        case "no_evidence":
+            return (
+                f"No sign of a problem. With {rows}, a typical difference of more than {bound} points is unlikely; "
+                f"{tolerance} are acceptable."
+            )
+        case "too_little_data":
+            return (
+                f"Too little data to tell. With {rows}, a typical difference of up to {bound} points could go "
+                f"unnoticed; {tolerance} are acceptable."
+            )
 
 
 def direction_answer(measurement: MeasurementData) -> str:
     """Compare how often the event is expected and how often it happens."""
-    event, verdict = measurement.event, measurement.verdict
+    event = measurement.event
     expected, observed = measurement.mean_confidence, measurement.observed_frequency.value
-    counts = (
-        f"Of 100 {event.units}, the model expects {_format_points(expected)} to be {event.outcome}, and "
-        f"{_format_points(observed)} are."
+    return (
+        f"{DIRECTION_OPENINGS[measurement.verdict.direction]} Of 100 {event.units}, the model expects "
+        f"{_format_points(expected)} to be {event.outcome}, and {_format_points(observed)} are."
     )
-    if not verdict.direction:
-        return f"Neither clearly too high nor too low. {counts}"
-    adjective = _too_high_or_low(measurement)
-    return f"Too {adjective}. {counts}" if verdict.is_miscalibrated else f"Possibly too {adjective}. {counts}"
-
-
-def _too_high_or_low(measurement: MeasurementData) -> str:
-    return "high" if measurement.verdict.direction == "over" else "low"
 
 
 def group_answer(measurement: MeasurementData) -> str:
@@ -85,8 +84,9 @@ def _reversal_sentence(assessment: AssessmentData) -> str:
     directions = {before.verdict.direction, after.verdict.direction}
     if directions != {"over", "under"}:
         return ""
-    scores = before.event.scores.capitalize()
-    return f"{scores} were too {_too_high_or_low(before)} and are then too {_too_high_or_low(after)}."
+    scores, was_too_high = before.event.scores.capitalize(), before.verdict.direction == "over"
+    first, second = ("high", "low") if was_too_high else ("low", "high")
+    return f"{scores} were too {first} and are then too {second}."
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:

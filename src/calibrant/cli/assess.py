@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
+DEFAULT_ERROR_TOLERANCE = 0.05  # that of `measure`, whose module loads torch
 FLOATS_PER_ROW_AND_MAP = 16  # that an assessment keeps for each calibrator
 _ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table for suffix in f.suffixes)
 _TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)
@@ -70,6 +71,16 @@ MemoryOption = Annotated[
 ]
 ShowColumnsOption = Annotated[
     bool, typer.Option("--columns", help="Only print the role of each column of the tables.", show_default=False)
+]
+ToleranceOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        metavar="ERROR",
+        help="Largest acceptable calibration error. If the data cannot rule out a larger one, there is too little data "
+        "to tell.",
+    ),
 ]
 HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report to this file.")]
 JsonOption = Annotated[
@@ -121,6 +132,7 @@ def assess_command(
         typer.Option(metavar="NAME", help="Calibrator to choose. Default: the lowest cross-fitted NLL."),
     ] = None,
     of: EventOption = None,
+    tolerance: ToleranceOption = DEFAULT_ERROR_TOLERANCE,
     html: HtmlOption = None,
     json_: JsonOption = None,
     save: Annotated[
@@ -167,6 +179,7 @@ def assess_command(
             choose=choose,
             folds=cv or 5,
             of=parse_event(of, val),
+            tolerance=tolerance,
             progress=progress,
         )
     if save is not None:
@@ -198,6 +211,7 @@ def measure_command(
     bins: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of bins of binned metrics. Default: 15.")
     ] = None,
+    tolerance: ToleranceOption = DEFAULT_ERROR_TOLERANCE,
     html: HtmlOption = None,
     json_: JsonOption = None,
     stream: StreamOption = None,
@@ -228,7 +242,8 @@ def measure_command(
         else:
             _print_input_notes({file: predictions}, json_)
             predictions = predictions if calibrate is None else calibrate(predictions)
-        result = calibrant.measure(predictions, metrics=metric, of=parse_event(of, predictions), bins=bins)
+        event = parse_event(of, predictions)
+        result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
     facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
     facts |= {"calibrated by": str(calibrator)} if calibrator else {}
     data = [data_source("measured", loaded, path=file, n=result.n)]

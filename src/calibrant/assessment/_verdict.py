@@ -1,0 +1,62 @@
+"""The one statement of evidence of a measurement. Titles, answers, notes and JSON follow it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from calibrant.types import InputError
+
+Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
+Direction = Literal["over", "under"]
+
+DEFAULT_TOLERANCE = 0.05
+MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are called miscalibrated
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the data say about calibration.
+
+    - "miscalibrated": the Kuiper test rejects calibration, p < 0.05.
+    - "no_evidence": it does not, and the error is at most `tolerance`, because its upper bound is.
+    - "too_little_data": it does not, but the upper bound exceeds `tolerance`.
+    """
+
+    status: Status
+    direction: Direction | None  # sign of the signed gap if miscalibrated and its interval excludes 0
+    p_value: float  # of the Kuiper test
+    bound: float  # upper bound of the L2 error; at the level 0.9 of intervals it holds with probability 0.95
+    tolerance: float
+
+    @classmethod
+    def decide(cls, *, p_value: float, gap: tuple[float, float], error_high: float, tolerance: float) -> "Verdict":
+        """Decide from the numbers of a table of metrics.
+
+        The L2 error is at least the distance of the mean confidence from the frequency. Its upper bound is therefore at
+        least that of this distance: a bound that contradicts the interval of the signed gap would be too small.
+
+        Args:
+            p_value: Of the Kuiper test.
+            gap: Interval of the signed gap.
+            error_high: Upper end of the interval of the debiased L2 error.
+            tolerance: Largest acceptable L2 error.
+        """
+        low, high = gap
+        bound = max(error_high, high, -low)
+        if p_value < MISCALIBRATION_P_VALUE:
+            direction = "over" if low > 0 else "under" if high < 0 else None
+            return cls("miscalibrated", direction, p_value, bound, tolerance)
+        return cls("no_evidence" if bound <= tolerance else "too_little_data", None, p_value, bound, tolerance)
+
+    @property
+    def is_miscalibrated(self) -> bool:
+        """Whether the status is "miscalibrated"."""
+        return self.status == "miscalibrated"
+
+
+def check_tolerance(tolerance: float) -> float:
+    """Return the tolerance, or raise `InputError` if it is not in [0, 1]."""
+    if not 0 <= tolerance <= 1:
+        raise InputError(
+            f"Expected a tolerance in [0, 1], got {tolerance}. Try {DEFAULT_TOLERANCE}.", code="tolerance_range"
+        )
+    return tolerance

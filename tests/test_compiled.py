@@ -242,3 +242,21 @@ def test_interrupt_during_the_import_of_kernels_breaks_nothing(module):
     p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), [0, 1, 1])
     assert status == "interrupted"
     assert float(temperature) == pytest.approx(float(Temperature.fit(p).temperature), rel=1e-9)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [2, 3, 300])
+def test_compiled_hashes_are_those_of_torch(monkeypatch, k, dtype):
+    z, y = draw(300, k, dtype)
+    compiled = Predictions(z, y).row_hashes
+    use_torch(monkeypatch)
+    np.testing.assert_array_equal(compiled, Predictions(z, y).row_hashes)
+
+
+@pytest.mark.parametrize("k", [2, 3, 300])
+def test_predicted_classes_are_the_same_before_and_after_the_outcomes(k):
+    p = Predictions(*draw(300, k))
+    before = p.predicted
+    p.compute_outcomes()
+    assert torch.equal(before, p.predicted)

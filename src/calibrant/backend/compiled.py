@@ -1,8 +1,8 @@
 """Kernels compiled by numba, each beside a plain version where it is called; `backend.dispatch` chooses.
 
 Kernels return nothing and fill arrays; an array of length 0 skips an output. Numba compiles on first use, which takes
-seconds, and caches the result on disk. Rows are processed in blocks, so that sums over classes use vector instructions
-and never depend on the neighbors of a row.
+seconds, and caches the result on disk. Few classes are processed in columns of `_BLOCK_ROWS` rows, many classes row by
+row, so that sums over classes use vector instructions and never depend on the neighbors of a row.
 """
 
 import math
@@ -12,7 +12,9 @@ from typing import Any, no_type_check
 import numpy as np
 from numba import njit  # pyright: ignore
 
+MANY_CLASSES = 128  # number from which a row fills the vectors by itself and columns of rows would not stay in cache
 _BLOCK_ROWS = 64
+_LANES = 16  # numbers compared at a time
 _ROUNDING_SHIFT = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer
 _LOG2_E = 1 / math.log(2)
 _LN_2 = math.log(2)
@@ -33,6 +35,11 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 def _compile(function: Callable[..., Any]) -> Any:
     return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
+
+
+def _compile_sums(function: Callable[..., Any]) -> Any:
+    """Compile with sums in any order, so that they use vector instructions."""
+    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})(function)
 
 
 @_compile
@@ -73,35 +80,56 @@ def _log(x):
 
 @_compile
 @no_type_check
-def _load_margins(z, d):
-    """Fill the columns of d (k, _BLOCK_ROWS) with the rows of z, minus the maximum of each row."""
+def _load_columns(z, m, row_max):
+    """Fill the columns of m (k, _BLOCK_ROWS) with the rows of z, and find the maximum of each row."""
     rows, k = z.shape
     for j in range(k):
         for i in range(rows):
-            d[j, i] = z[i, j]
-    row_max = d[0].copy()
+            m[j, i] = z[i, j]
+    row_max[:] = m[0]
     for j in range(1, k):
         for i in range(_BLOCK_ROWS):
-            row_max[i] = d[j, i] if d[j, i] > row_max[i] else row_max[i]
-    for j in range(k):
-        for i in range(_BLOCK_ROWS):
-            d[j, i] -= row_max[i]
+            row_max[i] = m[j, i] if m[j, i] > row_max[i] else row_max[i]
 
 
 @_compile
 @no_type_check
-def row_stats(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+def _load_margins(row, lanes, d):
+    """Fill d with a row minus its maximum, and return the maximum."""
+    end = len(row) - len(row) % _LANES
+    lanes[:] = row[0]
+    for first in range(0, end, _LANES):
+        for i in range(_LANES):
+            lanes[i] = row[first + i] if row[first + i] > lanes[i] else lanes[i]
+    row_max = max(lanes)
+    for j in range(end, len(row)):
+        row_max = max(row_max, row[j])
+    for j in range(len(row)):
+        d[j] = np.float64(row[j]) - np.float64(row_max)
+    return row_max
+
+
+def row_stats(z: np.ndarray, *columns: Any) -> None:
     """Fill the statistics of `softmax.reference_stats` for the rows of z (n, k), and all probabilities p (k, n)."""
+    (_stats_by_row if z.shape[1] >= MANY_CLASSES else _stats_by_column)(z, *columns)
+
+
+@_compile
+@no_type_check
+def _stats_by_column(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
     n, k = z.shape
-    d, odds = np.zeros((k, _BLOCK_ROWS)), np.zeros((k, _BLOCK_ROWS))
+    m, row_max, odds = np.zeros((k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype), np.zeros((k, _BLOCK_ROWS))
     total, log_total, sums = np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS)
+    predicted = np.zeros(_BLOCK_ROWS, np.int32)
     for first in range(0, n, _BLOCK_ROWS):
         rows = range(min(_BLOCK_ROWS, n - first))
-        _load_margins(z[first : first + len(rows)], d)
+        _load_columns(z[first : first + len(rows)], m, row_max)
         total[:] = 0.0
         for j in range(k):
             for i in range(_BLOCK_ROWS):
-                odds[j, i] = _exp(d[j, i])
+                odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(row_max[i]))
+        for j in range(k):
+            for i in range(_BLOCK_ROWS):
                 total[i] += odds[j, i]
         if len(log_likelihood) or len(entropy):
             for i in range(_BLOCK_ROWS):
@@ -110,28 +138,28 @@ def row_stats(z, y, index, confidence, correct, log_likelihood, brier, entropy, 
             for i in rows:
                 confidence[first + i] = 1.0 / total[i]
         if len(correct):
+            for above in range(k):
+                j = k - 1 - above
+                for i in range(_BLOCK_ROWS):
+                    predicted[i] = np.int32(j) if m[j, i] == row_max[i] else predicted[i]
             for i in rows:
-                is_first_maximum = d[y[first + i], i] == 0.0
-                if is_first_maximum and total[i] >= 2.0:  # another class may share the maximum
-                    for j in range(y[first + i]):
-                        is_first_maximum = is_first_maximum and d[j, i] < 0.0
-                correct[first + i] = np.float64(is_first_maximum)
+                correct[first + i] = np.float64(np.int64(predicted[i]) == y[first + i])
         if len(log_likelihood):
             for i in rows:
-                log_likelihood[first + i] = d[y[first + i], i] - log_total[i]
+                log_likelihood[first + i] = np.float64(m[y[first + i], i]) - np.float64(row_max[i]) - log_total[i]
         if len(brier):
             sums[:] = 0.0
             for j in range(k):
                 for i in range(_BLOCK_ROWS):
                     sums[i] += odds[j, i] * odds[j, i]
             for i in rows:
-                p_y = odds[y[first + i], i] / total[i]
-                brier[first + i] = max(sums[i] / (total[i] * total[i]) - 2.0 * p_y + 1.0, 0.0)
+                brier[first + i] = _brier(sums[i], odds[y[first + i], i], total[i])
         if len(entropy):
             sums[:] = 0.0
             for j in range(k):
                 for i in range(_BLOCK_ROWS):
-                    sums[i] += odds[j, i] * d[j, i] if odds[j, i] > 0 else 0.0
+                    d = np.float64(m[j, i]) - np.float64(row_max[i])
+                    sums[i] += odds[j, i] * d if odds[j, i] > 0 else 0.0
             for i in rows:
                 entropy[first + i] = log_total[i] - sums[i] / total[i]
         if len(class_probability):
@@ -141,6 +169,48 @@ def row_stats(z, y, index, confidence, correct, log_likelihood, brier, entropy, 
             for j in range(k):
                 for i in rows:
                     p[j, first + i] = odds[j, i] / total[i]
+
+
+@_compile
+@no_type_check
+def _brier(squares, odds, total):
+    return max(squares / (total * total) - 2.0 * (odds / total) + 1.0, 0.0)
+
+
+@_compile_sums
+@no_type_check
+def _stats_by_row(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+    n, k = z.shape
+    lanes, d, odds = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
+    for i in range(n):
+        _load_margins(z[i], lanes, d)
+        for j in range(k):
+            odds[j] = _exp(d[j])
+        total, squares, weighted = 0.0, 0.0, 0.0
+        for j in range(k):
+            total += odds[j]
+        if len(confidence):
+            confidence[i] = 1.0 / total
+        if len(correct):
+            is_first_maximum = d[y[i]] == 0.0
+            for j in range(y[i] if is_first_maximum and total >= 2.0 else 0):
+                is_first_maximum = is_first_maximum and d[j] < 0.0
+            correct[i] = np.float64(is_first_maximum)
+        if len(log_likelihood):
+            log_likelihood[i] = d[y[i]] - _log(total)
+        if len(brier):
+            for j in range(k):
+                squares += odds[j] * odds[j]
+            brier[i] = _brier(squares, odds[y[i]], total)
+        if len(entropy):
+            for j in range(k):
+                weighted += odds[j] * d[j] if odds[j] > 0 else 0.0
+            entropy[i] = _log(total) - weighted / total
+        if len(class_probability):
+            class_probability[i] = odds[index] / total
+        if p.size:
+            for j in range(k):
+                p[j, i] = odds[j] / total
 
 
 @_compile
@@ -184,22 +254,42 @@ def event_bin_sums(c, outcome, w, edges, total):
 
 @_compile
 @no_type_check
-def add_class_bins(p, y, w, edges, class_sums):
-    """Add to class_sums (3, k b) weights, probabilities p (k, n) and outcomes of every class by bin above the first."""
+def add_class_bins(p, y, w, edges, by_row, class_sums):
+    """Add to class_sums (3, k b) weights, probabilities and outcomes of every class by bin above the first.
+
+    The lines of p are the rows of examples if `by_row`, otherwise the columns of classes.
+    """
     bins = len(edges) - 1
-    k, n = p.shape
-    rows, c, index = np.empty(n + 1, np.int64), np.empty(n + 1), np.empty(n + 1, np.int64)
-    for j in range(k):
+    num_lines, size = p.shape
+    place, c, index = np.empty(size + 1, np.int64), np.empty(size + 1), np.empty(size + 1, np.int64)
+    for line in range(num_lines):
         count = 0
-        for i in range(n):  # no branch, since the processor could not predict it
-            rows[count], c[count] = i, p[j, i]
-            count += np.int64(p[j, i] > edges[1])
+        for i in range(size):  # no branch, since the processor could not predict it
+            place[count], c[count] = i, p[line, i]
+            count += np.int64(p[line, i] > edges[1])
         _bin_indices(c[:count], edges, index)
         for h in range(count):
-            i, b = rows[h], j * bins + index[h]
+            i, j = (line, place[h]) if by_row else (place[h], line)
+            b = j * bins + index[h]
             class_sums[0, b] += w[i]
             class_sums[1, b] += w[i] * c[h]
             class_sums[2, b] += w[i] * (y[i] == j)
+
+
+@_compile
+@no_type_check
+def row_hashes(z, y, keys, total):
+    """Fill total (n) with the sums of `overlap.hash_rows`, whose bits are not yet mixed."""
+    n, k = z.shape
+    num_words = len(keys) - 1
+    row = np.zeros(2 * num_words, np.float32)
+    words = row.view(np.int64)
+    for i in range(n):
+        for j in range(k):
+            row[j] = np.float32(z[i, j]) + np.float32(0.0)  # -0 becomes 0
+        total[i] = y[i] * keys[num_words]
+        for j in range(num_words):
+            total[i] += words[j] * keys[j]
 
 
 @_compile
@@ -238,27 +328,60 @@ def venn_abers_pass(w, s, slopes):
 
 @_compile
 @no_type_check
+def _column_moments(m, row_max, b, s):
+    """Fill s (4, _BLOCK_ROWS) with the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t, t = b log2(e) (z - max z)."""
+    s[:] = 0.0
+    for j in range(len(m)):
+        for i in range(_BLOCK_ROWS):
+            t = (np.float64(m[j, i]) - np.float64(row_max[i])) * (b * _LOG2_E)
+            t = t if t > -1020.0 else -1020.0
+            e = _exp2(t)
+            s[0, i] += e
+            e *= t
+            s[1, i] += e
+            e *= t
+            s[2, i] += e
+            s[3, i] += e * t
+
+
+@_compile_sums
+@no_type_check
+def _row_moments(d, b):
+    """Return the same sums over one row."""
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for j in range(len(d)):
+        t = d[j] * (b * _LOG2_E)
+        t = t if t > -1020.0 else -1020.0
+        e = _exp2(t)
+        s0 += e
+        e *= t
+        s1 += e
+        e *= t
+        s2 += e
+        s3 += e * t
+    return s0, s1, s2, s3
+
+
+@_compile_sums
+@no_type_check
 def nll_derivatives(z, y, w, b, out):
     """Add to out (5) the sums of `calibrators._temperature._nll_derivatives`."""
     n, k = z.shape
-    d, s = np.zeros((k, _BLOCK_ROWS)), np.zeros((4, _BLOCK_ROWS))
+    is_wide = k >= MANY_CLASSES
+    m, row_max = np.zeros((0 if is_wide else k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype)
+    lanes, d, s = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros((4, _BLOCK_ROWS))
     for first in range(0, n, _BLOCK_ROWS):
         end = min(first + _BLOCK_ROWS, n)
-        _load_margins(z[first:end], d)
-        s[:] = 0.0
-        for j in range(k):
-            for i in range(_BLOCK_ROWS):
-                t = d[j, i] * (b * _LOG2_E)
-                t = t if t > -1020.0 else -1020.0
-                e = _exp2(t)
-                s[0, i] += e
-                e *= t
-                s[1, i] += e
-                e *= t
-                s[2, i] += e
-                s[3, i] += e * t
+        if is_wide:
+            for i in range(end - first):
+                row_max[i] = _load_margins(z[first + i], lanes, d)
+                s[0, i], s[1, i], s[2, i], s[3, i] = _row_moments(d, b)
+        else:
+            _load_columns(z[first:end], m, row_max)
+            _column_moments(m, row_max, b, s)
         for i in range(end - first):
-            weight, b_y, unit = w[first + i] if len(w) else 1.0, d[y[first + i], i] * b, _LN_2 / s[0, i]
+            weight, unit = w[first + i] if len(w) else 1.0, _LN_2 / s[0, i]
+            b_y = (np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])) * b
             m1, m2, m3 = s[1, i] * unit, s[2, i] * (unit * _LN_2), s[3, i] * (unit * _LN_2 * _LN_2)
             out[0] += weight * (_log(s[0, i]) - b_y)
             out[1] += weight * (m1 - b_y)

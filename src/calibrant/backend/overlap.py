@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from calibrant.backend.dispatch import chunk_elements
+from calibrant.backend.dispatch import chunk_elements, kernels
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
 MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
@@ -24,6 +24,10 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     n, k = logits.shape
     words = (k + 1) // 2
     keys = _hash_keys(words + 1)
+    if (fast := kernels(logits)) and logits.dtype in (torch.float32, torch.float64):
+        total = np.empty(n, np.int64)
+        fast.row_hashes(logits.detach().contiguous().numpy(), labels.contiguous().numpy(), keys.numpy(), total)
+        return _mix_bits(total.view(np.uint64))
     result = np.empty(n, dtype=np.uint64)
     size, keys = max(1, chunk_elements(logits, _HASH_CHUNK_ELEMENTS) // k), keys.to(logits.device)
     for first in range(0, n, size):

@@ -141,7 +141,8 @@ def _row_stats(
             if fast:
                 columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
                 part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
-                p = buffer[: len(part) * k].reshape(k, -1)
+                p = buffer[: len(part) * k if callback else 0]
+                p = p.reshape(-1, k).T if k >= fast.MANY_CLASSES else p.reshape(k, -1)
                 fast.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
                 probs = torch.from_numpy(p.T)
             else:

@@ -37,7 +37,9 @@ class ClassBinSums:
         # no matrix product: the last bit of BLAS may differ from thread to thread
         prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
         if fast := kernels(probs):
-            fast.add_class_bins(probs.T.contiguous().numpy(), y.numpy(), w.numpy(), self._edges, bin_sums.numpy())
+            by_row = probs.is_contiguous()
+            lines = (probs if by_row else probs.T).numpy()
+            fast.add_class_bins(lines, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
             return
         row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
         values, weight = probs[row, column], w[row]

@@ -466,7 +466,11 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """Predicted class of each sample (n) int64; the lowest index wins ties."""
-        return self.logits.argmax(1)
+        if self._cache.outcomes is None:
+            return self.logits.argmax(1)
+        predicted, wrong = self.labels.clone(), self._cache.outcomes.correct == 0  # the label where it is right
+        predicted[wrong] = self.logits[wrong].argmax(1)
+        return predicted
 
     @property
     def correct(self) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant._text import shorten_list, shorten_repr
@@ -84,14 +86,8 @@ def _npy_labels(path: Path) -> tuple[str, Path]:
 
 def read_safetensors(path: Path) -> Arrays:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
-    file = _open_safetensors(path)
+    file = safe_open(path, framework="pt")
     return select_arrays({key: file.get_tensor(key) for key in file.keys()} | _metadata_lists(file))  # noqa: SIM118
-
-
-def _open_safetensors(path: Path) -> Any:
-    from safetensors import safe_open
-
-    return safe_open(path, framework="pt")
 
 
 def _metadata_lists(file: Any) -> dict[str, Any]:
@@ -179,7 +175,7 @@ def open_npy_chunked(path: Path) -> ChunkedFile:
 
 def open_safetensors_chunked(path: Path) -> ChunkedFile:
     """Open a .safetensors file, to be read in chunks."""
-    file = _open_safetensors(path)
+    file = safe_open(path, framework="pt")
     names = set(file.keys())
     score_key, label_key = find_score_and_label_keys(names)
     name_lists = {name: entries for name, entries in _metadata_lists(file).items() if name in NAME_LIST_KEYS}
@@ -210,8 +206,6 @@ def write_npz(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) ->
 
 def write_safetensors(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) -> None:
     """Write arrays to a .safetensors file, with texts in its metadata."""
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {}
     texts = {key: json.dumps(list(entries)) for key, entries in names.items()}
     for key, value in arrays.items():

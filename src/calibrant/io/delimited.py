@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -267,7 +267,6 @@ def unescape_formulas(frame: Any) -> Any:
 
 def format_delimited(frame: Any, dialect: Dialect) -> str:
     """Return a polars frame as text that reads back as it is, without formulas for spreadsheets."""
-    columns: list[Any] = []
     for name, kind in frame.schema.items():
         if kind.is_nested() or kind in (polars.Binary, polars.Object):
             raise InputError(
@@ -275,12 +274,15 @@ def format_delimited(frame: Any, dialect: Dialect) -> str:
                 "Parquet or JSON lines.",
                 code="nested",
             )
-        if kind in (polars.String, polars.Categorical, polars.Enum):
-            texts = frame[name].cast(polars.String)
-            columns.append(polars.Series(name, [text and escape_formula(text) for text in texts], polars.String))
     header = dialect.separator.join(_quote_column_name(escape_formula(name)) for name in frame.columns)
     write_options: dict[str, Any] = {"separator": dialect.separator, "decimal_comma": dialect.decimal_comma}
-    return f"{header}\n{frame.with_columns(columns).write_csv(include_header=False, **write_options)}"
+    return f"{header}\n{map_texts(frame, escape_formula).write_csv(include_header=False, **write_options)}"
+
+
+def map_texts(frame: Any, function: Callable[[str], str]) -> Any:
+    """Return a polars frame with a function applied to its texts, and categories as texts."""
+    texts = polars.col(polars.String, polars.Categorical, polars.Enum).cast(polars.String)
+    return frame.with_columns(texts.map_elements(function, return_dtype=polars.String))
 
 
 def _quote_column_name(name: str) -> str:

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._lazy import polars
+from calibrant.io.columns import TableOptions
 from calibrant.io.delimited import mark_duplicate_names
+from calibrant.io.number_text import parse_number_columns, replace_missing_words
+from calibrant.io.tables import LoadedTable
 from calibrant.types import InputError
 
 MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
-def read_excel(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Read the first sheet that has cells.
-
-    Returns:
-        A polars frame, in which formulas have their last value, and a note if there are other sheets.
+def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
+    """Read the first sheet that has cells, in which formulas have their last value; a note names other sheets.
 
     Raises:
         InputError: If there is no such sheet, or a package is missing.
@@ -36,7 +36,7 @@ def read_excel(path: Path) -> tuple[Any, tuple[str, ...]]:
         log.setLevel(level)
     unread_sheets = ", ".join(map(repr, sheets[1:6]))
     notes = (f"Read sheet {sheets[0]!r} only, not {unread_sheets}.",) if unread_sheets else ()
-    return frame, notes
+    return LoadedTable(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
 
 
 def _read_sheet(book: Any, name: str) -> Any:
@@ -59,8 +59,8 @@ def _read_sheet(book: Any, name: str) -> Any:
     return frame.filter(~polars.all_horizontal(polars.all().is_null()))
 
 
-def write_excel(frame: Any, path: Path) -> None:
-    """Write a frame to the only sheet of a workbook; texts are never formulas.
+def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
+    """Write a frame to the only sheet of a workbook; texts are never formulas, and numbers have no dialect.
 
     Raises:
         InputError: If a sheet cannot hold the frame, or a package is missing.

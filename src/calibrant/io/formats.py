@@ -93,7 +93,7 @@ FORMATS = (
         note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(
-        "Excel workbook", (".xlsx",), "tables.read_workbook", "tables.write_workbook",
+        "Excel workbook", (".xlsx",), "excel.read_workbook", "excel.write_workbook",
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
 )  # fmt: skip

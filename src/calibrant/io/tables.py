@@ -9,12 +9,11 @@ from typing import Any
 from calibrant._lazy import polars
 from calibrant._text import escape_cell, shorten_repr, to_one_line, unescape_column
 from calibrant.io.columns import Columns, TableOptions
-from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, read_delimited
+from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, map_texts, read_delimited
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
-from calibrant.io.excel import read_excel, write_excel
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
-from calibrant.io.number_text import parse_number_columns, replace_missing_words
+from calibrant.io.number_text import replace_missing_words
 from calibrant.types import InputError
 
 
@@ -181,12 +180,6 @@ def read_arrow(path: Path, options: TableOptions) -> LoadedTable:
         return LoadedTable(polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file))
 
 
-def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
-    """Read the first sheet of an Excel workbook."""
-    frame, notes = read_excel(path)
-    return LoadedTable(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
-
-
 def scan_parquet(path: Path) -> Any:
     """Return a lazy frame of a Parquet file."""
     return polars.scan_parquet(path, glob=False)
@@ -218,11 +211,6 @@ def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
     write_compressed(frame.with_columns(polars.col(infinite_columns).cast(polars.String)).write_ndjson(), path)
 
 
-def write_workbook(frame: Any, path: Path, dialect: Dialect | None) -> None:
-    """Write the only sheet of an Excel workbook."""
-    write_excel(frame, path)
-
-
 def write_parquet(frame: Any, path: Path, dialect: Dialect | None) -> None:
     """Write a Parquet file."""
     frame.write_parquet(path)
@@ -235,9 +223,4 @@ def write_arrow(frame: Any, path: Path, dialect: Dialect | None) -> None:
 
 def to_safe_csv(frame: Any) -> str:
     """Return a polars frame as CSV whose texts no spreadsheet takes for formulas."""
-    texts = [
-        polars.Series(name, [None if text is None else escape_cell(text) for text in frame[name]], polars.String)
-        for name, kind in frame.schema.items()
-        if kind == polars.String
-    ]
-    return frame.with_columns(texts).write_csv()
+    return map_texts(frame, escape_cell).write_csv()

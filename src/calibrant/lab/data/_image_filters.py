@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -13,17 +14,9 @@ def blur_gaussian(x: Tensor, sigma: float, truncate: float = 4.0, *, mirror: boo
 
     Beyond the edges, the image is continued by the nearest pixel, or by its mirror image with repeated edges.
     """
-    radius = int(truncate * sigma + 0.5)
-    offsets = torch.arange(-radius, radius + 1, device=x.device)
-    kernel = (-(offsets**2) / (2 * max(sigma, 1e-3) ** 2)).exp()
-
-    def matrix(size: int) -> Tensor:
-        index = torch.arange(size, device=x.device)[:, None] + offsets
-        period = index.remainder(2 * size)
-        index = period.minimum(2 * size - 1 - period) if mirror else index.clamp(0, size - 1)
-        return torch.zeros(size, size, device=x.device).scatter_add_(1, index, (kernel / kernel.sum()).expand(size, -1))
-
-    return matrix(x.shape[-2]) @ x @ matrix(x.shape[-1]).T
+    mode, axes = "reflect" if mirror else "nearest", (-2, -1)
+    blurred = gaussian_filter(x.cpu().numpy(), sigma, mode=mode, truncate=truncate, axes=axes)
+    return torch.from_numpy(blurred).to(x.device)
 
 
 def pixel_coordinates(height: int, width: int, device: torch.device) -> tuple[Tensor, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.io.number_text import is_number
 from calibrant.lab.data._loading import find_in_root
 from calibrant.types import InputError
 
@@ -121,7 +122,7 @@ def _check_dimension(path: Path, dimension: int) -> None:
     """Check the dimension in the first lines, because numbers of longer vectors would be read as parts of words."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         first = [line.split() for number, line in enumerate(islice(lines, 100)) if number or not _is_header(line)]
-    widths = [sum(1 for _ in takewhile(_is_number, reversed(fields[1:]))) for fields in first if fields]
+    widths = [sum(1 for _ in takewhile(is_number, reversed(fields[1:]))) for fields in first if fields]
     width = max(set(widths), key=widths.count, default=0)  # a few words contain blanks and numbers
     if width not in (0, dimension):
         raise InputError(
@@ -134,14 +135,6 @@ def _is_header(line: str) -> bool:
     """Return whether a first line is that of word2vec: the number of words and the dimension."""
     fields = line.split()
     return len(fields) == 2 and all(field.isdecimal() for field in fields)
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:

@@ -116,7 +116,17 @@ class Study:
         Raises:
             InputError: If the file cannot be read, or has an unknown key or value; the message suggests the nearest.
         """
-        return _load_study(study, scale)
+        path = _resolve_path(study)
+        table = read_toml(path)
+        with prefix_errors(f"{path}"):
+            scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
+            if scale is not None:
+                if scale not in scales:
+                    known_scales = ", ".join(scales) or "none"
+                    raise InputError(f"Expected a scale of {known_scales}, got {shorten_repr(scale)}.", code="scale")
+                table.pop("drawn", None)  # describes the full study only
+                table = {"name": f"{path.stem}-{scale}"} | table | scales[scale]
+            return _build_study({"name": path.stem} | table, path.parent)
 
     def runs(self) -> Iterator[Run]:
         """Yield every run of every grid once."""
@@ -185,20 +195,6 @@ def _check_name(name: str) -> None:
 
 GRID_KEYS = {field.name for field in fields(Grid)}
 STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPECIAL_KEYS
-
-
-def _load_study(study: str | Path, scale: str | None) -> Study:
-    path = _resolve_path(study)
-    table = read_toml(path)
-    with prefix_errors(f"{path}"):
-        scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
-        if scale is not None:
-            if scale not in scales:
-                known_scales = ", ".join(scales) or "none"
-                raise InputError(f"Expected a scale of {known_scales}, got {shorten_repr(scale)}.", code="scale")
-            table.pop("drawn", None)  # describes the full study only
-            table = {"name": f"{path.stem}-{scale}"} | table | scales[scale]
-        return _build_study({"name": path.stem} | table, path.parent)
 
 
 def _resolve_path(study: str | Path) -> Path:

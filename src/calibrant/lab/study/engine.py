@@ -322,7 +322,8 @@ def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, A
 
 def build_network(splits: Splits, network: Method) -> nn.Module:
     """Build a network for a data set. Raises `InputError` if it is none, or does not return logits for its inputs."""
-    model, k = network(*network_arguments(splits)), len(splits.classes)
+    k, vectors = len(splits.classes), () if splits.vectors is None else (splits.vectors,)  # initial, for texts
+    model = network(k, *vectors)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Expected {network.name} to be or return a torch.nn.Module, got {type(model).__name__}.",
@@ -338,8 +339,3 @@ def build_network(splits: Splits, network: Method) -> nn.Module:
             code="logits_shape",
         )
     return model
-
-
-def network_arguments(splits: Splits) -> tuple[Any, ...]:
-    """Return the arguments of a network: the number of classes and, for texts, the initial word vectors."""
-    return (len(splits.classes),) if splits.vectors is None else (len(splits.classes), splits.vectors)

@@ -16,9 +16,10 @@ from calibrant.lab.study.grids import Run
 from calibrant.lab.study.methods import error_text
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.stored_files import minor_version
+from calibrant.lab.study.train import per_example_losses
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
-from calibrant.types import InputError, Loss
+from calibrant.types import InputError
 
 EXAMPLES_PER_CLASS = 20
 
@@ -114,7 +115,8 @@ def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:
     for loss, epochs in {run.loss: run.recipe.epochs for run in runs if run.loss in checked}.items():
         with _explain_failure(loss, k):
             epoch_loss = losses.for_epochs(copy.deepcopy(loss.bound_function), epochs)
-            _check_gradient(losses.for_counts(epoch_loss, p.labels.bincount(minlength=k)), p)
+            counted_loss = losses.for_counts(epoch_loss, p.labels.bincount(minlength=k))
+            per_example_losses(counted_loss, p.logits.clone().requires_grad_(), p.labels).sum().backward()
     p = p.double()
     for calibrator in filter(checked.__contains__, study.calibrators):
         with _explain_failure(calibrator, k):
@@ -122,17 +124,6 @@ def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:
     for metric in filter(checked.__contains__, study.metrics):
         with _explain_failure(metric, k):
             float(metric(p))
-
-
-def _check_gradient(loss: Loss, p: Predictions) -> None:
-    z = p.logits.clone().requires_grad_()
-    values = loss(z, p.labels)
-    if values.shape != p.labels.shape:
-        raise InputError(
-            f"Expected the loss of every example, {tuple(p.labels.shape)}, got {tuple(values.shape)}.",
-            code="loss_shape",
-        )
-    values.sum().backward()
 
 
 @contextmanager

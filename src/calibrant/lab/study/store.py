@@ -142,10 +142,8 @@ class Store:
         return parse_history(_read_finished_run(*self._require_run(run), HISTORY_FILE))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the record of every finished run."""
-        for folder in sorted((self.root / "runs").iterdir()):
-            with suppress(DamagedError):
-                yield read_record(folder)
+        """Iterate over the records of all finished runs."""
+        return (record for _, record in _intact_runs((self.root / "runs").iterdir()))
 
     def find_reusable_run(self, run: Run, train_digest: str) -> StoredRun | None:
         """Find a stored network that equals the one this run would train.
@@ -153,9 +151,8 @@ class Store:
         It learned from the same examples, and nothing that differs can have influenced the training. Its data set may
         have splits of other sizes.
         """
-        for folder in sorted((self.root / "runs").iterdir()):
-            with suppress(DamagedError, InputError):
-                record = read_record(folder)
+        for folder, record in _intact_runs((self.root / "runs").iterdir()):
+            with suppress(InputError):  # a damaged network, or a data set that is no longer known
                 version = record["facts"].get("versions", {}).get("calibrant", "")
                 if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
                     continue
@@ -167,10 +164,9 @@ class Store:
 
     def code_change(self, run: Run) -> str:
         """Return a predicate if a missing run was trained or begun with other code of its methods, else ""."""
-        for folder in self._training_folders(run):
-            with suppress(DamagedError):
-                if changed := _changed_methods(read_record(folder)["run"], run.methods):
-                    return f"was trained with other code of {', '.join(changed)}"
+        for _, record in _intact_runs(self._training_folders(run)):
+            if changed := _changed_methods(record["run"], run.methods):
+                return f"was trained with other code of {', '.join(changed)}"
         id_without_code = run.id.partition("_")[0]
         ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}
         if any(name != run.id and name.partition("_")[0] == id_without_code for name in ids):
@@ -181,18 +177,15 @@ class Store:
         return {m.canonical: self.data[m] for m in run.required_datasets if m in self.data}
 
     def _training_folders(self, run: Run) -> list[Path]:
-        """Return the folders with this training, whatever was monitored, on any data; shortest names first."""
-        paths = (folder for folder in (self.root / "runs").iterdir() if folder.name[:12] == run.training_id)
-        return sorted(paths, key=lambda folder: (len(folder.name), folder.name))
+        """Return the folders with this training, whatever was monitored, on any data."""
+        return [folder for folder in (self.root / "runs").iterdir() if folder.name[:12] == run.training_id]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
         """Return a finished run that serves for each digest of the data."""
         matches: dict[str, StoredRun] = {}
-        for folder in self._training_folders(run):
-            with suppress(DamagedError):
-                record = read_record(folder)
-                if self._matches(record, run):
-                    matches.setdefault(record["data"].get(run.divided_dataset.canonical, ""), (folder, record))
+        for folder, record in _intact_runs(self._training_folders(run)):
+            if self._matches(record, run):
+                matches.setdefault(record["data"].get(run.divided_dataset.canonical, ""), (folder, record))
         return matches
 
     def _find_run(self, run: Run) -> StoredRun | None:
@@ -386,6 +379,13 @@ class Store:
                             raise DamagedError(damage)
                 except DamagedError as error:
                     yield f"run {name} of {mirror.url} is rejected: {error}"
+
+
+def _intact_runs(folders: Iterable[Path]) -> Iterator[StoredRun]:
+    """Yield the folders of finished runs with their records, shortest names first."""
+    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name)):
+        with suppress(DamagedError):
+            yield folder, read_record(folder)
 
 
 def parse_history(content: bytes) -> Any:

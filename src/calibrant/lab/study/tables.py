@@ -235,11 +235,15 @@ class ResultTable:
 @cache
 def _templates() -> Environment:
     """Return the templates of tables, whose delimiters do not occur in LaTeX."""
-    delimiters = {"variable_start_string": "<<", "variable_end_string": ">>"}
-    delimiters |= {"block_start_string": "<%", "block_end_string": "%>"}
-    loader = PackageLoader("calibrant.lab.study", ".")
     environment = Environment(
-        loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined, **delimiters
+        loader=PackageLoader("calibrant.lab.study", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
     )
     environment.filters |= {"markdown": escape_markdown, "latex": _escape_latex}
     return environment

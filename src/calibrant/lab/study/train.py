@@ -171,12 +171,13 @@ def _make_fabric(precision: str) -> Any:
 def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
     """Return the loss of every output of a batch; a `MixingLoss` mixes the batch first."""
     if not isinstance(loss, MixingLoss):
-        return _per_example_losses(loss, model(inputs).float(), labels)
+        return per_example_losses(loss, model(inputs).float(), labels)
     batch = loss.mix(inputs, labels, generator=generator)
     return batch.loss(loss, model(batch.inputs).float())
 
 
-def _per_example_losses(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+def per_example_losses(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of every example. Raises `InputError` if the loss reduces them."""
     values = loss(logits, labels)
     if values.shape != labels.shape:
         function = getattr(loss, "func", loss)  # hyperparameters are bound by functools.partial

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calibrant.planning import Pattern
 
 ASSUMPTION_PANEL_TITLE = "Assumptions"
-CURVE_FACTORS = (0.5, 0.75, 1, 1.25, 1.5, 2)  # ratios to n of the sizes in the printed curve
+CURVE_RATIOS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # to n, of the sizes in the printed curve
 
 
 def _assumption(flag: str, metavar: str, text: str) -> Any:
@@ -91,7 +91,7 @@ def sample_size_command(
         _assumption("--pattern", "NAME", "Error to detect: shift (same size everywhere) or scale (logits too large)."),
     ] = "shift",
     draws: Annotated[
-        int | None, typer.Option(metavar="N", help="Simulated data sets. Default: 1,000, and 500 of clusters.")
+        int | None, typer.Option(metavar="N", help="Simulated data sets. Default: 2,000, and 500 of clusters.")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the simulation.")] = 0,
     plot: Annotated[
@@ -203,7 +203,7 @@ def _curve_table(result: Any) -> Any:
     body = Table(**BARE_TABLE_STYLE)
     body.add_column(f"{result.unit}s", justify="right")
     body.add_column("power", justify="right")
-    for factor in CURVE_FACTORS:
+    for factor in CURVE_RATIOS:
         n = max(2, round(factor * result.n))
         body.add_row(f"{n:,}", f"{result.power_at(n):.2f}")
     return body

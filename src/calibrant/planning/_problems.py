@@ -237,6 +237,6 @@ def check_settings(power: float, level: float, pattern: str, draws: int | None, 
     if pattern not in get_args(Pattern):
         raise InputError(f"Expected pattern shift or scale, got {pattern!r}. Try shift.", code="pattern")
     if draws is not None and draws < 100:
-        raise InputError(f"Expected at least 100 draws, got {draws}. Try 1000.", code="draws_range")
+        raise InputError(f"Expected at least 100 draws, got {draws}. Try 2000.", code="draws_range")
     if seed < 0:
         raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")

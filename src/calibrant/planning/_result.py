@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrant._version import __version__
 from calibrant.metrics import metric_info
-from calibrant.planning._search import PowerPoint, fit_power
+from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
 from calibrant.types import InputError
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ class SampleSize:
         return next(point for point in self.curve if point.n == self.n)
 
     def power_at(self, n: int) -> float:
-        """Return the power with n units, from the curve fitted to the simulated powers around n."""
-        from scipy.special import ndtr  # slow to import
-
-        intercept, slope = fit_power(self.curve, n)
-        return float(ndtr(intercept + slope * np.sqrt(n)))
+        """Return the power with n units, from a curve fitted to the simulated powers."""
+        return power_between(self.curve, n)
 
     def __str__(self) -> str:
         units = f"{self.n:,} {self.unit}s"
@@ -76,13 +73,12 @@ class SampleSize:
         """
         from calibrant.plots import power_curve
 
-        n = [point.n for point in self.curve]
-        grid = np.unique(np.geomspace(min(n), max(n), 60).round()).astype(int)
-        fitted = [self.power_at(int(x)) for x in grid]
-        lines = {"n": n, "power": [p.power for p in self.curve], "error": [p.error for p in self.curve]}
-        return power_curve(
-            **lines, line=(grid, fitted), selected=self.n, target=self.power, units=f"{self.unit}s", ax=ax
-        )
+        grid = np.unique(np.geomspace(self.curve[0].n, self.curve[-1].n, 80).round()).astype(int)
+        points = [point for point in self.curve if point.draws >= MIN_CURVE_DRAWS]
+        columns = {name: [getattr(point, name) for point in points] for name in ("n", "power", "error")}
+        fitted = [self.power_at(int(n)) for n in grid]
+        guides: dict[str, Any] = {"selected": self.n, "target": self.power, "units": f"{self.unit}s"}
+        return power_curve(**columns, line=(grid, fitted), **guides, ax=ax)
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
         """Return all numbers as JSON.

@@ -17,11 +17,11 @@ from calibrant.planning._problems import (
     select_metric,
 )
 from calibrant.planning._result import SampleSize
-from calibrant.planning._search import PowerCurve, estimate_size, find_size
+from calibrant.planning._search import PowerCurve, estimate_size, find_size, simulate_curve
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 1000, 500, 150
+NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 2000, 500, 150
 
 
 def sample_size(
@@ -75,7 +75,7 @@ def sample_size(
         pattern: How the model to detect is miscalibrated.
         power: Probability to reach the goal.
         level: Level of the test. An interval has the level 1 - 2 `level`, so that its upper end errs at this rate.
-        draws: Simulated data sets at the resulting n. Default: 1,000, and 500 for the slower tests of clusters.
+        draws: Simulated data sets at the resulting n. Default: 2,000, and 500 for the slower tests of clusters.
         seed: Seed of the simulation.
 
     Raises:
@@ -97,7 +97,9 @@ def sample_size(
         problem = event_problem(data, method, goal, effect, pattern, level)
     curve = PowerCurve(problem.trial, seed)
     is_slow = problem.unit == "cluster" and goal != "difference"
-    n = find_size(curve, problem.start, power, draws or (NUM_CLUSTER_DRAWS if is_slow else NUM_DRAWS))
+    draws = draws or (NUM_CLUSTER_DRAWS if is_slow else NUM_DRAWS)
+    n = find_size(curve, problem.start, power, draws)
+    simulate_curve(curve, n, draws)
     return SampleSize(
         n=n,
         unit=problem.unit,

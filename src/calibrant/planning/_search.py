@@ -13,7 +13,8 @@ MIN_UNITS, MAX_UNITS = 2, 10_000_000
 NUM_BRACKET_DRAWS = 50
 NUM_ROUNDS = 3
 MAX_CONFIRMATIONS = 6
-MAX_DEVIATION = 1.2  # standard errors of the power at n that are accepted
+MAX_DEVIATION = 1.0  # standard errors of the power at n that are accepted
+CURVE_FACTORS, MIN_CURVE_DRAWS = (0.25, 0.5, 0.75, 1.25, 1.5, 2.0), 100
 FIT_WINDOW = 1.7  # largest ratio of an n to the fitted one that still counts for the fit
 
 
@@ -108,31 +109,46 @@ def _bracket(curve: PowerCurve, start: float | int, power: float) -> int:
             return n
 
 
+def simulate_curve(curve: PowerCurve, n: int, draws: int) -> None:
+    """Add draws at round fractions and multiples of n, so that the curve around it is known."""
+    for factor in CURVE_FACTORS:
+        curve.simulate(max(MIN_UNITS, round(factor * n)), max(MIN_CURVE_DRAWS, draws // 10))
+
+
 def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
-    """Return the n at which the curve fitted around `center` has the given power."""
+    """Return the n at which the line of `fit_power` around `center` has the given power."""
     from scipy.special import ndtri  # slow to import
 
-    intercept, slope = fit_power(points, center)
-    if slope == 0:
+    window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
+    intercept, slope = fit_power(window if len(window) > 1 else points, 1)
+    if slope <= 0:
         return float(center)
     return min(max((float(ndtri(power)) - intercept) / slope, 0.0) ** 2, 1.5 * center)
 
 
-def fit_power(points: tuple[PowerPoint, ...], center: int) -> tuple[float, float]:
-    r"""Fit $\Phi(\alpha + \beta \sqrt n)$ with $\beta \ge 0$ to the points around `center`, and return the two numbers.
+def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
+    r"""Fit a polynomial f to the probits of the power, $\Phi(f(\sqrt n))$, and return its coefficients, constant first.
 
-    It is the power of a one-sided test of a mean. Weighted least squares of the probits, which does not diverge where
-    every draw agrees.
+    A line is the power of a one-sided test of a mean. Least squares are weighted by the precision of the probits, and
+    do not diverge where every draw agrees.
     """
     from scipy.special import ndtri  # slow to import
 
-    window = [p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW]
-    window = window if len(window) > 1 else list(points)
-    share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in window])
-    x, y = np.sqrt([p.n for p in window]), ndtri(share)
+    x = np.sqrt([p.n for p in points])
+    share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])
+    y = ndtri(share)
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
-    weight = np.array([p.draws for p in window]) * density**2 / (share * (1 - share))
-    mean_x, mean_y = (float(weight @ v / weight.sum()) for v in (x, y))
-    spread = float(weight @ (x - mean_x) ** 2)
-    slope = max(float(weight @ ((x - mean_x) * (y - mean_y))) / spread, 0.0) if spread > 0 else 0.0
-    return mean_y - slope * mean_x, slope
+    root_weight = density * np.sqrt([p.draws for p in points] / (share * (1 - share)))
+    basis = np.vander(x, min(degree, len(set(x)) - 1) + 1, increasing=True)
+    coefficients = np.linalg.lstsq(basis * root_weight[:, None], y * root_weight)[0]
+    return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
+
+
+def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
+    """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
+    from scipy.special import ndtr  # slow to import
+
+    a, b, c = fit_power(points, 2)
+    inside = math.sqrt(min(max(n, points[0].n), points[-1].n))
+    slope = max(b + 2 * c * inside, 0.0)
+    return float(ndtr(a + b * inside + c * inside**2 + slope * (math.sqrt(n) - inside)))

@@ -190,8 +190,8 @@ def two_models() -> Problem:
 def accuracies() -> Problem:
     """Two models of accuracies 0.785 and 0.815 whose correctness has the correlation 0.5."""
     a, b = 0.785, 0.815
-    both = a * b + 0.5 * math.sqrt(a * (1 - a) * b * (1 - b))
-    shares = [both, a - both, b - both, 1 - a - b + both]
+    joint = a * b + 0.5 * math.sqrt(a * (1 - a) * b * (1 - b))
+    shares = [joint, a - joint, b - joint, 1 - a - b + joint]
 
     def succeeds(n: int, rng: np.random.Generator) -> bool:
         kind = rng.choice(4, n, p=shares)

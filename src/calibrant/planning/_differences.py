@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -47,6 +48,10 @@ class PairedUnits:
         residual = self.difference - self.mean * self.weight
         return math.sqrt(float(self.share @ residual**2)) / self.unit_size
 
+    @cached_property
+    def _cumulative_share(self) -> np.ndarray:
+        return self.share.cumsum()
+
     def tilt(self, mean: float) -> "PairedUnits":
         r"""Return units drawn with probabilities proportional to $e^{\lambda r}$, whose mean difference is `mean`.
 
@@ -77,7 +82,7 @@ class PairedUnits:
     def p_value(self, n: int, rng: np.random.Generator) -> float:
         """Draw n units and return the p-value of the paired test of `metrics.compare`."""
         if n < len(self.weight):
-            index = np.searchsorted(self.share.cumsum(), rng.random(n), side="right")
+            index = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
             index, count = np.minimum(index, len(self.share) - 1), np.ones(n)
         else:
             index, count = slice(None), rng.multinomial(n, self.share)

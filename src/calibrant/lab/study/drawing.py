@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from matplotlib.axes import Axes
 
 from calibrant import plots
+from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.external_models import Model
@@ -37,11 +38,9 @@ def group_by_place(
     study: Study, items: Iterable[tuple[Run | Model, Value]]
 ) -> dict[tuple[str, str], dict[str, list[Value]]]:
     """Group values of runs by (data set, network), and by loss."""
-    places: dict[tuple[str, str], dict[str, list[Value]]] = {}
-    for run, value in items:
-        dataset, network, loss = study.names(run)
-        places.setdefault((dataset, network), {}).setdefault(loss, []).append(value)
-    return places
+    named = ((study.names(run), value) for run, value in items)
+    places = group_pairs(((dataset, network), (loss, value)) for (dataset, network, loss), value in named)
+    return {place: group_pairs(pairs) for place, pairs in places.items()}
 
 
 def number_places(study: Study) -> dict[tuple[str, str], int]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from matplotlib.axes import Axes
 
 from calibrant import metrics, plots, registry
+from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
@@ -31,6 +31,7 @@ HistogramPart = tuple[Sequence[int], Sequence[float]]  # counts and edges of one
 
 MAX_LINES = 10  # figures with more lines are divided
 SPLIT_TITLES = {"train": "training data", "val": "validation", "test": "test"}
+SINGLE_COLUMN_TITLES = {"last_layer_norm": "norm of the last layer's weights"}  # of columns without a split
 COLUMN_TITLES = {
     "loss": "loss",
     "error": "error",
@@ -80,12 +81,9 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
     for column in columns:
         split, _, quantity = column.partition("_")
         title = _column_title(quantity) if split in SPLIT_TITLES else ""
+        title = f"{title}, {SPLIT_TITLES[split]}" if title else SINGLE_COLUMN_TITLES.get(column, "")
         if title:
-            lines = _column_lines(histories, column)
-            yield from _drawings_by_loss_family(slug(column), f"{title}, {SPLIT_TITLES[split]}", lines)
-        elif column == "last_layer_norm":
-            lines = _column_lines(histories, column)
-            yield from _drawings_by_loss_family(column, "norm of the last layer's weights", lines)
+            yield from _drawings_by_loss_family(slug(column), title, _column_lines(histories, column))
         elif quantity == "bin_gaps":
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
         elif quantity == "reliability_count":
@@ -124,9 +122,7 @@ def _to_float(value: Any, item: int | None) -> float:
 
 def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
     """Yield one figure, or for many lines one per family of losses, each with the first loss for comparison."""
-    families: dict[str, list[str]] = {}
-    for line in lines if len(lines) > MAX_LINES else ():
-        families.setdefault(line.partition("(")[0], []).append(line)
+    families = group_pairs((line.partition("(")[0], line) for line in (lines if len(lines) > MAX_LINES else ()))
     parts = {family: members for family, members in families.items() if len(members) > 2}
     if not parts:
         yield _curve_drawing(name, title, lines)
@@ -169,12 +165,11 @@ def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
     """Yield a diagram for every loss and epoch, with the pooled examples and the ECE over seeds."""
+    columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
-        parts_by_epoch: dict[int, list[np.ndarray]] = {}
-        for row in (row for rows in runs for row in rows if row.get(f"{split}_reliability_count")):
-            values = [row[f"{split}_reliability_{name}"] for name in ("count", "confidence", "accuracy")]
-            parts_by_epoch.setdefault(row["epoch"], []).append(np.array(values, dtype=float))
-        for epoch, parts in parts_by_epoch.items():
+        epoch_rows = [row for rows in runs for row in rows if row.get(columns[0])]
+        values = ((row["epoch"], np.array([row[column] for column in columns], dtype=float)) for row in epoch_rows)
+        for epoch, parts in group_pairs(values).items():
             count = np.sum([part[0] for part in parts], axis=0)
             totals = [np.nansum([part[0] * part[i] for part in parts], axis=0) for i in (1, 2)]
             means = [np.divide(t, count, out=np.full(len(count), np.nan), where=count > 0) for t in totals]
@@ -200,39 +195,33 @@ def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
-    histograms = [
-        (row["epoch"], loss, row["gradient_norms"], row["gradient_edges"])
+    histograms = group_pairs(
+        (row["epoch"], (loss, (row["gradient_norms"], row["gradient_edges"])))
         for loss, runs in histories.items()
         for rows in runs
         for row in rows
         if row.get("gradient_norms")
-    ]
-    for epoch, parts in groupby(sorted(histograms, key=lambda part: part[0]), key=lambda part: part[0]):
-        groups: dict[str, list[HistogramPart]] = {}
-        for _, loss, counts, edges in parts:
-            groups.setdefault(loss, []).append((counts, edges))
+    )
+    for epoch, parts in sorted(histograms.items()):
         title = f"gradient norm in the last layer, per training example, epoch {epoch}"
-        yield _histogram_drawing(f"gradient_norms_{epoch}", title, groups, "gradient norm")
+        yield _histogram_drawing(f"gradient_norms_{epoch}", title, group_pairs(parts), "gradient norm")
 
 
 def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
     for loss, runs in histories.items():
-        groups: dict[str, list[HistogramPart]] = {}
-        for rows in runs:
-            row = rows[-1]
-            if not row.get("learned_counts"):
-                continue
+        parts: list[tuple[str, HistogramPart]] = []
+        for row in (rows[-1] for rows in runs if rows[-1].get("learned_counts")):
             starts = [int(np.ceil(start)) for start in row["learned_spans"]]
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
             names = [
                 f"epochs {start} to {end}" if end > start else f"epoch {start}"
                 for start, end in zip(starts, ends, strict=True)
             ]
-            for name, counts in zip([*names, "never"], row["learned_counts"], strict=True):
-                groups.setdefault(name, []).append((counts, row["learned_edges"]))
-        if groups:
+            histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
+            parts += zip([*names, "never"], histograms, strict=True)
+        if parts:
             title = f"maximum logits of training examples by learned epoch, {loss}"
-            yield _histogram_drawing(f"learned_{slug(loss)}", title, groups, "maximum logit")
+            yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(parts), "maximum logit")
 
 
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[HistogramPart]], xlabel: str) -> Drawing:

@@ -9,6 +9,7 @@ from itertools import compress
 from statistics import fmean
 
 from calibrant import losses
+from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
@@ -16,7 +17,6 @@ from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute,
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.train import train
-from calibrant.registry import Method
 from calibrant.types import InputError
 
 MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two
@@ -62,9 +62,7 @@ Timing = tuple[Run, float]  # seconds of an epoch of a run
 
 def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
     """Return the seconds for these numbers of epochs; unknown networks take the mean of all, nan without any."""
-    seconds_by_network: dict[tuple[Method, Method], list[float]] = {}
-    for run, seconds in timings:
-        seconds_by_network.setdefault((run.dataset, run.network), []).append(seconds)
+    seconds_by_network = group_pairs(((run.dataset, run.network), seconds) for run, seconds in timings)
     all_seconds = [second for seconds in seconds_by_network.values() for second in seconds] or [math.nan]
     return sum((n * fmean(seconds_by_network.get((r.dataset, r.network), all_seconds)) for r, n in epochs.items()), 0.0)
 

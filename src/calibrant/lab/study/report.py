@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
+from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, group_by_place
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import FIGURE_BINS, Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
-from calibrant.lab.study.recipe import Recipe
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.lab.study.tables import Cell, ResultTable, central_metric
@@ -87,17 +87,16 @@ def study_report(
 
 def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     """Describe the first recipe in full, and the others by their differences and networks."""
-    trained: dict[Recipe, dict[str, None]] = {}
-    for run in runs:
-        loss, network, dataset = map(study.label, (run.loss, run.network, run.dataset))
-        trained.setdefault(run.recipe, {})[f"{loss} of {network} on {dataset}"] = None
+    labels = ((run.recipe, map(study.label, (run.loss, run.network, run.dataset))) for run in runs)
+    trained = group_pairs((recipe, "{} of {} on {}".format(*names)) for recipe, names in labels)
     first = vars(next(iter(trained)))
     texts = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
-    for i, (recipe, networks) in enumerate(list(trained.items())[1:], 2):
+    for i, (recipe, repeated_networks) in enumerate(list(trained.items())[1:], 2):
         differences = ", ".join(f"{key} {value}" for key, value in vars(recipe).items() if value != first[key])
-        names = join_names(list(networks))
+        networks = list(dict.fromkeys(repeated_networks))
+        names = join_names(networks)
         if len(networks) > MAX_LISTED:
-            names = f"{len(networks)} kinds of networks, such as {next(iter(networks))}"
+            names = f"{len(networks)} kinds of networks, such as {networks[0]}"
         texts[f"recipe {i}"] = f"{differences}: {names}"
     return texts
 

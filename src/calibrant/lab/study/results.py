@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.io import apply_umask, ensure_writable, to_safe_csv
 from calibrant.lab.study.config import Study
@@ -15,7 +16,6 @@ from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
-from calibrant.registry import Method
 from calibrant.types import InputError
 
 DRAFT_PATTERNS = ".results-*", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # leftovers of killed processes
@@ -138,9 +138,7 @@ def remove_path(path: Path) -> None:
 
 def group_failures(study: Study, runs: Mapping[Run, str]) -> list[str]:
     """Return the reasons of failed runs, in one line for several on one data set with the same reason."""
-    groups: dict[tuple[Method, str], list[Run]] = {}
-    for run, reason in runs.items():
-        groups.setdefault((run.dataset, reason), []).append(run)
+    groups = group_pairs(((run.dataset, reason), run) for run, reason in runs.items())
     return [
         f"{study.describe(group[0]) if len(group) == 1 else f'{len(group)} runs on {study.label(dataset)}'}: {reason}"
         for (dataset, reason), group in groups.items()

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load, save
 
 from calibrant import __version__, registry
+from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.lab.study import folders
 from calibrant.lab.study.folders import open_draft, try_lock
@@ -365,9 +366,8 @@ class Store:
         return messages
 
     def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        by_training: dict[str, list[str]] = {}
-        for name in sorted(remote_names, key=lambda name: (len(name), name)):
-            by_training.setdefault(name[:12], []).append(name)
+        ordered_names = sorted(remote_names, key=lambda name: (len(name), name))
+        by_training = group_pairs((name[:12], name) for name in ordered_names)
         for run in runs:
             for name in by_training.get(run.training_id, ()):
                 if run in self or (self.root / "runs" / name).exists():

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from calibrant import metrics, plots
+from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, add_legend, slug
 from calibrant.lab.study.tables import central_metric
@@ -98,33 +99,27 @@ def _family_drawings(
     line_name: Callable[[Mapping[str, Any]], str],
     main_metrics: Collection[str],
 ) -> Iterator[Drawing]:
-    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row[axis] in family.values:
-            groups.setdefault((row["metric"], *(row[key] for key in group_columns)), []).append(row)
+    family_rows = [row for row in rows if row[axis] in family.values and not math.isnan(row["value"])]
+    groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
     for (metric, *place), group_rows in groups.items():
-        lines: dict[str, dict[float, list[float]]] = {}
-        for row in group_rows:
-            x = family.values[row[axis]]
-            if not math.isnan(row["value"]):
-                lines.setdefault(line_name(row), {}).setdefault(x, []).append(float(row["value"]))
-        lines = {name: points for name, points in lines.items() if len(points) >= MIN_LINE_POINTS}
-        if lines:
+        lines = group_pairs((line_name(row), (family.values[row[axis]], float(row["value"]))) for row in group_rows)
+        grouped = {name: group_pairs(points) for name, points in lines.items()}
+        if lines := {name: points for name, points in grouped.items() if len(points) >= MIN_LINE_POINTS}:
             drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(place), lines)
             yield replace(drawing, is_main=metric in main_metrics)
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
     """Yield figures of the parameter of a loss with the best metric at every size of a data set."""
-    means: dict[tuple[str, str, str], dict[float, dict[float, list[float]]]] = {}
-    for row in rows:
-        if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature":
-            key = row["metric"], row["network"], row["calibrator"]
-            values_by_loss = means.setdefault(key, {}).setdefault(sizes.values[row["dataset"]], {})
-            values_by_loss.setdefault(losses.values[row["loss"]], []).append(float(row["value"]))
-    for (metric, network, calibrator), by_size in means.items():
+    groups = group_pairs(
+        ((row["metric"], row["network"], row["calibrator"]), row)
+        for row in rows
+        if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature"
+    )
+    for (metric, network, calibrator), group_rows in groups.items():
         points: dict[float, list[float]] = {}
-        for size, values in by_size.items():
+        for size, size_rows in group_pairs((sizes.values[row["dataset"]], row) for row in group_rows).items():
+            values = group_pairs((losses.values[row["loss"]], float(row["value"])) for row in size_rows)
             mean = {x: float(np.mean(values_at)) for x, values_at in values.items()}
             best = metrics.metric_info(metric).best(list(mean.values()))
             points[size] = [x for x, value in mean.items() if value == best][:1]

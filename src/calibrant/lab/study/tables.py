@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from calibrant import metrics
+from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
 from calibrant.lab.study.external_models import MODELS_PLACEHOLDER
 from calibrant.lab.study.significance import (
@@ -149,11 +150,8 @@ class ResultTable:
     @property
     def unmeasured_notes(self) -> list[str]:
         """Reasons for missing values (n/a), and their rows."""
-        rows_by_reason: dict[str, dict[str, None]] = {}
-        for (row, _), cell in self.cells.items():
-            if cell.reason:
-                rows_by_reason.setdefault(cell.reason, {})[self.name(row)] = None
-        return [f"Not measured (n/a): {reason} ({'; '.join(rows)})." for reason, rows in rows_by_reason.items()]
+        names = group_pairs((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
+        return [f"Not measured (n/a): {reason} ({'; '.join(dict.fromkeys(rows))})." for reason, rows in names.items()]
 
     @property
     def divergence_note(self) -> str:
@@ -278,13 +276,13 @@ def build_tables(
         find_paper_number: Returns the paper's number for a row.
         paper_note: Returns a note on the paper's numbers of a table.
     """
-    groups: dict[tuple[str, str], dict[CellKey, list[Mapping[str, Any]]]] = {}
-    for row in rows:
-        key = (row["dataset"], row["network"], row["loss"]), row["calibrator"]
-        groups.setdefault((row["shift"], row["metric"]), {}).setdefault(key, []).append(row)
     result: list[ResultTable] = []
-    for (shift, metric), rows_by_cell in groups.items():
-        names = tuple(_rows_by_place(place_row for place_row, _ in rows_by_cell))
+    for (shift, metric), table_rows in group_pairs(((row["shift"], row["metric"]), row) for row in rows).items():
+        rows_by_cell = group_pairs(
+            (((row["dataset"], row["network"], row["loss"]), row["calibrator"]), row) for row in table_rows
+        )
+        names_by_place = group_pairs((name[:2], name) for name in dict.fromkeys(name for name, _ in rows_by_cell))
+        names = tuple(name for place_names in names_by_place.values() for name in place_names)
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in rows_by_cell))
         cells = _mark_cells(
             {key: _build_cell(cell_rows, find_paper_number(cell_rows[0])) for key, cell_rows in rows_by_cell.items()},
@@ -306,14 +304,6 @@ def central_metric(metrics: Iterable[str]) -> str:
     return min(names, key=lambda metric: (names[metric] != "ece", not names[metric].endswith("ece")))
 
 
-def _rows_by_place(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return the distinct rows in order, grouped by data set and network."""
-    places: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
-    for row in rows:
-        places.setdefault(row[:2], {})[row] = None
-    return [row for place in places.values() for row in place]
-
-
 def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
     reason = next((row["reason"] for row in rows if row.get("reason")), "")
     applicable_rows = [row for row in rows if not row.get("reason")]
@@ -333,9 +323,7 @@ def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None)
 
 
 def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
-    neighbors: dict[tuple[str, ...], list[float]] = {}
-    for (row, _), cell in cells.items():
-        neighbors.setdefault(row[:2], []).append(cell.mean)
+    neighbors = group_pairs((row[:2], cell.mean) for (row, _), cell in cells.items())
     best = {place: metrics.metric_info(metric).best(values) for place, values in neighbors.items()}
     marks, letters = _row_marks(cells), _calibrator_letters(cells)
     return {
@@ -351,10 +339,7 @@ def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
 
 def _reference_rows(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Return the first row of every data set and network."""
-    first: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for row in rows:
-        first.setdefault(row[:2], row)
-    return first
+    return {place: place_rows[0] for place, place_rows in group_pairs((row[:2], row) for row in rows).items()}
 
 
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
@@ -391,10 +376,8 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[tuple[str, ...], dict[tuple[str, str], float]]:
     """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
-    rows: dict[tuple[str, ...], dict[str, ValuesBySeed]] = {}
-    for (row, column), cell in cells.items():
-        rows.setdefault(row, {})[column] = cell.by_seed
+    rows = group_pairs((row, (column, cell.by_seed)) for (row, column), cell in cells.items())
     return {
-        row: {pair: p for pair, p in pairwise_p_values(values).items() if not math.isnan(p)}
+        row: {pair: p for pair, p in pairwise_p_values(dict(values)).items() if not math.isnan(p)}
         for row, values in rows.items()
     }

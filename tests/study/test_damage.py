@@ -14,12 +14,11 @@ from polars.testing import assert_frame_equal
 from refusals import refused
 from typer.testing import CliRunner
 
-import calibrant.lab.study.store as store_module
 from calibrant import Predictions, __version__, registry
 from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
-from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, folders, preflight, stored_files
+from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, folders, grids, preflight, stored_files
 from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
 from calibrant.lab.study.stored_files import read_record, seal_record
@@ -360,7 +359,7 @@ def test_studies_of_one_paper_share_trainings():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = store_module.settings_without_sizes(run.divided_dataset)
+        name, settings = grids.settings_without_sizes(run.divided_dataset)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}

@@ -31,7 +31,6 @@ from calibrant.types import InputError
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
 
-
 SKLEARN_CALIBRATORS = {"sigmoid": "Platt", "isotonic": "Isotonic", "temperature": "Temperature"}
 SKLEARN_METRICS = {
     "neg_log_loss": "nll",
@@ -88,7 +87,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         x, y = (X, np.asarray(y)) if frozen else validate_data(self, X, y)
         check_classification_targets(y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
-        clusters = None if groups is None else _factorize_groups(groups, y)
+        check_consistent_length(y, groups)  # ignores None
+        clusters = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if frozen:
             self.classes_ = np.asarray(self.estimator.classes_)
@@ -131,12 +131,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if get_config()["enable_metadata_routing"]:
             routed: Any = process_routing(self, "fit", **metadata)
             requested = get_routing_for_object(model).consumes("fit", list(metadata))
-            fold_params, final_fit_params, to_split = (
-                {name: metadata[name] for name in requested},
-                routed.estimator.fit,
-                routed.splitter,
-            )
-            split_params = dict(to_split.split)
+            fold_params = {name: metadata[name] for name in requested}
+            final_fit_params, split_params = routed.estimator.fit, dict(routed.splitter.split)
         else:
             fold_params = final_fit_params = _fit_arguments(model, weights, fit_params)
             split_params = {} if groups is None else {"groups": groups}
@@ -172,7 +168,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class."""
-        best = self.predict_proba(X).argmax(1)
+        best = self.predict_proba(X).argmax(1)  # raises unless fitted
         return self.classes_[best]
 
 
@@ -274,9 +270,8 @@ class ReliabilityDisplay:
         ax: Any = None,
     ) -> "ReliabilityDisplay":
         """Draw the diagram of a fitted classifier; the event is `pos_label`, or the second of two classes."""
-        return cls(
-            predictions(estimator, X, y, sample_weight, pos_label=pos_label), name or type(estimator).__name__
-        ).plot(ax)
+        p = predictions(estimator, X, y, sample_weight, pos_label=pos_label)
+        return cls(p, name or type(estimator).__name__).plot(ax)
 
     @classmethod
     def from_predictions(
@@ -392,11 +387,6 @@ def _fit_arguments(model: Any, weights: Any, fit_params: dict[str, Any]) -> dict
         "sklearn.set_config(enable_metadata_routing=True) and set_fit_request(sample_weight=True) on its step.",
         code="sample_weight",
     )
-
-
-def _factorize_groups(groups: Any, y: np.ndarray) -> np.ndarray:
-    check_consistent_length(y, groups)
-    return np.unique(np.asarray(groups), return_inverse=True)[1]
 
 
 def _check_group_folds(splits: list[Any], labels: np.ndarray, clusters: np.ndarray, cv: Any) -> None:

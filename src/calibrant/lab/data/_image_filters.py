@@ -78,13 +78,3 @@ def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) 
         step, wobble = half, wobble / decay
     height -= height.amin((1, 2), keepdim=True)
     return height / height.amax((1, 2), keepdim=True)
-
-
-def box_weights(outputs: int, inputs: int, device: torch.device) -> Tensor:
-    """Return the weights (outputs, inputs) of box resampling: equal weight for the centers within each output."""
-    center = torch.arange(inputs, device=device) + 0.5
-    width = max(inputs / outputs, 1.0)
-    output_center = (torch.arange(outputs, device=device) + 0.5) * inputs / outputs
-    distance = center - output_center[:, None]
-    weight = ((distance > -width / 2) & (distance <= width / 2)).float()
-    return weight / weight.sum(1, keepdim=True)

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, image_splits, load_images
 from calibrant.lab.data._loading import Source
@@ -43,11 +43,9 @@ def _read_archive(
     names = list(read_pickle(archive, file)[key])
     tables: dict[str, InMemoryTable] = {}
     for split, members in ("train", train), ("test", (test,)):
-        images: list[Any] = []
-        labels: list[int] = []
-        for content in (read_pickle(archive, member) for member in members):
-            images += list(content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-            labels += map(int, content[label_key])
+        parts = [read_pickle(archive, member) for member in members]
+        images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
+        labels = [int(value) for part in parts for value in part[label_key]]
         tables[split] = InMemoryTable({"img": images, label: labels}, names)
     return tables
 

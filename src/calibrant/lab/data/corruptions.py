@@ -6,6 +6,8 @@ photographs.
 
 import io
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,6 @@ from calibrant.lab.data._corruption import corruption, to_uint8, to_unit_range
 from calibrant.lab.data._image_filters import (
     blur_along,
     blur_gaussian,
-    box_weights,
     gather_pixels,
     pixel_coordinates,
     zoom_center,
@@ -130,10 +131,7 @@ def motion_blur(x: Tensor, radius_and_sigma: tuple[int, float], generator: Gener
 def zoom_blur(x: Tensor, max_factor: float) -> Tensor:
     """Average the image with itself enlarged by 0 %, 1 %, .. up to 5 .. 25 %."""
     factors = np.arange(1, max_factor, 0.01).tolist()
-    total = x.clone()
-    for factor in factors:
-        total += zoom_center(x, factor)
-    return total / (len(factors) + 1)
+    return sum((zoom_center(x, factor) for factor in factors), x) / (len(factors) + 1)
 
 
 @corruption((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))
@@ -162,12 +160,11 @@ def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: 
 @corruption(0.95, 0.9, 0.85, 0.75, 0.65)
 def pixelate(x: Tensor, share: float) -> Tensor:
     """Shrink the side to c = 0.95 .. 0.65 by box averaging and enlarge it again, with rounding after every pass."""
+    from PIL.Image import Resampling
+
     height, width = x.shape[2:]
-    levels = 255 * x.double()
-    for rows, columns in ((int(height * share), int(width * share)), (height, width)):
-        levels = (levels @ box_weights(columns, levels.shape[3], x.device).double().T + 0.5).floor()
-        levels = (box_weights(rows, levels.shape[2], x.device).double() @ levels + 0.5).floor()
-    return levels / 255
+    reduced_size, size = (int(width * share), int(height * share)), (width, height)
+    return _map_pillow(x, lambda image: image.resize(reduced_size, Resampling.BOX).resize(size, Resampling.BOX))
 
 
 @corruption(80, 65, 58, 50, 40)
@@ -175,17 +172,25 @@ def jpeg_compression(x: Tensor, quality: int) -> Tensor:
     """Compress with JPEG at quality 80 .. 40."""
     from PIL import Image
 
-    result: list[Tensor] = []
-    for image in to_uint8(x).permute(0, 2, 3, 1).cpu().numpy():
-        with io.BytesIO() as file:
-            Image.fromarray(image).save(file, "JPEG", quality=quality)
-            result.append(torch.from_numpy(np.array(Image.open(file))))
-    return to_unit_range(torch.stack(result).permute(0, 3, 1, 2).contiguous().to(x.device))
+    def compress(image: Image.Image) -> Image.Image:
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=quality)
+        return Image.open(file)
+
+    return _map_pillow(x, compress)
 
 
 def resize(images: Tensor, size: int) -> Tensor:
     """Resize raw images to size x size with antialiasing, to use another data set as a shift."""
     return to_uint8(interpolate(to_unit_range(images), (size, size), mode="bilinear", antialias=True))
+
+
+def _map_pillow(x: Tensor, change: Callable[[Any], Any]) -> Tensor:
+    """Apply a function to every image as an image of Pillow."""
+    from PIL.Image import fromarray
+
+    changed = [np.array(change(fromarray(image))) for image in to_uint8(x).permute(0, 2, 3, 1).cpu().numpy()]
+    return to_unit_range(torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2).contiguous().to(x.device))
 
 
 def _normal_noise(x: Tensor, generator: Generator) -> Tensor:

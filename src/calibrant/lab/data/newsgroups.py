@@ -134,7 +134,7 @@ def newsgroups(
         initial_vectors, vector_facts = word_vectors(words, vectors, root, dimension=dimension, seed=seed)
         facts |= vector_facts
     facts["protocol"] = protocol
-    return Splits(train, held_out, test, classes, prepare=_to_int64, vectors=initial_vectors, facts=facts)
+    return Splits(train, held_out, test, classes, prepare=Tensor.long, vectors=initial_vectors, facts=facts)
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
@@ -143,10 +143,6 @@ def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tupl
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5
     return documents[shuffled_order[:cut]], documents[shuffled_order[cut:]]
-
-
-def _to_int64(tokens: Tensor) -> Tensor:
-    return tokens.long()
 
 
 def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> ConvertedData:

@@ -110,8 +110,7 @@ def run(
         for step in train_all(loaded_study, list(preflight.runs), store, source, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.facts["error"])
-            if progress is not None:
-                progress(step)
+            notes.report(step)
     call_text = command or _call_text("run", study)
     return _build_result(loaded_study, store, paper, failed, None, notes, call_text)
 
@@ -258,17 +257,16 @@ def _input_files(loaded_study: Study, study: StudyLike, with_: Sequence[str]) ->
 
 
 class _NoteLog:
-    """Notes for the result, reported as they are added."""
+    """Notes for the result, reported like all other steps as they are added."""
 
     def __init__(self, progress: OnProgress | None) -> None:
-        self.progress, self.lines = progress, list[str]()
+        self.report, self.lines = progress or (lambda step: None), list[str]()
 
     def add(self, *lines: str) -> None:
         for line in dict.fromkeys(lines):
             if line not in self.lines:
                 self.lines.append(line)
-                if self.progress is not None:
-                    self.progress(Progress(line, note=True))
+                self.report(Progress(line, note=True))
 
 
 def _call_text(function_name: str, study: StudyLike) -> str:
@@ -317,8 +315,7 @@ def _build_result(
 
     ensure_writable(store.root / "report.html")
     notes.add(*store.sync_runs(study.runs()))  # other machines may have finished runs meanwhile
-    if notes.progress is not None:
-        notes.progress(Progress("calibrating and measuring"))
+    notes.report(Progress("calibrating and measuring"))
     measurements = list(measure_runs(study, store, jobs or torch.get_num_threads()))
     facts_by_run = {m.run: store.record(m.run)["facts"] for m in measurements if isinstance(m.run, Run)}
     diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs(study, store)}

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,12 +14,13 @@ from calibrant._text import shorten_repr
 from calibrant.lab.study.methods import LIST_REGISTRIES, Methods, is_corruption, parse_method
 from calibrant.lab.study.recipe import Recipe
 from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant.types import InputError, StatefulLoss
 
 MethodSpec = str | Method
 SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
 DEFAULT_RECIPE = Recipe()
 MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
+SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
 SINGULAR_FIELDS = {"datasets": "dataset", "networks": "network", "losses": "loss"}
 
 
@@ -148,6 +149,48 @@ class Grid:
         """Yield every run of the grid; seeds vary fastest."""
         for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
             yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces, self.split)
+
+
+# Comparing runs with records of finished runs
+
+
+def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
+    """Return the methods whose code differs from the code that trained a run.
+
+    Records without code digests are of the first revision of built-in methods, and of unknown code of user methods.
+    """
+    code = run_record.get("code", {})
+    return [str(method) for method in methods if code.get(method.canonical, "") != method.code]
+
+
+def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool) -> bool:
+    """Whether a stored network equals the one that a run would train, given equal training examples.
+
+    `same_data` tells whether the validation and test examples are equal, too.
+    """
+    if (
+        any(run_record[key] != value for key, value in run.training_spec.items() if key != "dataset")
+        or changed_methods(run_record, (run.network, run.loss, *run.traces))
+        or run_record.get("code", {}).get(run_record["dataset"], "") != run.divided_dataset.code
+    ):
+        return False
+    if same_data:
+        return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
+    uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss)
+    is_user_dataset = not run.divided_dataset.target.__module__.startswith("calibrant.")
+    if uses_validation or is_user_dataset or run.traces:
+        return False
+    stored_dataset = parse_method("datasets", run_record["dataset"])
+    return settings_without_sizes(stored_dataset) == settings_without_sizes(run.divided_dataset)
+
+
+def settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
+    """Return the name and settings of a data set except the sizes of its splits."""
+    settings = registry.hyperparameters(dataset.function) | dataset.settings
+    return dataset.name, {key: value for key, value in settings.items() if key not in SIZE_SETTINGS}
+
+
+# Fields of frozen classes
 
 
 def assign_fields(instance: Any, **assignments: Any) -> None:

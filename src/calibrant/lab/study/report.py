@@ -316,16 +316,15 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
 
 def _figure_grid(drawings: Iterable[Drawing], reading: Markup, folded_heading: str) -> Markup:
     """Return the main figures with their explanation, and the others folded; empty without figures."""
-    rendered = [(drawing.is_main, _drawing_html(drawing)) for drawing in drawings]
+    rendered = [
+        (d.is_main, figure(lambda f, d=d: d.draw(f.add_subplot()), d.description, caption=d.title, size=(4.2, 2.9)))
+        for d in drawings
+    ]
     first, folded_part = (join_html(part for is_main, part in rendered if is_main is main) for main in (True, False))
     grid = '<div class="figures wide">{}</div>'
     parts = [render(grid, first), reading] if first else []
     parts += [details(folded_heading, render(grid, folded_part))] if folded_part else []
     return join_html(parts)
-
-
-def _drawing_html(drawing: Drawing) -> Markup:
-    return figure(lambda f: drawing.draw(f.add_subplot()), drawing.description, caption=drawing.title, size=(4.2, 2.9))
 
 
 def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:

@@ -2,15 +2,15 @@
 
 import math
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
-from calibrant.io import apply_umask, ensure_writable, to_safe_csv
+from calibrant.io import atomic_write, to_safe_csv
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
@@ -98,27 +98,18 @@ class Result:
 def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
     """Write several files so that a kill or a full disk never leaves old and new ones side by side.
 
-    All are written to a draft folder first; then the old files are removed and the new ones renamed.
+    All drafts are written first; then the old files are removed and the drafts renamed.
     """
     from filelock import FileLock, Timeout
 
-    for name in texts:
-        ensure_writable(folder / name)
     try:
-        with FileLock(folder / ".results.lock", timeout=MAX_LOCK_WAIT_SECONDS):
-            for draft in (path for pattern in DRAFT_PATTERNS for path in folder.glob(pattern)):
-                remove_path(draft)
-            draft_folder = Path(tempfile.mkdtemp(prefix=".results-", dir=folder))
-            try:
-                for name, text in texts.items():
-                    (draft_folder / name).write_text(text, encoding="utf-8")
-                    apply_umask(draft_folder / name)
-                for name in texts:
-                    remove_path(folder / name)
-                for name in texts:
-                    (draft_folder / name).replace(folder / name)
-            finally:
-                remove_path(draft_folder)
+        with FileLock(folder / ".results.lock", timeout=MAX_LOCK_WAIT_SECONDS), ExitStack() as drafts:
+            for leftover in (path for pattern in DRAFT_PATTERNS for path in folder.glob(pattern)):
+                remove_path(leftover)
+            for name, text in texts.items():
+                drafts.enter_context(atomic_write(folder / name)).write_text(text, encoding="utf-8")
+            for name in texts:
+                remove_path(folder / name)
     except Timeout:
         raise InputError(
             f"Another process is writing its results to {folder}. Try again when it is done.", code="folder_in_use"

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from calibrant import __version__, registry
+from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.lab.study import folders
 from calibrant.lab.study.folders import open_draft, try_lock
-from calibrant.lab.study.grids import MONITORED_FIELDS, Run
-from calibrant.lab.study.methods import parse_method
+from calibrant.lab.study.grids import MONITORED_FIELDS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.mirror import Mirror
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
@@ -38,10 +37,9 @@ from calibrant.lab.study.stored_files import (
 )
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
-from calibrant.types import InputError, StatefulLoss
+from calibrant.types import InputError
 
 HISTORY_FILE = "history.parquet"
-SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
 StoredRun = tuple[Path, dict[str, Any]]  # folder and record of a finished run
 
 
@@ -158,7 +156,7 @@ class Store:
                 if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
                     continue
                 same_data = record["data"].get(run.divided_dataset.canonical, "") == self.data.get(run.divided_dataset)
-                if record["learned"] == train_digest and _trains_same_network(record["run"], run, same_data):
+                if record["learned"] == train_digest and trains_same_network(record["run"], run, same_data):
                     read_run_file(folder, record, NETWORK_FILE)
                     return folder, record
         return None
@@ -166,7 +164,7 @@ class Store:
     def code_change(self, run: Run) -> str:
         """Return a predicate if a missing run was trained or begun with other code of its methods, else ""."""
         for _, record in _intact_runs(self._training_folders(run)):
-            if changed := _changed_methods(record["run"], run.methods):
+            if changed := changed_methods(record["run"], run.methods):
                 return f"was trained with other code of {', '.join(changed)}"
         id_without_code = run.id.partition("_")[0]
         ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}
@@ -206,7 +204,7 @@ class Store:
         run_record, digests = record["run"], self._data_digests(run)
         return (
             all(run_record.get(key) == value for key, value in run.training_spec.items())
-            and not _changed_methods(run_record, run.methods)
+            and not changed_methods(run_record, run.methods)
             and all(set(run.monitoring_spec[key]) <= set(run_record.get(key, ())) for key in MONITORED_FIELDS)
             and all(record["data"].get(name, digests[name]) == digests[name] for name in digests)
         )
@@ -399,39 +397,3 @@ def _read_finished_run(folder: Path, record: Mapping[str, Any], name: str) -> by
         return read_run_file(folder, record, name)
     except DamagedError as error:
         raise DamagedError(f"{folder}: {error}. Run the study again, which sets it aside.") from None
-
-
-def _changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
-    """Return the methods whose code differs from the code that trained a run.
-
-    Records without code digests are of the first revision of built-in methods, and of unknown code of user methods.
-    """
-    code = run_record.get("code", {})
-    return [str(method) for method in methods if code.get(method.canonical, "") != method.code]
-
-
-def _trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool) -> bool:
-    """Whether a stored network equals the one that a run would train, given equal training examples.
-
-    `same_data` tells whether the validation and test examples are equal, too.
-    """
-    if (
-        any(run_record[key] != value for key, value in run.training_spec.items() if key != "dataset")
-        or _changed_methods(run_record, (run.network, run.loss, *run.traces))
-        or run_record.get("code", {}).get(run_record["dataset"], "") != run.divided_dataset.code
-    ):
-        return False
-    if same_data:
-        return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
-    uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss)
-    is_user_dataset = not run.divided_dataset.target.__module__.startswith("calibrant.")
-    if uses_validation or is_user_dataset or run.traces:
-        return False
-    stored_dataset = parse_method("datasets", run_record["dataset"])
-    return settings_without_sizes(stored_dataset) == settings_without_sizes(run.divided_dataset)
-
-
-def settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
-    """Return the name and settings of a data set except the sizes of its splits."""
-    settings = registry.hyperparameters(dataset.function) | dataset.settings
-    return dataset.name, {key: value for key, value in settings.items() if key not in SIZE_SETTINGS}

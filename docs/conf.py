@@ -11,7 +11,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-from extension import checked, commands, measured, reference  # noqa: E402
+from extension import checked, commands, generated, reference  # noqa: E402
 
 from calibrant import __version__  # noqa: E402
 
@@ -102,13 +102,12 @@ def _write_pages(app: Any) -> None:
 
 
 def _edit_source(app: Any, name: str, source: list[str]) -> None:
-    """Redirect links to files of the repository root to their pages, and insert the benchmark tables."""
+    """Redirect links to files of the repository root to their pages, and insert the tables."""
     depth = "../" * name.count("/")
     for file, page in {"SECURITY": "security", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}.items():
         for link in (f"](../{file}.md)", f"]({file}.md)", f"](../../{file}.md)"):
             source[0] = source[0].replace(link, f"]({depth}project/{page}.md)")
-    if measured.FENCE in source[0]:
-        source[0] = source[0].replace(measured.FENCE, measured.tables())
+    source[0] = generated.insert_tables(source[0])
 
 
 def setup(app: Any) -> None:

@@ -18,7 +18,7 @@ from calibrant.metrics import Summary
 from calibrant.registry import CALIBRATORS
 
 FILE = Path(__file__).parent / "golden" / "golden.json"
-ONE_SCORE = ("Beta", "Platt", "Quadratic")  # calibrators of two classes
+ONE_SCORE = [name for name in CALIBRATORS if calibrators.capabilities(CALIBRATORS[name]).num_classes == 2]
 TABLES = ("results", "changes", "groups", "held_out_nll")  # the parts of the results of `assess` that are kept
 ASSESSED = ("Identity", "Temperature", "Vector", "StructuredMatrix", "Auto")  # none whose values lie on bin edges
 

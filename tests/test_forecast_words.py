@@ -12,7 +12,8 @@ from rendered import assert_rendered
 from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
 from calibrant.assessment.expert_text import event_sentence
-from calibrant.events import MATCH_CLASSES, PRESENCE_CLASSES
+from calibrant.events import BINARY_KINDS, CONFIDENCE_KINDS, MATCH, PRESENCE, describe_event
+from calibrant.io.cells import to_numbers
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_table_with_column_matched_holds_detections(tmp_path):
     p = detections(60)
     frame = polars.DataFrame({"confidence": p.events.confidence.numpy(), "matched": p.labels.numpy()})
     loaded = Predictions.from_table(frame)
-    assert loaded.class_names == MATCH_CLASSES
+    assert loaded.class_names == MATCH.classes
     assert torch.allclose(loaded.logits, p.logits)
     assert Predictions.from_table(frame.rename({"matched": "is_correct"})).class_names == ("wrong", "correct")
     calibrators.save(calibrators.fit("Platt", loaded), tmp_path / "c.safetensors", fitted_on=loaded)
@@ -73,11 +74,26 @@ def test_table_with_column_matched_holds_detections(tmp_path):
     assert polars.read_csv(tmp_path / "out.csv").columns == ["confidence", "calibrated_confidence"]
 
 
+@pytest.mark.parametrize("event", BINARY_KINDS, ids=lambda event: event.kind)
+def test_cells_may_spell_the_classes_of_an_event(event):
+    assert to_numbers(polars.Series([*event.classes, "yes"]), accept_truth_words=True).to_list() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("event", CONFIDENCE_KINDS, ids=lambda event: event.kind)
+def test_kind_of_confidence_is_read_measured_and_recognized_by_its_column(event):
+    p = Predictions.from_confidence([0.9, 0.2, 0.8], [1, 0, 0], of=event.kind)
+    assert describe_event(1, 2, p.class_names).units in str(measure(p))
+    for name in event.table_columns:
+        column = [event.classes[i] for i in (1, 0, 0)]
+        table = {"confidence": [0.9, 0.2, 0.8], name: column}
+        assert Predictions.from_table(table).class_names == event.classes
+
+
 @pytest.mark.parametrize("name", ["l.npz", "l.parquet"])
 def test_multilabel_data_survives_files_and_summaries(labels, name, tmp_path):
     labels.save(tmp_path / name)
     loaded = Predictions.load(tmp_path / name)
-    assert loaded.class_names == labels.class_names == PRESENCE_CLASSES
+    assert loaded.class_names == labels.class_names == PRESENCE.classes
     assert str(measure(loaded)) == str(measure(labels))
     from calibrant.metrics import Summary
 

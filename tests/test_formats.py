@@ -23,7 +23,7 @@ from calibrant.assessment import apply_to_file
 from calibrant.io.arrays import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
 from calibrant.io.encoding import read_decompressed, write_compressed
 from calibrant.io.files import is_case_insensitive
-from calibrant.io.formats import TABLE_SUFFIXES, WRITABLE_SUFFIXES, list_suffixes, markdown_table
+from calibrant.io.formats import WRITABLE_SUFFIXES
 
 CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
 CSV_TEXT = "label,prob_cat,prob_dog\n" + "".join(f"{a},{b},{c}\n" for a, b, c in CATS)
@@ -550,10 +550,3 @@ def test_digits_of_other_scripts_are_not_numbers(tmp_path: Path) -> None:
 def test_case_sensitivity_of_a_folder_without_letters(tmp_path: Path) -> None:
     (tmp_path / "2024").mkdir()
     assert is_case_insensitive(tmp_path / "2024") == is_case_insensitive(tmp_path)
-
-
-def test_documentation_lists_every_format() -> None:
-    docs = Path(__file__).parents[1] / "docs"
-    assert markdown_table() in (docs / "reference" / "formats.md").read_text()
-    page = (docs / "tables.md").read_text()
-    assert all(suffix in page for suffix in list_suffixes(TABLE_SUFFIXES).replace(" or ", ", ").split(", "))

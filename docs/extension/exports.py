@@ -1,10 +1,9 @@
-"""Table of export formats in deploy.md: `python docs/extension/exports.py` writes it from the calibrator classes.
+"""Table of export formats in deploy.md, from the calibrator classes.
 
 `try_exports` checks what a class declares. It fits the calibrator, puts it behind a small network and exports it. The
 loaded program must return the same probabilities.
 """
 
-import csv
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from calibrant.nn import CalibratedNetwork
 from calibrant.registry import CALIBRATORS
 
 DOCS = Path(__file__).parents[1]
-TABLE = DOCS / "howto" / "exports.csv"
 HEADER = ("calibrator", "safetensors", "torch.export", "ONNX", "plain numpy")
 CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in sorted(CALIBRATORS)}
 BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
@@ -101,13 +99,7 @@ def declared_exports(name: str) -> dict[str, str]:
     return {"calibrator": name} | {key: "yes" if key in formats else "no" for key in HEADER[1:]}
 
 
-def main() -> None:
-    """Write the table."""
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(declared_exports, CAPABILITIES))
-
-
-if __name__ == "__main__":
-    main()
+def markdown_table() -> str:
+    """Return the declared formats of all calibrators."""
+    rows = [HEADER, ("---",) * len(HEADER), *(tuple(declared_exports(name).values()) for name in CAPABILITIES)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -8,7 +8,6 @@ CALIBRATORS = (
     *("Vector", "Matrix", "Dirichlet", "Isotonic", "VennAbers", "HistogramBinning", "Identity"),
 )
 COLUMNS = ("calibrator", "wins", "n = 300", "1000", "5000", "NLL", "ECE15 %", "accuracy %")
-FENCE = "```{measured-calibrators}\n```"
 OURS = "calibrant, "  # prefix of our calibrators in the benchmark tables
 
 

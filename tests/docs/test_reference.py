@@ -1,6 +1,5 @@
 """The reference has an entry for every public name, and pages written by hand agree with the source code."""
 
-import csv
 import importlib
 import json
 import re
@@ -15,6 +14,7 @@ from doc_pages import ROOT
 
 import calibrant
 from calibrant import Predictions
+from calibrant.io.formats import FORMATS
 from calibrant.registry import CALIBRATORS
 
 DOCS = ROOT / "docs"
@@ -161,24 +161,27 @@ def test_results_match_the_schema():
 # Exports
 
 
-def export_rows(extension) -> list[dict[str, str]]:
-    with extension("exports").TABLE.open() as file:
-        return list(csv.DictReader(file))
-
-
-def test_export_table_is_what_the_classes_declare(extension):
-    rows = export_rows(extension)
-    assert [row["calibrator"] for row in rows] == sorted(CALIBRATORS)
-    assert rows == [extension("exports").declared_exports(row["calibrator"]) for row in rows]
+def test_pages_contain_the_tables_that_they_request(extension):
+    for page, name, entries in (
+        ("howto/deploy.md", "export-formats", sorted(CALIBRATORS)),
+        ("reference/formats.md", "file-formats", [f"`{suffix}`" for f in FORMATS for suffix in f.suffixes]),
+        ("howto/choose_a_calibrator.md", "measured-calibrators", ["`Auto`", "`Temperature`"]),
+    ):
+        text = (DOCS / page).read_text()
+        assert f"```{{{name}}}\n```" in text
+        table = extension("generated").insert_tables(text)
+        assert f"{{{name}}}" not in table
+        assert all(f"| {entry} " in table or f" {entry} " in table for entry in entries)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of onnx
 def test_exports_are_those_that_the_classes_declare(extension, tmp_path):
     """ONNX is tried only if it is not declared; `test_export` covers the others."""
-    for row in export_rows(extension):
+    exports = extension("exports")
+    for row in map(exports.declared_exports, sorted(CALIBRATORS)):
         formats = ("safetensors", "torch.export", "plain numpy", *(["ONNX"] if row["ONNX"] == "no" else []))
-        result = extension("exports").try_exports(row["calibrator"], tmp_path, formats)
+        result = exports.try_exports(row["calibrator"], tmp_path, formats)
         assert result == {name: row[name] for name in result}
 
 

@@ -12,7 +12,7 @@ from calibrant import io
 from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
-from calibrant.events import BINARY_EVENTS, PRESENCE_CLASSES
+from calibrant.events import BINARY_EVENTS, PRESENCE
 from calibrant.io.column_names import CALIBRATED_PREFIX
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
@@ -139,9 +139,9 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
         return True
     names = columns.names or ()
     of_groups = bool(names) and set(names) <= set(getattr(calibrator.fitted_map, "names", ()))
-    if names == PRESENCE_CLASSES or len(columns.scores) < 2 or num_classes(calibrator.fitted_map) not in (0, 2):
+    if names == PRESENCE.classes or len(columns.scores) < 2 or num_classes(calibrator.fitted_map) not in (0, 2):
         return False
-    if calibrator.class_names == PRESENCE_CLASSES or of_groups:
+    if calibrator.class_names == PRESENCE.classes or of_groups:
         return True
     unknown = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2 and len(columns.scores) > 2
     if not unknown or "probs" not in arrays:

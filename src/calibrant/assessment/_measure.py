@@ -14,7 +14,7 @@ from calibrant._text import format_percent
 from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, metric_info
 from calibrant.assessment._serialize import write_by_suffix
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
-from calibrant.events import PRESENCE_CLASSES, EventKind, describe_event
+from calibrant.events import PRESENCE, EventKind, describe_event
 from calibrant.io import to_safe_csv
 from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
@@ -189,7 +189,7 @@ def _measure_in_memory(
 
 def _has_repeated_labels(p: Predictions) -> bool:
     """Whether a cluster of multilabel data has a label twice, and therefore holds more than one example."""
-    if p.class_names != PRESENCE_CLASSES or p.clusters is None or p.groups is None or p.group_names is None:
+    if p.class_names != PRESENCE.classes or p.clusters is None or p.groups is None or p.group_names is None:
         return False
     pairs = p.clusters * len(p.group_names) + p.groups
     return len(pairs.unique()) < len(pairs)

@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant._text import display_name
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.backend.overlap import Overlap, Sketch
-from calibrant.events import CORRECTNESS_CLASSES
+from calibrant.events import CORRECTNESS
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -66,7 +66,7 @@ class OverlapGuard:
             if message:
                 raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
         report = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
-        if self.val.clusters is not None or self.val.class_names == CORRECTNESS_CLASSES:
+        if self.val.clusters is not None or self.val.class_names == CORRECTNESS.classes:
             return report
         return report + label_shift_sentence(class_counts(self.val), self.evaluation_counts, self.val.class_names)
 

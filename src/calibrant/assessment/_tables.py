@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from markupsafe import Markup
 from torch import Tensor
 
-from calibrant import metrics
 from calibrant._text import display_name, format_percent
 from calibrant.assessment._cells import (
     best_mask,
@@ -24,9 +23,9 @@ from calibrant.assessment.expert_text import (
     format_level,
     miscalibration_cost_sentence,
 )
-from calibrant.metrics import Difference, MetricInfo
+from calibrant.metrics import Difference, Metric, MetricInfo
 from calibrant.metrics.tables import thresholds_of
-from calibrant.registry import CALIBRATORS
+from calibrant.registry import CALIBRATORS, METRICS
 from calibrant.report import (
     INFINITE_MEAN_EXPLANATION,
     details,
@@ -43,18 +42,6 @@ from calibrant.report import (
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 MAX_UNFOLDED_ROWS = 15  # rows of long tables that are shown without a click
 MAX_TABLE_ROWS = 1000
-METRIC_BY_TERM = {  # terms that are explained where they first appear in a sentence
-    "adaptive ECE": "adaptive_ece",
-    "L2 error": "debiased_l2",
-    "class-wise ECE": "classwise_ece",
-    "ECE": "ece",
-    "NLL": "nll",
-    "Kuiper": "kuiper",
-    "event Brier": "event_brier",
-    "Brier": "brier",
-    "AUROC": "auroc",
-    "AURC": "aurc",
-}
 
 LabeledMeasurements = Mapping[str, MeasurementData]  # keys such as "before" and "after Temperature"
 
@@ -239,13 +226,13 @@ def _truncation_note(total: int, row_noun: str, full_list_hint: str = "") -> Mar
 
 
 def explain_terms(text: str) -> Markup:
-    """Return text in which the first use of each abbreviation and test has its explanation."""
-    parts, explained = re.split(rf"\b({'|'.join(METRIC_BY_TERM)})\b", text), set[str]()
+    """Return text in which the first use of each abbreviation or name of a metric has its explanation."""
+    unexplained = {m.term: m.about for m in METRICS.values() if isinstance(m, Metric) and m.term and m.about.lay_phrase}
+    longest_first = sorted(unexplained, key=len, reverse=True)
     cells: list[Markup] = []
-    for i, part in enumerate(parts):
-        info = metrics.metric_info(METRIC_BY_TERM[part]) if i % 2 and part not in explained else None
+    for part in re.split(rf"\b({'|'.join(map(re.escape, longest_first))})\b", text):
+        info = unexplained.pop(part, None)
         cells.append(typeset(part) if info is None else term(part, f"{info.title}: {info.lay_phrase}; {info.meaning}"))
-        explained |= {part} if i % 2 else set()
     return join_html(cells)
 
 

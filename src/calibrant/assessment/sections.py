@@ -1,6 +1,10 @@
-"""The report pages and notebook cells of measurements and assessments: their sections in reading order."""
+"""The report pages and notebook cells of measurements and assessments: their sections in reading order.
 
-from collections.abc import Mapping, Sequence
+To add a section on measurements, write a function that returns it, or None where it does not apply, and add it to
+`DETAIL_SECTIONS`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -194,28 +198,25 @@ def _place_side_by_side(figures: Markup) -> Markup:
     return render('<div class="pair">{}</div>', figures)
 
 
-def _detail_sections(measurements: LabeledMeasurements) -> list[Section]:
-    """Return the sections on groups, classes, selective prediction and thresholds, as far as they apply."""
+def _group_section(measurements: LabeledMeasurements) -> Section | None:
+    first = next(iter(measurements.values()), None)
+    if first is None or first.groups is None:
+        return None
+    return Section(f"{capitalize(first.event.groups)}, worst first", _tables.groups_table(measurements))
+
+
+def _row_group_section(measurements: LabeledMeasurements) -> Section | None:
+    """Return the groups of whole rows of multilabel data, beside the labels."""
+    return _group_section(
+        {name: grouped for name, m in measurements.items() if (grouped := m.with_row_groups()) is not None}
+    )
+
+
+def _class_section(measurements: LabeledMeasurements) -> Section | None:
     first = next(iter(measurements.values()))
-    row_grouped = {name: grouped for name, m in measurements.items() if (grouped := m.with_row_groups()) is not None}
-    sections = [
-        Section(f"{capitalize(next(iter(grouped.values())).event.groups)}, worst first", _tables.groups_table(grouped))
-        for grouped in (measurements, row_grouped)
-        if grouped and next(iter(grouped.values())).groups is not None
-    ]
-    if first.names not in BINARY_EVENTS and first.classes is not None:
-        sections.append(_class_section(measurements))
-    if first.event.is_confidence:
-        sections.append(_coverage_section(measurements))
-    if first.event.selector != "top":
-        name, last = list(measurements.items())[-1]
-        control = Markup() if first.event.is_confidence else threshold_control(_reverse_order(measurements))
-        sections.append(Section("Decision thresholds", _tables.thresholds_table(name, last) + control))
-    return sections
-
-
-def _class_section(measurements: LabeledMeasurements) -> Section:
-    bins = next(iter(measurements.values())).bins
+    if first.names in BINARY_EVENTS or first.classes is None:
+        return None
+    bins = first.bins
     class_tables = [classes for m in measurements.values() if (classes := m.classes) is not None]
     reading = (
         f"ECE compares the predicted probability of the class with its frequency, in {bins} bins. Precision and mean "
@@ -225,10 +226,12 @@ def _class_section(measurements: LabeledMeasurements) -> Section:
     return Section("Classes, worst first", join_html([_tables.classes_table(measurements), control, note(reading)]))
 
 
-def _coverage_section(measurements: LabeledMeasurements) -> Section:
+def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
     """Return the error rate among the most confident predictions."""
     first = next(iter(measurements.values()))
     event = first.event
+    if not event.is_confidence:
+        return None
     curves = {name.partition(" ")[0]: risk_coverage_of(m.ties) for name, m in measurements.items()}
     risks = next(iter(curves.values()))
     points = ", ".join(
@@ -251,6 +254,28 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section:
         )
     control = threshold_control(_reverse_order(measurements))
     return Section("Selective prediction", join_html([render("<p>{}</p>", typeset(text)), picture, control]))
+
+
+def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
+    name, last = list(measurements.items())[-1]
+    if last.event.selector == "top":
+        return None
+    control = Markup() if last.event.is_confidence else threshold_control(_reverse_order(measurements))
+    return Section("Decision thresholds", _tables.thresholds_table(name, last) + control)
+
+
+DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], Section | None], ...] = (  # in reading order
+    _group_section,
+    _row_group_section,
+    _class_section,
+    _coverage_section,
+    _threshold_section,
+)
+
+
+def _detail_sections(measurements: LabeledMeasurements) -> list[Section]:
+    """Return the sections of `DETAIL_SECTIONS` that apply to the measurements."""
+    return [section for build in DETAIL_SECTIONS if (section := build(measurements)) is not None]
 
 
 def _reverse_order(measurements: LabeledMeasurements) -> LabeledMeasurements:

@@ -7,6 +7,7 @@ import numpy as np
 
 from calibrant._lazy import polars
 from calibrant._text import parse_number, shorten_repr, to_one_line
+from calibrant.events import BINARY_EVENTS
 from calibrant.io.columns import TableOptions
 from calibrant.io.number_text import DECIMAL_COMMA_PATTERN, MISSING_WORDS
 from calibrant.types import InputError
@@ -14,8 +15,9 @@ from calibrant.types import InputError
 NON_NUMPY_INTEGER_DTYPES = ("Int128", "UInt128")
 TEXT_DTYPES = ("String", "Categorical", "Enum")
 TRUTH_WORDS = {
-    **dict.fromkeys(("true", "yes", "y", "t", "right", "correct", "1", "1.0", "matched", "pass", "passed"), "1"),
-    **dict.fromkeys(("false", "no", "n", "f", "wrong", "incorrect", "0", "0.0", "unmatched", "fail", "failed"), "0"),
+    **dict.fromkeys(("true", "yes", "y", "t", "right", "1", "1.0", "pass", "passed"), "1"),
+    **dict.fromkeys(("false", "no", "n", "f", "incorrect", "0", "0.0", "fail", "failed"), "0"),
+    **{name: str(outcome) for classes in BINARY_EVENTS for outcome, name in enumerate(classes)},
 }
 ROW_SUM_TOLERANCE = 0.03  # relative; for probabilities rounded to two decimals
 

@@ -1,6 +1,7 @@
 """The table of file formats: suffixes, readers, writers, and the words for help and documentation.
 
-Readers and writers are given by name, so that a help text loads neither torch nor polars.
+To add a format that takes few lines, write its functions here and add a row to `FORMATS`. Functions of other modules
+are given by name, so that a help text loads neither torch nor polars.
 """
 
 import importlib
@@ -9,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._lazy import polars
+
 COMPRESSION_SUFFIXES = (".gz", ".zst")
+Function = Callable[..., Any] | str  # "module.function" of this package, or a function
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: how files are read whole, written, and read in chunks.
-
-    Functions are given as "module.function" in this package.
-    """
+    """A file format: how files are read whole, written, and read in chunks."""
 
     title: str
     suffixes: tuple[str, ...]
-    reader: str  # of arrays: (path) -> arrays by name; of tables: (path, options) -> LoadedTable
-    writer: str | None = None  # of arrays: (arrays, names, path); of tables: (frame, path, dialect)
-    chunk_opener: str | None = None  # of arrays: (path) -> ChunkedFile; of tables: (path) -> lazy frame
-    companion_finder: str | None = None  # (path) -> other files that are read with it
+    reader: Function  # of arrays: (path) -> arrays by name; of tables: (path, options) -> frame or LoadedTable
+    writer: Function | None = None  # of arrays: (arrays, names, path); of tables: (frame, path, dialect)
+    chunk_opener: Function | None = None  # of arrays: (path) -> ChunkedFile; of tables: (path) -> lazy frame
+    companion_finder: Function | None = None  # (path) -> other files that are read with it
     is_table: bool = True
     is_delimited: bool = False
     has_decimal_text: bool = False  # numbers are spelled in decimals
@@ -51,9 +52,44 @@ class Format:
         return (*self.suffixes, *(suffix + packed for suffix in self.suffixes for packed in compressions))
 
 
-def _load_function(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(".")
-    return getattr(importlib.import_module(f"calibrant.io.{module}"), function)
+def _load_function(function: Function) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(".")
+    return getattr(importlib.import_module(f"calibrant.io.{module}"), name)
+
+
+def read_parquet(path: Path, options: Any) -> Any:
+    """Read a Parquet file."""
+    return polars.read_parquet(path, glob=False)
+
+
+def scan_parquet(path: Path) -> Any:
+    """Return a lazy frame of a Parquet file."""
+    return polars.scan_parquet(path, glob=False)
+
+
+def write_parquet(frame: Any, path: Path, dialect: Any) -> None:
+    """Write a Parquet file."""
+    frame.write_parquet(path)
+
+
+def read_arrow(path: Path, options: Any) -> Any:
+    """Read an Arrow file or stream."""
+    with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
+        magic_bytes = file.read(6)
+        file.seek(0)
+        return polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file)
+
+
+def scan_arrow(path: Path) -> Any:
+    """Return a lazy frame of an Arrow file."""
+    return polars.scan_ipc(path, glob=False)
+
+
+def write_arrow(frame: Any, path: Path, dialect: Any) -> None:
+    """Write an Arrow file."""
+    frame.write_ipc(path)
 
 
 FORMATS = (
@@ -85,11 +121,11 @@ FORMATS = (
         has_decimal_text=True, is_compressible=True, note="a JSON object per row",
     ),
     Format(
-        "Parquet", (".parquet",), "tables.read_parquet", "tables.write_parquet", "tables.scan_parquet",
+        "Parquet", (".parquet",), read_parquet, write_parquet, scan_parquet,
         note="columns, or lists of scores in one column",
     ),
     Format(
-        "Arrow", (".arrow", ".feather", ".ipc"), "tables.read_arrow", "tables.write_arrow", "tables.scan_arrow",
+        "Arrow", (".arrow", ".feather", ".ipc"), read_arrow, write_arrow, scan_arrow,
         note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(

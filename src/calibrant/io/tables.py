@@ -1,4 +1,4 @@
-"""Files of tables as polars frames: Parquet, Arrow, delimited text, JSON lines and Excel workbooks."""
+"""Files of tables as polars frames, and their delimited text, JSON lines and Excel workbooks."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -40,16 +40,20 @@ class LoadedTable:
 
 def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
-    options = options or TableOptions()
-    parts: list[LoadedTable] = [
-        call_reader(file, lambda file=file: BY_SUFFIX[format_suffix(file)].read(file, options), path)
-        for file in list_table_files(path)
+    table_options = options or TableOptions()
+    parts = [
+        call_reader(file, lambda file=file: _read_file(file, table_options), path) for file in list_table_files(path)
     ]
     frames = [part.frame for part in parts]
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     texts = [text for part in parts for text in part.delimited]
-    return LoadedTable(replace_missing_words(frame, options.na), tuple(notes), texts)
+    return LoadedTable(replace_missing_words(frame, table_options.na), tuple(notes), texts)
+
+
+def _read_file(path: Path, options: TableOptions) -> LoadedTable:
+    part = BY_SUFFIX[format_suffix(path)].read(path, options)
+    return part if isinstance(part, LoadedTable) else LoadedTable(part)
 
 
 def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None = None) -> Any:
@@ -167,29 +171,6 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     return LoadedTable(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
 
 
-def read_parquet(path: Path, options: TableOptions) -> LoadedTable:
-    """Read a Parquet file."""
-    return LoadedTable(polars.read_parquet(path, glob=False))
-
-
-def read_arrow(path: Path, options: TableOptions) -> LoadedTable:
-    """Read an Arrow file or stream."""
-    with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
-        magic_bytes = file.read(6)
-        file.seek(0)
-        return LoadedTable(polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file))
-
-
-def scan_parquet(path: Path) -> Any:
-    """Return a lazy frame of a Parquet file."""
-    return polars.scan_parquet(path, glob=False)
-
-
-def scan_arrow(path: Path) -> Any:
-    """Return a lazy frame of an Arrow file."""
-    return polars.scan_ipc(path, glob=False)
-
-
 # Writers
 
 
@@ -209,16 +190,6 @@ def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
         name for name, kind in frame.schema.items() if kind.is_float() and frame[name].is_infinite().any()
     ]
     write_compressed(frame.with_columns(polars.col(infinite_columns).cast(polars.String)).write_ndjson(), path)
-
-
-def write_parquet(frame: Any, path: Path, dialect: Dialect | None) -> None:
-    """Write a Parquet file."""
-    frame.write_parquet(path)
-
-
-def write_arrow(frame: Any, path: Path, dialect: Dialect | None) -> None:
-    """Write an Arrow file."""
-    frame.write_ipc(path)
 
 
 def to_safe_csv(frame: Any) -> str:

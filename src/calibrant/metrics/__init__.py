@@ -19,6 +19,7 @@ from calibrant.metrics._cumulative import *
 from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
 from calibrant.metrics._info import describe_metric as describe_metric
 from calibrant.metrics._info import fits_summary as fits_summary
+from calibrant.metrics._info import is_calibration_error as is_calibration_error
 from calibrant.metrics._info import metric_info
 from calibrant.metrics._info import noise_floor_name as noise_floor_name
 from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, wilson

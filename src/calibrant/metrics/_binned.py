@@ -24,6 +24,7 @@ __all__ += ["sweep_ece"]
     unit="share",
     meaning="bins of equal width; biased upward, so compare it with its noise floor",
     lay_phrase="typical difference between predicted and actual frequency",
+    is_calibration_error=True,
     takes="statistics",
     noise_floor="noise_floor",
 )
@@ -50,6 +51,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
     unit="share",
     meaning="bins with equal numbers of examples, ties averaged",
     lay_phrase="the same difference, in bins of equal size",
+    is_calibration_error=True,
     takes="statistics",
     noise_floor="adaptive_noise_floor",
 )
@@ -79,6 +81,7 @@ def adaptive_ece(
     "MCE",
     unit="share",
     meaning="largest gap of any bin, often decided by few examples",
+    is_calibration_error=True,
     takes="statistics",
     lay_phrase="largest difference in any bin of predictions",
 )
@@ -98,6 +101,7 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     unit="share",
     meaning="ECE of each class's probability, averaged over the classes",
     lay_phrase="typical difference for the probability of each class",
+    is_calibration_error=True,
     takes="predictions",
     by_class=True,
 )
@@ -127,7 +131,9 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     "debiased L2 error",
     unit="share",
     meaning="calibration error without the bias of ECE; 0 if chance explains the gaps",
+    term="L2 error",
     lay_phrase="typical difference after subtracting chance",
+    is_calibration_error=True,
     takes="statistics",
     interval=_squared_interval,
 )
@@ -218,6 +224,7 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     unit="share",
     meaning="largest number of equal-mass bins whose accuracies increase",
     lay_phrase="typical difference, in as many bins as the data allow",
+    is_calibration_error=True,
     takes="statistics",
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:

@@ -23,7 +23,9 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
     "Kuiper error",
     unit="share",
     meaning="largest cumulative gap over any range of confidences, without bins; tested with a p-value",
+    term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
+    is_calibration_error=True,
     takes="statistics",
     test=_kuiper_test,
 )
@@ -54,7 +56,9 @@ def _ks_test(events: EventStatistics) -> Evidence:
     "Kolmogorov-Smirnov error",
     unit="share",
     meaning="largest cumulative gap over confidences up to any value, without bins",
+    term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
+    is_calibration_error=True,
     takes="statistics",
     test=_ks_test,
 )
@@ -85,7 +89,13 @@ def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 99
     return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
 
 
-@metric("SKCE", meaning="unbiased squared kernel calibration error", takes="statistics", test=_skce_test)
+@metric(
+    "SKCE",
+    meaning="unbiased squared kernel calibration error",
+    is_calibration_error=True,
+    takes="statistics",
+    test=_skce_test,
+)
 def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Return the squared kernel calibration error of the event, without bias (Widmann et al. 2019).
 
@@ -105,7 +115,12 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     return skce_of(events.ties, width)
 
 
-@metric("MMCE", meaning="maximum mean calibration error with a kernel; biased upward", takes="statistics")
+@metric(
+    "MMCE",
+    meaning="maximum mean calibration error with a kernel; biased upward",
+    is_calibration_error=True,
+    takes="statistics",
+)
 def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Return the maximum mean calibration error of Kumar et al. (2018).
 

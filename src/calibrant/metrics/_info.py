@@ -27,6 +27,15 @@ def noise_floor_name(name: str) -> str:
     return getattr(METRICS.get(name), "noise_floor", "")
 
 
+def is_calibration_error(name: str) -> bool:
+    """Return whether a metric, given by its text or name, is 0 for true probabilities, up to chance.
+
+    >>> is_calibration_error("ece(bins=10)"), is_calibration_error("nll")
+    (True, False)
+    """
+    return getattr(METRICS.get(name.partition("(")[0]), "is_calibration_error", False)
+
+
 def fits_summary(name: str, *, by_class: bool) -> bool:
     """Return whether a `Summary`, made `by_class` or not, has a metric.
 

@@ -88,8 +88,11 @@ class Metric(Generic[P]):
         interval: Callable[..., Interval] | None,
         test: Callable[..., Evidence] | None,
         noise_floor: str,
+        term: str,
+        is_calibration_error: bool,
     ) -> None:
         self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
+        self.term, self.is_calibration_error = term, is_calibration_error
         self.per_example, self.expected, self.sums, self.by_class = per_example, expected, sums, by_class
         self._interval, self._test = interval, test
         update_wrapper(self, function)
@@ -249,6 +252,8 @@ def metric(
     interval: Callable[..., Interval] | None = None,
     test: Callable[..., Evidence] | None = None,
     noise_floor: str = "",
+    term: str = "",
+    is_calibration_error: bool = False,
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
     """Declare a metric and register it; no other module needs to know its name.
 
@@ -280,11 +285,16 @@ def metric(
         interval: Function of the same input and `level` that returns an `Interval`.
         test: Function of the same input that returns `Evidence` against calibration.
         noise_floor: Name of the metric that is the noise floor of this one.
+        term: Abbreviation or proper name in sentences, which reports explain. Default: the short title, or the title,
+            if it has a capital letter.
+        is_calibration_error: Whether true probabilities bring the metric to 0, up to chance.
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
+        name = term or short or title
         traits = (takes, per_example, expected, sums, by_class, interval, test, noise_floor)
+        traits += ("" if name.islower() else name, is_calibration_error)
         return registry.METRICS.register(Metric(function, about, *traits))
 
     return declare

@@ -18,6 +18,7 @@ NUM_GRID_CELLS = 1 << 14
     "smooth ECE",
     unit="share",
     meaning="smoothed over confidences, without bins",
+    is_calibration_error=True,
     takes="statistics",
     lay_phrase="typical difference, without bins",
 )

@@ -13,7 +13,7 @@ from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, is_single, log_probs
 from calibrant.backend.threads import thread_limit
-from calibrant.events import CONFIDENCE_KINDS, PRESENCE_CLASSES
+from calibrant.events import CONFIDENCE_KINDS, PRESENCE
 from calibrant.io import find_score_and_label_keys
 from calibrant.types import InputError
 
@@ -133,7 +133,7 @@ def fields_from_labels(
         options: Fields = {
             "of": 1,
             "clusters": rows if clusters is None else per_row(clusters, "clusters")[0],
-            "class_names": PRESENCE_CLASSES,
+            "class_names": PRESENCE.classes,
         }
         s, y = s[~is_ignored], y[~is_ignored]
         fields = (

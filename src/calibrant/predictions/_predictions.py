@@ -144,13 +144,13 @@ class Predictions:
     ) -> "Predictions":
         """Build from stated confidences, such as those of language models, judges, detectors and retrieval.
 
-        The two classes are "wrong" and "correct", and the event is "correct". Confidences below 0.5 are not flipped.
+        The event is the second of two classes, "wrong" and "correct". Confidences below 0.5 are not flipped.
 
         Args:
             confidence: Stated probability that the answer is right (n,), in [0, 1].
             correct: Whether the answer was right (n,), 0 or 1.
             weights: As for `Predictions`.
-            of: Name of the event: "correct", or "matched" for detections.
+            of: Kind of the event in `events.CONFIDENCE_KINDS`, such as "matched" for detections.
             **options: `clusters` and `groups`, as for `Predictions`.
 
         >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])

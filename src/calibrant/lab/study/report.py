@@ -14,7 +14,7 @@ from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import FIGURE_BINS, Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
-from calibrant.lab.study.tables import Cell, ResultTable, central_metric
+from calibrant.lab.study.tables import Cell, ResultTable, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import (
@@ -106,7 +106,7 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 
 def findings(tables: Sequence[ResultTable]) -> list[str]:
     """Return the findings in words: over- and underconfident networks, and the best methods, place by place."""
-    places = _findings_by_place(_central_table(tables))
+    places = _findings_by_place(_main_calibration_table(tables))
     if len(places) == 1:
         return [places[0][1]]
     num_listed = _num_listed(len(places))
@@ -116,7 +116,7 @@ def findings(tables: Sequence[ResultTable]) -> list[str]:
 
 def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
     """Return the findings that the opening does not list."""
-    places = _findings_by_place(_central_table(tables))
+    places = _findings_by_place(_main_calibration_table(tables))
     unlisted = places[_num_listed(len(places)) :]
     if not unlisted:
         return Markup()
@@ -177,16 +177,16 @@ def _confidence_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) ->
     return sentences
 
 
-def _central_table(tables: Sequence[ResultTable]) -> ResultTable:
+def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
     by_metric = {t.metric: t for t in tables if not t.shift}
-    return by_metric[central_metric(by_metric)] if by_metric else tables[0]
+    return by_metric[main_calibration_error(by_metric)] if by_metric else tables[0]
 
 
 def _main_tables(tables: Sequence[ResultTable]) -> list[ResultTable]:
-    """Return the tables of the first metric, of NLL and of ECE."""
+    """Return the tables of the first metric, of NLL and of the main calibration error."""
     unshifted = [t for t in tables if not t.shift]
     nll_tables = [t for t in unshifted if base_name(t.metric) == "nll"]
-    return list({t.metric: t for t in (unshifted[0], *nll_tables, _central_table(tables))}.values())
+    return list({t.metric: t for t in (unshifted[0], *nll_tables, _main_calibration_table(tables))}.values())
 
 
 def base_name(text: str) -> str:

@@ -14,7 +14,7 @@ from calibrant import metrics, plots
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, add_legend, slug
-from calibrant.lab.study.tables import central_metric
+from calibrant.lab.study.tables import main_calibration_error
 from calibrant.registry import Method, hyperparameters
 
 MetricRows = Sequence[Mapping[str, Any]]
@@ -47,7 +47,7 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
         for row in known_rows
         if row["metric"] == known_rows[0]["metric"] and not math.isnan(row["temperature"])
     ]
-    main_metrics = {central_metric(metric.text for metric in study.metrics), "temperature"}
+    main_metrics = {main_calibration_error(metric.text for metric in study.metrics), "temperature"}
     runs = list(study.runs())
     loss_families = _find_families({study.label(run.loss): run.loss for run in runs})
     dataset_families = _find_families({study.label(run.dataset): run.dataset for run in runs})

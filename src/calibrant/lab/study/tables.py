@@ -294,14 +294,14 @@ def build_tables(
     return result
 
 
-def central_metric(metrics: Iterable[str]) -> str:
-    """Return the main calibration metric of a study: "ece", else another kind of ECE, else the first metric.
+def main_calibration_error(names: Iterable[str]) -> str:
+    """Return the first calibration error among metrics, or the first metric if there is none.
 
-    >>> central_metric(["error", "adaptive_ece(bins=10)", "ece"]), central_metric(["error", "adaptive_ece(bins=10)"])
-    ('ece', 'adaptive_ece(bins=10)')
+    >>> main_calibration_error(["error", "adaptive_ece(bins=10)", "ece"]), main_calibration_error(["error", "nll"])
+    ('adaptive_ece(bins=10)', 'error')
     """
-    names = {metric: metric.partition("(")[0] for metric in metrics}
-    return min(names, key=lambda metric: (names[metric] != "ece", not names[metric].endswith("ece")))
+    candidates = list(names)
+    return next((name for name in candidates if metrics.is_calibration_error(name)), candidates[0])
 
 
 def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:

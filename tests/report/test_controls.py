@@ -157,9 +157,9 @@ def test_marks_are_the_bins_with_their_intervals(visit, report, evaluation_data)
     part.locator("svg").focus()
     page.keyboard.press("End")
     words = page.locator("[role=status].unseen").inner_text()
-    interval = metrics.wilson(float(bins.accuracy[last]), float(bins.count[last]), 0.90)
+    low, high = (100 * float(limit[last]) for limit in metrics.curves.frequency_limits(bins))
     assert f"accuracy {100 * float(bins.accuracy[last]):.1f} %" in words
-    assert f"90 % interval {100 * interval.low:.1f} to {100 * interval.high:.1f} %" in words
+    assert f"simultaneous 90 % interval {low:.1f} to {high:.1f} %" in words
     assert f"{int(bins.count[last])} examples" in words
 
 
@@ -181,10 +181,11 @@ def test_threshold_control_shows_error_and_cost(visit, report, evaluation_data):
         slide(part, round(100 * c))
         acted = evaluation_data.events.confidence >= c
         share, wrong = float(acted.double().mean()), float(1 - evaluation_data.events.outcome[acted].mean())
-        interval, texts = metrics.wilson(1 - wrong, float(acted.sum()), 0.90), tiles(part)
+        cut, texts = torch.tensor([c], dtype=torch.float64), tiles(part)
+        low, high = map(float, metrics.curves.precision_limits(evaluation_data.events.ties, cut))
         assert texts["acted on"].split("\n")[0] == f"{100 * share:.2f} %"
         assert texts["error rate among them"] == (
-            f"{100 * wrong:.2f} %\n90 % interval {100 * (1 - interval.high):.2f} to {100 * (1 - interval.low):.2f} %"
+            f"{100 * wrong:.2f} %\nsimultaneous 90 % interval {100 * (1 - high):.2f} to {100 * (1 - low):.2f} %"
         )
         assert float(texts["expected cost"].split("\n")[0]) == pytest.approx(
             5 * share * wrong + 0.5 * (1 - share), abs=6e-5

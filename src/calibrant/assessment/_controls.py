@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from markupsafe import Markup
 from torch import Tensor
 
@@ -14,7 +13,8 @@ from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._evaluation import Mistake, mistakes_by_class
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import capitalize, format_level
-from calibrant.backend.bins import Bins
+from calibrant.backend.bins import Bins, equal_width_edges
+from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
 from calibrant.report import control_data
@@ -102,20 +102,19 @@ def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu:
         "The menu shows the predictions after each calibrator." if has_menu else "",
         f"Do not pick a temperature here, which would tune it on the evaluated {event.units}. Use a fitted calibrator.",
         "Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.",
+        "" if uncalibrated.clusters else "Vertical lines are intervals that hold simultaneously for all bins.",
     ]
     return " ".join(filter(None, sentences))
 
 
 def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
-    z = torch.special.ndtri(torch.tensor((1 + measurement.level) / 2, dtype=torch.float64))
     event = measurement.event
     return {
         "probability": event.probability,
         "frequency": event.frequency,
         "units": event.units,
         "bins": measurement.bins,
-        "z": None if measurement.clusters else float(z),
-        "level": format_level(measurement.level),
+        "level": f"simultaneous {format_level(measurement.level)}",
     }
 
 
@@ -131,7 +130,7 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, stop_la
     floor = metrics.noise_floor.interval(events, level=level, bins=bins)
     mean_confidence = float((table.weight * table.confidence).nansum())
     tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
-    content = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table)}
+    content = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table, _bin_level(uncalibrated))}
     return content | ({"stop": stop_label} if stop_label else {})
 
 
@@ -139,7 +138,7 @@ def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
     ece, nll, floor = (measurement[row] for row in ("ece", "nll", "noise_floor"))
     frequency = measurement.observed_frequency.value
     tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
-    return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins)}
+    return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins, _bin_level(measurement))}
 
 
 def _tiles(
@@ -150,12 +149,21 @@ def _tiles(
     return [[f"{ece} %", floor_text], [nll, ""], *percentages]
 
 
-def _bin_cells(bins: Bins) -> list[list[int]]:
-    """Return index, count, mean confidence and accuracy of every nonempty bin, shares in millionths."""
-    columns = bins.count.tolist(), bins.confidence.tolist(), bins.accuracy.tolist()
+def _bin_level(measurement: MeasurementData) -> float | None:
+    """Return the level of the intervals of bins, which assume independent rows, or None."""
+    return None if measurement.clusters else measurement.level
+
+
+def _bin_cells(bins: Bins, level: float | None) -> list[list[int]]:
+    """Return the cells of nonempty bins: index, count, mean confidence, accuracy and limits, shares in millionths.
+
+    The limits hold for all bins simultaneously. Without a level they are left out.
+    """
+    limits = () if level is None else frequency_limits(bins, level)
+    columns = [column.tolist() for column in (bins.confidence, bins.accuracy, *limits)]
     return [
-        [i, n, _to_millionths(confidence), _to_millionths(accuracy)]
-        for i, (n, confidence, accuracy) in enumerate(zip(*columns, strict=True))
+        [i, n, *map(_to_millionths, shares)]
+        for i, (n, *shares) in enumerate(zip(bins.count.tolist(), *columns, strict=True))
         if n
     ]
 
@@ -203,7 +211,8 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
 def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     """Return per threshold: itself, share acted on, precision, recall, and three texts for the tiles."""
     t = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
-    columns = (t.threshold, t.share, t.precision, t.recall, t.low, t.high)
+    low, high = precision_limits(measurement.ties, t.threshold, measurement.level)
+    columns = (t.threshold, t.share, t.precision, t.recall, low, high)
     return [
         [
             threshold,
@@ -218,7 +227,9 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
 def _error_texts(precision: float, low: float, high: float, level: str) -> tuple[str, str]:
     if math.isnan(precision):
         return "\N{EN DASH}", ""
-    return format_percent(1 - precision), f"{level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
+    return format_percent(
+        1 - precision
+    ), f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
 
 
 def _round_or_none(x: float) -> float | None:
@@ -236,7 +247,7 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
     mistakes = mistakes_by_class(p, indices, MAX_CLASS_MISTAKES) if isinstance(p, Predictions) else None
     rows = [
         {
-            "layers": [_class_cells(class_table.cells[j], measurement.n) for class_table in class_tables],
+            "layers": [_class_cells(class_table.cells[j], measurement) for class_table in class_tables],
             "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes.get(j, ())],
         }
         for j in indices
@@ -256,12 +267,9 @@ def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
     return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 
 
-def _class_cells(cells: Tensor, n: int) -> list[list[int]]:
+def _class_cells(cells: Tensor, measurement: MeasurementData) -> list[list[int]]:
     """Return the cells of `_bin_cells` for one class."""
     share, confidence_sums, outcome_sums = cells.T
-    columns = (n * share).round(), confidence_sums / share, outcome_sums / share
-    return [
-        [i, int(count), _to_millionths(confidence), _to_millionths(frequency)]
-        for i, (count, confidence, frequency) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
-        if count > 0
-    ]
+    edges = equal_width_edges(len(share))
+    bins = Bins.from_sums(edges, measurement.n * share, measurement.n * confidence_sums, measurement.n * outcome_sums)
+    return _bin_cells(bins, _bin_level(measurement))

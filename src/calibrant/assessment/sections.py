@@ -25,6 +25,7 @@ from calibrant.assessment.expert_text import (
     capitalize,
     decomposed_changes,
     event_sentence,
+    format_level,
     format_p_value,
     headline,
 )
@@ -232,7 +233,7 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
     event = first.event
     if not event.is_confidence:
         return None
-    curves = {name.partition(" ")[0]: risk_coverage_of(m.ties) for name, m in measurements.items()}
+    curves = {name.partition(" ")[0]: risk_coverage_of(m.ties, m.level) for name, m in measurements.items()}
     risks = next(iter(curves.values()))
     points = ", ".join(
         f"{format_percent(_risk_at_coverage(risks, share))} at {format_percent(share, 0)}"
@@ -245,7 +246,10 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
     picture = figure(
         draw, f"Risk-coverage curve. Error rate of uncalibrated predictions by coverage: {points}.", size=(4.6, 2.9)
     )
-    text = f"Error rate if only the most confident {event.units} are used, by coverage: {points}."
+    text = (
+        f"Error rate if only the most confident {event.units} are used, by coverage: {points}. The band around a curve "
+        f"holds the true error rates for all coverages simultaneously with probability {format_level(first.level)}."
+    )
     if "confident_accuracy" in first:
         share, accuracy = (first[name].value for name in ("confident_share", "confident_accuracy"))
         text += (

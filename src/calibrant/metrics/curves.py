@@ -1,35 +1,40 @@
 """Curves: predictions, or logits and labels -> `Curve`."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import ClusterSums, GroupedScores
+from calibrant.backend.bins import Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._cumulative import draw_outcomes
-from calibrant.metrics._intervals import Curve
+from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
 from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
 
 MAX_BAND_GROUPS = 4096  # groups of confidence from which a band is computed
+MAX_WALK_STOPS = 512  # groups of confidence at which a walk is read
+NUM_WALKS = 2000
+MIN_BAND_WIDTH = 1e-9  # of a side of a band
 
 
 def corp(
-    predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, draws: int = 200, seed: int = 0
+    predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, draws: int = 300, seed: int = 0
 ) -> Curve:
     """Return the CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
-    The band contains the curve of a perfectly calibrated model: points outside are evidence of miscalibration there.
+    The band contains the whole curve of a perfectly calibrated model with probability `level`.
 
     Args:
         predictions: Predictions, or logits.
         labels: Labels, if logits are given.
         weights: Weights, if logits are given.
-        level: Probability that the band holds each point of a calibrated curve.
+        level: Probability that the band holds all points of a calibrated curve.
         draws: Draws of outcomes from the confidences, or of signs of the clusters' gaps; 0 leaves the band out.
         seed: Seed of the draws.
 
@@ -41,20 +46,110 @@ def corp(
         return corp_of(p.events.ties, level, draws, seed)
 
 
-def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None) -> Curve:
+def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90) -> Curve:
     """Return the error of the most confident predictions (y) against the share of all that they are (x).
+
+    More than 4,096 distinct confidences are first merged into as many groups. The band holds the true error rates of
+    all points at once.
+
+    Args:
+        predictions: Predictions, or logits.
+        labels: Labels, if logits are given.
+        weights: Weights, if logits are given.
+        level: Probability that the band holds the whole true curve.
 
     >>> curve = risk_coverage(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
     with as_predictions(predictions, labels, weights) as p:
-        return risk_coverage_of(p.events.ties)
+        return risk_coverage_of(p.events.ties, level)
 
 
-def risk_coverage_of(ties: GroupedScores) -> Curve:
-    """Return the risk-coverage curve of sorted examples."""
-    return Curve(*_ranking.risk_coverage(ties))
+def risk_coverage_of(ties: GroupedScores, level: float = 0.90) -> Curve:
+    """Return the risk-coverage curve of sorted examples with its band."""
+    ties = merge_ties(ties, MAX_BAND_GROUPS)
+    low, high = precision_limits(ties, ties.value.flip(0), level)
+    return Curve(*_ranking.risk_coverage(ties), 1 - high, 1 - low)
+
+
+def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> tuple[Tensor, Tensor]:
+    """Return limits of the frequency of the event above each threshold that hold for all thresholds at once.
+
+    They are the limits of each share at the `simultaneous_level`; 0 and 1 if no confidence is as large.
+    """
+    pointwise = simultaneous_level(ties, level)
+    first = torch.searchsorted(ties.value, cuts.contiguous())
+    if ties.clusters is not None:
+        return _clustered_precision_limits(ties.clusters, cuts, pointwise)
+    n, hits = (_sums_from(x)[first] for x in (ties.total_weight, ties.correct))
+    return _share_limits(hits, n, pointwise)
+
+
+def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
+    r"""Return limits of the frequency in every bin that hold for all bins at once; 0 and 1 in empty bins.
+
+    Bins are independent: limits of level $l^{1/b}$ in b bins with examples hold together with probability l (Sidak
+    1967).
+    """
+    num_bins = max(1, int((bins.count > 0).sum()))
+    n = bins.count.double()
+    return _share_limits((n * bins.accuracy).nan_to_num(0.0), n, level ** (1 / num_bins))
+
+
+def simultaneous_level(ties: GroupedScores, level: float) -> float:
+    r"""Return the level at which intervals of the frequency above each confidence hold for all confidences at once.
+
+    The number of events among the m most confident examples deviates from its mean as a random walk does. The level is
+    that of the quantile of $\sup_m |W_m| / \sqrt m$ over the groups of confidence, of `NUM_WALKS` normal walks drawn
+    with a fixed seed. Of examples in clusters, the signs of the clusters' deviations are drawn.
+    """
+    generator = torch.Generator().manual_seed(0)
+    if ties.clusters is None:
+        covered_weight = ties.total_weight.flip(0).cumsum(0).cpu()
+        stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
+        covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
+        steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
+        walks = (steps * covered_weight.diff(prepend=covered_weight.new_zeros(1)).sqrt()).cumsum(
+            1
+        ) / covered_weight.sqrt()
+    else:
+        weight, outcome = _cluster_sums_above(ties.clusters)
+        deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
+        walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
+        walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
+    bound = float(walks.abs().amax(1).quantile(level))
+    return 2 * float(torch.special.ndtr(torch.tensor(bound, dtype=torch.float64))) - 1
+
+
+def _sums_from(values: Tensor) -> Tensor:
+    """Return the sum of each element and all after it, and 0 at the end."""
+    return torch.nn.functional.pad(values.flip(0).cumsum(0).flip(0), (0, 1))
+
+
+def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
+    """Return weight and outcomes of every cluster at each place and above."""
+    outcome = sums.total_weight * sums.value + sums.gap
+    return tuple(x.flip(1).cumsum(1).flip(1) for x in (sums.total_weight, outcome))
+
+
+def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    weight, outcome = _cluster_sums_above(sums)
+    ends = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in range(weight.shape[1])]
+    limits = cuts.new_tensor([*((x.low, x.high) for x in ends), (0.0, 1.0)])
+    first = torch.searchsorted(sums.value.contiguous(), cuts.contiguous())
+    low, high = limits[first].T
+    return low, high
+
+
+def _share_limits(hits: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return limits of shares of n, within which each holds with probability `level`; 0 and 1 without examples."""
+    count = n.cpu().numpy()
+    share = (hits / n).nan_to_num(0.5).clamp(0, 1).cpu().numpy()
+    low, high = share_limits(share, np.maximum(count, 1e-300), (1 - level) / 2)
+    is_empty = count <= 0
+    ends = np.where(is_empty, 0.0, low), np.where(is_empty, 1.0, high)
+    return tuple(torch.from_numpy(end).to(n) for end in ends)
 
 
 def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
@@ -69,9 +164,24 @@ def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
         fits = [_corp.isotonic_fit(draw_outcomes(ties, generator)) for _ in range(draws)]
     else:
         fits = list(_draw_cluster_curves(ties, ties.clusters, draws, generator))
-    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=ties.value.device)
-    low, high = torch.stack(fits).quantile(tail, dim=0)
-    return Curve(ties.value, y, low, high, weight)
+    return Curve(ties.value, y, *simultaneous_band(torch.stack(fits), level), weight)
+
+
+def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return a band that holds a further curve everywhere with probability `level`, from drawn curves (draws, points).
+
+    The pointwise quantiles of half of the curves are moved away from their mean by one factor, so that they hold
+    `level` of the other half as a whole (directional quantile envelope; Myllymaki et al. 2017). As the halves are
+    independent, the probability is at least `level` for any number of draws from 18 on.
+    """
+    shape, fits = (fits[::2], fits[1::2]) if len(fits) > 1 else (fits, fits)
+    tail = fits.new_tensor([(1 - level) / 2, (1 + level) / 2])
+    mean, (low, high) = shape.mean(0), shape.quantile(tail, dim=0)
+    below, above = (mean - low).clamp_min(MIN_BAND_WIDTH), (high - mean).clamp_min(MIN_BAND_WIDTH)
+    deviation = torch.maximum((mean - fits) / below, (fits - mean) / above).amax(1)
+    rank = min(len(fits), math.ceil(level * (len(fits) + 1)))
+    factor = deviation.sort().values[rank - 1].clamp_min(1.0)
+    return (mean - factor * below).clamp(0, 1), (mean + factor * above).clamp(0, 1)
 
 
 def _draw_cluster_curves(

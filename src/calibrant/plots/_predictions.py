@@ -73,7 +73,7 @@ def current_axes() -> Axes:
 def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021).
 
-    The gray band contains the curve of a calibrated model. Areas between curve and band are red.
+    The gray band contains the whole curve of a calibrated model. Areas between curve and band are red.
     """
     x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
@@ -158,9 +158,11 @@ def histograms(
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
-    """Draw the error rate of the most confident predictions against their share, one line per name."""
+    """Draw the error rate of the most confident predictions against their share, one line and band per name."""
     for (name, curve), color in zip(lines.items(), _series_colors(lines), strict=True):
-        x, y, *_ = _thin_points(curve.x, curve.y)
+        x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
+        if low is not None and high is not None:
+            ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
         ax.plot(
             x, y, color=color, linewidth=1.6, label=display_name(name), marker="o" if len(x) < 12 else "", markersize=4
         )

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from calibrant._text import format_percent
 from calibrant._version import __version__
 from calibrant.backend.bins import Bins, GroupedScores
-from calibrant.metrics import Curve, wilson
-from calibrant.metrics.curves import corp_of
+from calibrant.metrics import Curve
+from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 from calibrant.report._elements import breakable, note, render, typeset
 from calibrant.report._svg_figure import Mark, figure
 
-NUM_BAND_DRAWS = 200
+NUM_BAND_DRAWS = 300
 MAX_LABEL_CHARACTERS = 44  # per line of an axis label
 INFINITE_MEAN_EXPLANATION = "a true class has probability 0, which makes the mean infinite"
 
@@ -41,13 +41,13 @@ def diagram_explanations(labels: DiagramLabels = TOP_CLASS_LABELS) -> tuple[Mark
     probability, _, units, outcome = labels
     curve = (
         f"For {units} with a given {probability}, the curve shows the share that are {outcome} (isotonic regression, "
-        "without bins). A calibrated model lies on the dashed diagonal. The gray band contains the curve of a "
-        "calibrated model with probability 90 % at each point; only red areas, outside the band, are evidence of "
-        f"miscalibration. The histogram shows how many {units} have each {probability}."
+        "without bins). A calibrated model lies on the dashed diagonal, apart from chance: its whole curve is inside "
+        "the gray band with probability 90 %. Areas outside the band are red. The histogram shows how many "
+        f"{units} have each {probability}."
     )
     bars = (
         f"Each bar shows the share of {units} in a bin that are {outcome}; the red part is the gap to the mean "
-        f"{probability} of the bin. Fainter bars hold fewer {units}."
+        f"{probability} of the bin. Fainter bars hold fewer {units}. Intervals hold simultaneously for all bins."
     )
     return note(curve), note(bars)
 
@@ -98,7 +98,7 @@ def bar_diagram(
         note: Small text below the title.
         width: Width and height in inches.
         labels: Words of the event.
-        level: Level of the intervals in the marks, which assume independent rows. None leaves them out.
+        level: Simultaneous level of the intervals in the marks, which assume independent rows. None leaves them out.
     """
 
     def draw(drawing: Figure) -> None:
@@ -160,14 +160,14 @@ def _histogram_marks(bins: Bins, labels: DiagramLabels) -> list[Mark]:
 
 
 def _bar_marks(bins: Bins, labels: DiagramLabels, level: float | None) -> list[Mark]:
-    columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
+    lows, highs = (limit.tolist() for limit in frequency_limits(bins, level or 0.90))
+    columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist(), lows, highs
     marks: list[Mark] = []
-    for x, span, accuracy, confidence, count in zip(*_bin_centers(bins), *columns, strict=True):
+    for x, span, accuracy, confidence, count, low, high in zip(*_bin_centers(bins), *columns, strict=True):
         if count:
             text = f"{labels.probability} {span}: {labels.frequency} {format_percent(accuracy, 1)}"
             if level is not None:
-                interval = wilson(accuracy, float(count), level)
-                text += f", {100 * level:g} % interval {_format_range(interval.low, interval.high)}"
+                text += f", simultaneous {100 * level:g} % interval {_format_range(low, high)}"
             text += f"; mean {labels.probability} {format_percent(confidence, 1)}; {count:,} {labels.units}"
             marks.append(Mark(x, accuracy, text))
     return marks

@@ -253,16 +253,11 @@
   const saver = (svg, name) => make("div", { class: "tools" }, button("SVG",
     () => download(`${slug(name)}.svg`, "image/svg+xml", standaloneSvg(svg)), { "aria-label": `Download ${name} as SVG` }));
 
-  // A reliability diagram. A layer has cells [bin, count, mean probability, frequency], shares in millionths. The last
-  // layer is the highlighted one.
+  // A reliability diagram. A layer has cells [bin, count, mean probability, frequency, and perhaps its limits], shares in
+  // millionths. The last layer is the highlighted one.
   const LEFT = 44, TOP = 8, SIDE = 280, FLOOR = TOP + SIDE + 62, LOW = 48;
   const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
   const across = (share) => LEFT + SIDE * share, up = (share) => TOP + SIDE * (1 - share);
-
-  function wilson(p, n, z) {
-    const middle = p + z * z / (2 * n), half = z * Math.sqrt(p * (1 - p) / n + z * z / (4 * n * n));
-    return [Math.max(0, (middle - half) / (1 + z * z / n)), Math.min(1, (middle + half) / (1 + z * z / n))];
-  }
 
   function diagram(label) {
     const viewBox = `0 0 ${LEFT + SIDE + 20} ${FLOOR + 36}`;
@@ -299,9 +294,9 @@
   function layer({ name, cells }, words, main, named) {
     const color = main ? "var(--blue)" : "var(--soft)", most = Math.max(...cells.map(([, n]) => n));
     const total = cells.reduce((sum, [, n]) => sum + n, 0), marks = [], path = [], parts = [];
-    for (const [bin, n, c, a] of cells) {
+    for (const [bin, n, c, a, ...limits] of cells) {
       const x = across(c / 1e6), y = up(a / 1e6), [from, to] = [bin, bin + 1].map((end) => end / words.bins);
-      const room = words.z ? wilson(a / 1e6, n, words.z) : null;
+      const room = limits.length ? limits.map((share) => share / 1e6) : null;
       if (room) parts.push(line([x, up(room[0])], [x, up(room[1])], { stroke: color, opacity: 0.7 }));
       parts.push(ink("circle", { cx: x, cy: y, r: 2 + 3.5 * Math.sqrt(n / total), fill: color }));
       if (main) {

@@ -1,0 +1,110 @@
+"""Bands of curves hold everywhere at once, from twenty examples on."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant import Predictions, metrics
+from calibrant.backend.bins import Events
+from calibrant.metrics.curves import (
+    corp_of,
+    frequency_limits,
+    precision_limits,
+    risk_coverage_of,
+    simultaneous_band,
+    simultaneous_level,
+)
+
+ROUNDING = 1e-9
+
+
+def draw_confidences(kind: str, n: int, generator: torch.Generator) -> Tensor:
+    c = torch.rand(n, generator=generator, dtype=torch.float64)
+    return {"spread": c, "high": 0.9 + 0.1 * c, "rounded": (10 * c).round() / 10}[kind]
+
+
+def holds(low: Tensor, high: Tensor, truth: Tensor) -> bool:
+    return bool(((low - ROUNDING <= truth) & (truth <= high + ROUNDING)).all())
+
+
+def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, float]:
+    """Return the share of draws in which each band holds the whole truth; confidences are `shift` too high."""
+    g, count = torch.Generator().manual_seed(n), dict.fromkeys(("bins", "thresholds", "risk"), 0)
+    count |= {} if shift else {"corp": 0}
+    for i in range(draws):
+        c = draw_confidences(kind, n, g)
+        truth = (c - shift).clamp(0, 1)
+        events = Events(c, (torch.rand(n, generator=g, dtype=torch.float64) < truth).double())
+        true_events, ties = Events(c, truth), events.ties
+        bins, true_bins = events.equal_width(15), true_events.equal_width(15)
+        is_full = bins.count > 0
+        low, high = frequency_limits(bins)
+        count["bins"] += holds(low[is_full], high[is_full], true_bins.accuracy[is_full])
+        curve, true_risk = risk_coverage_of(ties), metrics.curves._ranking.risk_coverage(true_events.ties)[1]
+        count["risk"] += holds(curve.low, curve.high, true_risk)
+        cuts = torch.linspace(0, 1, 21, dtype=torch.float64)
+        above = cuts[cuts <= c.max()]
+        precision = torch.stack([truth[c >= cut].mean() for cut in above])
+        count["thresholds"] += holds(*precision_limits(ties, above), precision)
+        if "corp" in count:
+            reliability = corp_of(ties, 0.90, 100, i)
+            count["corp"] += holds(reliability.low, reliability.high, reliability.y)
+    return {name: value / draws for name, value in count.items()}
+
+
+def test_bands_of_twenty_examples_hold_simultaneously():
+    assert min(covered_shares("spread", 20, 0.0, 60).values()) >= 0.82  # 0.9 less two standard errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["spread", "high", "rounded"])
+@pytest.mark.parametrize("n", [20, 50, 300])
+@pytest.mark.parametrize("shift", [0.0, 0.1])
+def test_bands_hold_simultaneously(kind, n, shift):
+    assert min(covered_shares(kind, n, shift, 600).values()) >= 0.88
+
+
+def test_one_confidence_needs_no_adjustment():
+    ties = Events(torch.full((50,), 0.7, dtype=torch.float64), torch.arange(50).double() % 2).ties
+    assert simultaneous_level(ties, 0.9) == pytest.approx(0.9, abs=0.015)
+    distinct = Events(torch.linspace(0, 1, 50, dtype=torch.float64), torch.arange(50).double() % 2).ties
+    assert 0.95 < simultaneous_level(distinct, 0.9) < 0.995
+
+
+def test_integer_weights_are_copies():
+    g = torch.Generator().manual_seed(0)
+    c, a, w = torch.rand(30, generator=g).double(), torch.randint(2, (30,), generator=g), torch.arange(30) % 3 + 1
+    weighted = metrics.curves.risk_coverage(Predictions.from_confidence(c, a, weights=w))
+    copied = metrics.curves.risk_coverage(Predictions.from_confidence(c.repeat_interleave(w), a.repeat_interleave(w)))
+    for name in ("x", "y", "low", "high"):
+        torch.testing.assert_close(getattr(weighted, name), getattr(copied, name))
+
+
+def test_clusters_widen_the_band():
+    g = torch.Generator().manual_seed(1)
+    c = torch.rand(40, generator=g).double()
+    a = torch.randint(2, (40,), generator=g)
+    rows = {"confidence": c.repeat(5), "correct": a.repeat(5)}
+    copies = Predictions.from_confidence(*rows.values(), clusters=torch.arange(40).repeat(5))
+    independent, clustered = (
+        metrics.curves.risk_coverage(p) for p in (Predictions.from_confidence(*rows.values()), copies)
+    )
+    assert float((clustered.high - clustered.low).mean()) > 1.5 * float((independent.high - independent.low).mean())
+    assert bool((clustered.low <= clustered.y).all())
+    assert bool((clustered.y <= clustered.high).all())
+
+
+def test_no_example_above_a_threshold_gives_no_information():
+    ties = Events(torch.tensor([0.2, 0.4]).double(), torch.tensor([0.0, 1.0]).double()).ties
+    low, high = precision_limits(ties, torch.tensor([0.3, 0.9], dtype=torch.float64))
+    assert (float(low[1]), float(high[1])) == (0.0, 1.0)
+    assert 0 < float(low[0]) < float(high[0]) == 1
+
+
+def test_band_of_drawn_curves_holds_a_further_curve():
+    g = torch.Generator().manual_seed(2)
+    inside = 0
+    for _ in range(200):
+        curves = torch.randn(101, 30, generator=g, dtype=torch.float64).cumsum(1).sigmoid()
+        inside += holds(*simultaneous_band(curves[1:], 0.9), curves[0])
+    assert inside >= 0.85 * 200

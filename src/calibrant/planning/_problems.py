@@ -132,19 +132,21 @@ def difference_problem(
 ) -> Problem:
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
-        metrics.compare(data.predictions, data.second, names=[], groups=2)  # refuses other examples
-        pairs = observed_pairs(data.predictions, data.second, metric)
+        models = [p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second)]
+        metrics.compare(*models, names=[], groups=2)  # refuses different examples
+        pairs = observed_pairs(*models, metric)
         pairs = pairs.tilt(math.copysign(effect, pairs.mean))
-        clusters, text = data.predictions.clusters is not None, ()
+        has_clusters, text = data.predictions.clusters is not None, ()
     else:
         if not 0 <= correlation < 1:
             raise InputError(f"Expected a correlation in [0, 1), got {correlation}. Try 0.5.", code="correlation_range")
         scores, population_clusters = _assumed_scores(data, method, seed)
         pairs = assumed_pairs(scores, correlation, population_clusters, seed).tilt(effect)
-        clusters = population_clusters is not None
-        text = (f"The scores of the two models have the correlation {correlation:g}.",)
+        has_clusters = population_clusters is not None
+        agreement = f"The scores of the two models have the correlation {correlation:g}."
+        text = (*_cluster_text(population_clusters, "differences"), agreement)
     start = START_FACTOR * (pairs.error / effect) ** 2
-    unit = "cluster" if clusters else "example"
+    unit = "cluster" if has_clusters else "example"
     return Problem(
         lambda n, rng: pairs.p_value(n, rng) < level, start, unit, pairs.unit_size, (_source_text(data), *text)
     )
@@ -183,12 +185,12 @@ def _source_text(data: PlanningData) -> str:
     return f"Confidences are those of {np.size(confidence):,} given ones."
 
 
-def _cluster_text(clusters: Clusters | None) -> tuple[str, ...]:
+def _cluster_text(clusters: Clusters | None, values: str = "outcomes") -> tuple[str, ...]:
     if clusters is None:
         return ()
     size = float(clusters.sizes.mean())
     return (
-        f"A cluster has {size:.3g} examples on average, and outcomes in it have the correlation {clusters.icc:.3g}.",
+        f"A cluster has {size:.3g} examples on average, and {values} in it have the correlation {clusters.icc:.3g}.",
     )
 
 

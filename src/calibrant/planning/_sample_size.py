@@ -53,8 +53,9 @@ def sample_size(
     Future examples have the confidences of the given predictions, or assumed ones. To `detect` an error, their true
     probabilities p differ from the confidences c by it on average: `pattern` "shift" is $p = c - \delta$ within [0, 1]
     (or $c + \delta$ if confidences are below 1/2 on average); "scale" is an overconfident model, whose logits are too
-    large by a factor. Predictions with clusters are drawn as whole clusters. The difference of two given models is
-    moved to the given one by exponential tilting of the examples (Efron 1981).
+    large by a factor: $\mathrm{logit}\,p = s\,\mathrm{logit}\,c - (1 - s) \log(k - 1)$, s < 1, for k classes. Outcomes
+    of a cluster share a normal random effect on the probit scale. The difference of two given models is moved to the
+    one asked for by exponential tilting of the examples (Efron 1981).
 
     Args:
         predictions: Predictions of a model. Labels are used for `difference`, and for the correlation within clusters.
@@ -63,7 +64,8 @@ def sample_size(
         bound: Bound on the error.
         difference: Difference of the means of a metric between two models.
         metric: The test of `detect` (default "kuiper", which decides the verdict of `measure`), the error of `bound`
-            ("debiased_l2", or "signed_gap" and others with an interval), or the score of `difference` ("nll").
+            ("debiased_l2", or "signed_gap" and others with an interval), or the score of `difference` ("nll"). The
+            test of "skce" draws outcomes and takes minutes.
         of: Event to evaluate, as in `measure`.
         confidence: Without predictions: the mean confidence, "beta(a, b)" or an array of confidences. A mean m stands
             for beta(10 m, 10 (1 - m)).
@@ -128,14 +130,15 @@ def quick_sample_size(
     their design effect, estimated from the outcomes, and are taken to keep their sizes.
 
     Args:
-        events: Predictions, or the statistics of one event, such as a `Summary`.
+        events: Predictions, of the event that `measure` evaluates by default, or the statistics of one event, such as
+            `predictions.events` or a `Summary`.
         detect: Calibration error that the Kuiper test detects.
         bound: Bound on the debiased L2 error of a calibrated model.
         power: Probability to reach the goal.
         level: Level of the test, or error rate of the upper end of the interval.
 
     Raises:
-        InputError: If there is not exactly one goal, or the goal cannot be reached.
+        InputError: If there is not exactly one goal, or the goal cannot be reached with ten million examples.
 
     >>> 150 < quick_sample_size(Predictions.from_confidence([0.7, 0.8, 0.9], [1, 1, 1]), detect=0.1) < 220
     True

@@ -39,9 +39,9 @@ def power_curve(
     ax = current_axes() if ax is None else ax
     ax.plot(*line, color=BAR_COLOR, linewidth=1.6)
     ax.errorbar(n, power, error, color=BAR_COLOR, linestyle="", marker="o", markersize=4, linewidth=1)
-    guide: dict[str, Any] = {"color": GAP_COLOR, "linewidth": 1, "linestyle": (0, (4, 3)), "zorder": 1}
-    ax.axhline(target, **guide | {"color": LINE_COLOR})
-    ax.axvline(selected, **guide)
+    guide: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 3)), "zorder": 1}
+    ax.axhline(target, color=LINE_COLOR, **guide)
+    ax.axvline(selected, color=GAP_COLOR, **guide)
     ax.annotate(
         f"{selected:,}",
         (selected, 0.0),

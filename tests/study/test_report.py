@@ -144,7 +144,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
 
 
 def test_tables_of_several_places_have_headings_for_them(measurements):
-    page = report.result_tables(STUDY, measurements[0])
+    page = report.result_tables(measurements[0])
     first = page.partition("</table>")[0]
     groups = re.findall(r'<tr class="group"><th[^>]*>(.*?)</th>', first)
     assert len(groups) == len(set(groups)) == 4

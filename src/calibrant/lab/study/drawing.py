@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
@@ -29,9 +30,15 @@ class Drawing:
     name: str
     title: str
     description: str  # alternative text
-    draw: Callable[[Axes], object]
+    plot: Callable[..., object]  # takes `ax`
     numbers: Sequence[Mapping[str, Any]]
     is_main: bool = True  # whether it is shown without unfolding
+    legend_title: str | None = None
+
+    def draw(self, ax: Axes) -> None:
+        """Plot on axes, with a legend for several lines."""
+        self.plot(ax=ax)
+        add_legend(ax, self.legend_title)
 
 
 def group_by_place(
@@ -75,7 +82,7 @@ def reliability_drawing(name: str, title: str, description: str, bins: Bins) -> 
     numbers: list[dict[str, Any]] = [
         dict(zip(("from", "to", "count", "confidence", "accuracy"), row)) for row in zip(*columns)
     ]
-    return Drawing(name, title, description, lambda ax: plots.reliability(bins, ax=ax), numbers)
+    return Drawing(name, title, description, partial(plots.reliability, bins), numbers)
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:

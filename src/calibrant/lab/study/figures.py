@@ -1,7 +1,7 @@
 """Draw all figures of a study to files, among them reliability diagrams and ROC curves of the stored predictions."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 
 from calibrant import calibrators, io, metrics, plots
 from calibrant._text import escape_invisible
@@ -17,7 +16,6 @@ from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
     Drawing,
-    add_legend,
     group_by_place,
     number_places,
     numbered_name,
@@ -119,10 +117,10 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
         ]
         areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items()}
         areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
-        draw_lines = partial(_draw_rocs, {f"{areas[loss]} {loss}": line for loss, line in lines.items()})
-        yield Drawing(
-            slug(f"roc_{title}"), title, f"ROC curves, {title}. Area below: {areas_text}.", draw_lines, numbers
-        )
+        family = {"_chance": ([0, 1], [0, 1])} | {f"{areas[loss]} {loss}": line for loss, line in lines.items()}
+        draw_rocs = partial(plots.family, family, xlabel="shifted examples that pass", ylabel="test examples that pass")
+        description = f"ROC curves, {title}. Area below: {areas_text}."
+        yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, numbers, legend_title="area below")
 
 
 def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: int = 200) -> tuple[Any, Any]:
@@ -130,9 +128,3 @@ def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, poin
     x = np.linspace(0, 1, points + 1)
     curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
     return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)
-
-
-def _draw_rocs(lines: Mapping[str, tuple[Any, Any]], ax: Axes) -> None:
-    diagonal = {"_chance": ([0, 1], [0, 1])}
-    plots.family(diagonal | dict(lines), ax=ax, xlabel="shifted examples that pass", ylabel="test examples that pass")
-    add_legend(ax, "area below")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 
 from calibrant import metrics, plots, registry
 from calibrant._grouping import group_pairs
@@ -15,7 +14,6 @@ from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
     Drawing,
-    add_legend,
     group_by_place,
     number_places,
     numbered_name,
@@ -143,17 +141,13 @@ def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Dr
         for epoch, value in enumerate(row, 1)
     ]
     last = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items() if len(values))
-    return Drawing(name, title, f"{title} over epochs; at the end: {last}.", partial(_draw_curves, lines), numbers)
-
-
-def _draw_curves(lines: Mapping[str, np.ndarray], ax: Axes) -> None:
     length = max(values.shape[1] for values in lines.values())
     padded_lines = {
-        name: np.pad(values, ((0, 0), (0, length - values.shape[1])), constant_values=np.nan)
-        for name, values in lines.items()
+        line: np.pad(values, ((0, 0), (0, length - values.shape[1])), constant_values=np.nan)
+        for line, values in lines.items()
     }
-    plots.curves(padded_lines, ax=ax)
-    add_legend(ax)
+    draw = partial(plots.curves, padded_lines)
+    return Drawing(name, title, f"{title} over epochs; at the end: {last}.", draw, numbers)
 
 
 def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
@@ -236,11 +230,7 @@ def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Hist
             for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
         ]
     medians = "; ".join(f"{group} {np.median(part):.3g} of {len(part)}" for group, part in values.items())
-
-    def draw(ax: Axes) -> None:
-        plots.histograms(values, ax=ax, xlabel=xlabel)
-        add_legend(ax)
-
+    draw = partial(plots.histograms, values, xlabel=xlabel)
     return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
 
 

@@ -15,7 +15,7 @@ from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.study_file import STUDIES_FOLDER, parse_recipe, read_toml
 from calibrant.lab.study.tables import PaperNumber, ResultTable, build_tables
 from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 KEY_LISTS = "datasets", "networks", "losses", "calibrators", "metrics"
 ROW_COLUMNS = "dataset", "network", "loss", "calibrator", "metric"
@@ -57,12 +57,11 @@ class PublishedResults:
             hint = registry.suggest(name, sorted(path.stem for path in PUBLISHED_FOLDER.glob("*.toml")))
             raise InputError(f"Unknown published results {name!r}; {hint}", code="unknown_name")
         table = read_toml(path)
-        try:
-            return cls._from_table(table, cache(parse_method))  # parses every text once
-        except KeyError as error:
-            raise InputError(f"{path}: The key {error.args[0]!r} is missing.", code="missing_key") from None
-        except InputError as error:
-            raise InputError(f"{path}: {error}", code=error.code) from None
+        with prefix_errors(f"{path}"):
+            try:
+                return cls._from_table(table, cache(parse_method))  # parses every text once
+            except KeyError as error:
+                raise InputError(f"The key {error.args[0]!r} is missing.", code="missing_key") from None
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":

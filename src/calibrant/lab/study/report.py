@@ -64,7 +64,7 @@ def study_report(
     """Return a study's HTML report: findings, tables, reliability diagrams, sweeps and learning curves."""
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
-    sections = [Section("Results", _folded_findings(tables) + result_tables(study, tables))]
+    sections = [Section("Results", _folded_findings(tables) + result_tables(tables))]
     if len({row[:2] for row in tables[0].rows}) > 1:
         side_by_side_tables = join_html(side_by_side(t) for t in _main_tables(tables))
         sections.append(Section("Networks side by side", side_by_side_tables))
@@ -202,12 +202,12 @@ def _raw_column(t: ResultTable) -> str:
 # Tables
 
 
-def result_cell(study: Study, tables: Sequence[ResultTable]) -> str:
+def result_cell(tables: Sequence[ResultTable]) -> str:
     """Return the HTML of a study for notebooks."""
-    return reveal_hidden_characters(result_tables(study, tables))
+    return reveal_hidden_characters(result_tables(tables))
 
 
-def result_tables(study: Study, tables: Sequence[ResultTable]) -> Markup:
+def result_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of the test sets without shift, and their legend."""
     rendered = [(_table_html(t), len(t.rows)) for t in tables if not t.shift]
     first = MAX_LISTED if any(rows > MAX_OPEN_TABLE_ROWS for _, rows in rendered) else len(rendered)

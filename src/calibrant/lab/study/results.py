@@ -78,7 +78,7 @@ class Result:
     def _repr_html_(self) -> str:
         from calibrant.lab.study.report import result_cell
 
-        return result_cell(self.study, self.tables)
+        return result_cell(self.tables)
 
     def write(self, page: str) -> None:
         """Write tables, rows and the report's page to the folder together: `RESULT_FILES`."""

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from calibrant import metrics, plots
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, add_legend, slug
+from calibrant.lab.study.drawing import Drawing, slug
 from calibrant.lab.study.tables import main_calibration_error
 from calibrant.registry import Method, hyperparameters
 
@@ -154,7 +153,7 @@ def _sweep_drawing(
         for run, value in enumerate(points[x])
     ]
     ends = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
-    draw = partial(_draw_curves, arrays, xs, family.parameter, description)
+    draw = partial(plots.curves, arrays, x=xs, xlabel=family.parameter, ylabel=textwrap.fill(description, 32))
     name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{place}")
     return Drawing(name, title, f"{title}: {ends}.", draw, numbers)
 
@@ -162,8 +161,3 @@ def _sweep_drawing(
 def _range_text(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:
     ends = min(points), max(points)
     return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in ends)
-
-
-def _draw_curves(arrays: Mapping[str, np.ndarray], xs: Sequence[float], xlabel: str, ylabel: str, ax: Axes) -> None:
-    plots.curves(arrays, ax=ax, x=xs, xlabel=xlabel, ylabel=textwrap.fill(ylabel, 32))
-    add_legend(ax)

@@ -348,15 +348,15 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     P-values are corrected for the number of rows that are tested against one reference.
     """
     reference_rows = _reference_rows(row for row, _ in cells)
-    families: dict[CellKey, dict[CellKey, float]] = {}
-    for (row, column), cell in cells.items():
-        reference = cells.get((reference_rows[row[:2]], column))
-        if reference is not None and reference is not cell and cell.mean != reference.mean:
-            p = paired_p_value(reference.by_seed, cell.by_seed)
-            families.setdefault((row[:2], column), {})[row, column] = p
+    references = {(row, column): cells.get((reference_rows[row[:2]], column)) for row, column in cells}
+    families = group_pairs(
+        ((row[:2], column), ((row, column), paired_p_value(reference.by_seed, cells[row, column].by_seed)))
+        for (row, column), reference in references.items()
+        if reference is not None and cells[row, column].mean != reference.mean
+    )
     marks: dict[CellKey, str] = {}
     for (place, column), p_values in families.items():
-        for key, p in holm(p_values).items():
+        for key, p in holm(dict(p_values)).items():
             if not math.isnan(p):
                 higher = cells[key].mean > cells[reference_rows[place], column].mean
                 marks[key] = ("▲" if higher else "▼") if p < SIGNIFICANCE_LEVEL else ("△" if higher else "▽")

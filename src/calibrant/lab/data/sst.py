@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -159,12 +160,9 @@ def _convert(tables: Tables) -> ConvertedData:
         with wrap_read_errors(name):
             tree = find_column(table, name, "tree", "ptb_tree")
             texts = [text for batch in table.iter(batch_size=1000) for text in batch[tree]]
-        nodes: list[tuple[int, int, int, int, int]] = []
-        start = [0]
-        for row, text in enumerate(texts):
-            nodes += parse_tree(text, ids, f"{name}, row {row}")
-            start.append(len(nodes))
-        tensors[f"{name}.start"] = torch.tensor(start, dtype=torch.int32)
+        trees = [parse_tree(text, ids, f"{name}, row {row}") for row, text in enumerate(texts)]
+        tensors[f"{name}.start"] = torch.tensor([0, *accumulate(map(len, trees))], dtype=torch.int32)
+        nodes = [node for tree in trees for node in tree]
         for field, values in zip(_NODE_FIELDS, torch.tensor(nodes, dtype=torch.int32).T, strict=True):
             tensors[f"{name}.{field}"] = values.clone()
     return tensors, {"words": list(ids)}

@@ -8,6 +8,7 @@ four stages of 64/128/256/512 channels. Mukhoti et al. (2020), AdaFocal and Komi
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
@@ -81,11 +82,11 @@ class PooledClassifier(nn.Module):
         return self.head(pooled)
 
 
-def init_he_fan_out(network: nn.Module) -> nn.Module:
-    """Initialize convolutions from N(0, 2 / fan-out) (He et al. 2015), as some networks of Mukhoti et al. (2020)."""
+def init_he(network: nn.Module, mode: Literal["fan_in", "fan_out"], *layers: type[nn.Module]) -> nn.Module:
+    """Initialize the weights of kinds of layers from N(0, 2 / fan) (He et al. 2015)."""
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        if isinstance(module, layers):
+            nn.init.kaiming_normal_(module.weight, mode=mode)  # pyright: ignore[reportArgumentType]
     return network
 
 
@@ -94,10 +95,7 @@ def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Mo
     block = partial(basic_block, project_shortcut=False)
     stages = residual_stages(width, (width, 2 * width, 4 * width), (blocks,) * 3, block)
     network = PooledClassifier(nn.Sequential(*stem, *stages), 4 * width, classes)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight)
-    return network
+    return init_he(network, "fan_in", nn.Conv2d, nn.Linear)
 
 
 def _imagenet_resnet(
@@ -237,7 +235,7 @@ def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Mod
 @NETWORKS.register
 def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-50 for images of 64 x 64 (code of Mukhoti et al. 2020): pooled to 2 x 2, He fan-out."""
-    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, grid=2))
+    return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, grid=2), "fan_out", nn.Conv2d)
 
 
 @NETWORKS.register
@@ -248,4 +246,4 @@ def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count 
     feature maps have a quarter of the side of those of `resnet50`.
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    return init_he_fan_out(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem))
+    return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem), "fan_out", nn.Conv2d)

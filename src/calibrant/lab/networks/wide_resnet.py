@@ -6,7 +6,7 @@ from calibrant.lab.networks.resnet import (
     PooledClassifier,
     basic_block,
     conv_batch_norm,
-    init_he_fan_out,
+    init_he,
     residual_stages,
 )
 from calibrant.registry import NETWORKS
@@ -33,4 +33,5 @@ def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels:
     widths = [16 * widen * 2**stage for stage in range(3)]
     stem = conv_batch_norm(channels, 16, 3), nn.ReLU()
     stages = residual_stages(16, widths, [(depth - 2) // 6] * 3, basic_block)
-    return init_he_fan_out(PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes))
+    network = PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes)
+    return init_he(network, "fan_out", nn.Conv2d)

@@ -109,13 +109,15 @@ class ResultTable:
     @property
     def caption(self) -> str:
         """Description of the cells."""
-        has_several_seeds = any(len(cell.values) > 1 for cell in self.cells.values())
-        has_temperature = any(not math.isnan(cell.temperature) for cell in self.cells.values())
-        description = describe_metric(self.metric) + (f" on {self.shift}" if self.shift else "")
-        description += "; mean ± standard deviation over seeds" if has_several_seeds else ""
-        description += "; temperature in brackets" if has_temperature else ""
-        best = "; best in bold" if any(c.best for c in self.cells.values()) else ""
-        return f"{description[:1].upper()}{description[1:]}{best}."
+        cells = self.cells.values()
+        parts = {
+            describe_metric(self.metric) + (f" on {self.shift}" if self.shift else ""): True,
+            "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
+            "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
+            "best in bold": any(cell.best for cell in cells),
+        }
+        text = "; ".join(part for part, applies in parts.items() if applies)
+        return f"{text[:1].upper()}{text[1:]}."
 
     @property
     def significance_note(self) -> str:

@@ -165,6 +165,11 @@ def test_mean_gap_is_bounded_near_the_normal_formula():
     assert result.n == pytest.approx(exact, rel=0.1)
 
 
+def test_mean_is_read_from_text():
+    a, b = (sample_size(confidence=c, difference=0.1, metric="accuracy", **FAST) for c in (0.7, "0.7"))
+    assert a == b
+
+
 def test_seed_reproduces_and_changes_the_simulation():
     a, b, c = (sample_size(accuracy=0.7, difference=0.1, metric="accuracy", seed=seed, **FAST) for seed in (1, 1, 2))
     assert a == b

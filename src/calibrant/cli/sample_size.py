@@ -74,7 +74,7 @@ def sample_size_command(
     ] = None,
     distribution: Annotated[
         str | None,
-        _assumption("--distribution", "TEXT", 'Expected distribution of confidences, such as "beta(9, 1)".'),
+        _assumption("--distribution", "TEXT", 'Expected distribution of confidences, "beta(9, 1)" or its mean.'),
     ] = None,
     correlation: Annotated[
         float, _assumption("--correlation", "R", "Correlation of the scores of two models, without a second file.")

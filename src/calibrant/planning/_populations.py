@@ -254,7 +254,7 @@ def _parse_confidence(confidence: Any) -> Population:
     if not len(values) or not 0 <= values[0] <= values[-1] <= 1:
         text = shorten_repr(confidence)
         raise InputError(
-            f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 0.9.",
+            f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 'beta(9, 1)'.",
             code="confidence",
         )
     return observed_population(to_events(values, np.zeros(len(values))).ties, 0.5)

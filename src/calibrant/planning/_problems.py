@@ -47,7 +47,7 @@ class PlanningData:
         if (self.predictions is None) == (self.confidence is None):
             sources = "neither" if self.predictions is None else "both"
             raise InputError(
-                f"Expected predictions or an assumed confidence, got {sources}. Try confidence=0.9 alone.",
+                f"Expected predictions or an assumed confidence, got {sources}. Try accuracy=0.9 alone.",
                 code="source",
             )
         if self.icc is not None and not 0 <= self.icc <= MAX_CLUSTER_CORRELATION:
@@ -74,7 +74,7 @@ def event_problem(
     data: PlanningData, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
 ) -> Problem:
     if data.second is not None:
-        raise InputError("Expected one model, got two. Try difference=.", code="two_models")
+        raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
     trial = event_trial(population, method, goal, effect, pattern, level)
     start = event_start(population, effect) * population.design_effect / population.unit_size

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from calibrant._text import parse_number
 from calibrant.backend.bins import EventStatistics
 from calibrant.planning._populations import Pattern, observed_design_effect, observed_population
 from calibrant.planning._problems import (
@@ -91,7 +92,10 @@ def sample_size(
     check_settings(power, level, pattern, draws, seed)
     if confidence is not None and accuracy is not None:
         raise InputError("Expected a confidence or an accuracy, got both. Try one.", code="confidence_and_accuracy")
-    data = PlanningData(predictions, second, accuracy if confidence is None else confidence, of, cluster_size, icc)
+    confidence = accuracy if confidence is None else confidence
+    if isinstance(confidence, str) and (mean := parse_number(confidence)) is not None:
+        confidence = mean
+    data = PlanningData(predictions, second, confidence, of, cluster_size, icc)
     method = select_metric(metric, goal)
     if goal == "difference":
         problem = difference_problem(data, method, effect, correlation, level, seed)

@@ -199,12 +199,14 @@ def check_file(path: Path, suffixes: Collection[str]) -> None:
     suffix = format_suffix(path)
     if suffix not in suffixes:
         if suffix in BY_SUFFIX:
-            message = (
-                f"Expected a file {list_suffixes(suffixes)} to read in chunks, got {suffix}. Try to read it whole."
+            raise InputError(
+                f"Expected a file {list_suffixes(suffixes)} to read in chunks, got {suffix}. Try to read it whole.",
+                code="pieces",
             )
-        else:
-            message = f"Expected a file {list_suffixes(suffixes)}, got {suffix or 'no suffix'}. Try another suffix."
-        raise InputError(message, code="pieces" if suffix in BY_SUFFIX else "suffix")
+        raise InputError(
+            f"Expected a file {list_suffixes(suffixes)}, got {suffix or 'no suffix'}. Try another suffix.",
+            code="suffix",
+        )
     if not path.is_file():
         raise InputError("There is no such file.", code="no_file")
     if path.stat().st_size == 0:

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,55 +22,57 @@ class DatasetCache:
     """Load the data of runs from a folder or the hub; the most recent data set stays in memory for the next run.
 
     A copy in another process starts empty.
+
+    Attributes:
+        root: The folder, or None.
+        splits: Returns a data set. Raises `InputError` if its function does not return `Splits`.
+        digest: Returns the digests of a data set.
+        shifted_splits: Returns the shifted test sets of a data set, named shift0, shift1, ...
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = None if root is None else Path(root).absolute()
-        self._splits_cache: tuple[Method, Splits] | None = None
-        self._digest_cache: dict[Method, DataDigest] = {}
-        self._shifted_cache: tuple[tuple[Method, Methods], dict[str, Split]] | None = None
+        self.splits = splits = lru_cache(maxsize=1)(partial(_load_splits, self.root))
+        self.digest = cache(partial(_digest_of_loaded, splits))
+        self.shifted_splits = lru_cache(maxsize=1)(partial(_shifted_splits, self.root, splits))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DatasetCache, (self.root,)
 
-    def splits(self, dataset: Method) -> Splits:
-        """Return a data set. Raises `InputError` if its function does not return `Splits`."""
-        if self._splits_cache is None or self._splits_cache[0] != dataset:
-            loaded = dataset(self.root)
-            if not isinstance(loaded, Splits):
-                raise InputError(
-                    f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
-                )
-            self._splits_cache = dataset, loaded
-        return self._splits_cache[1]
 
-    def digest(self, dataset: Method) -> "DataDigest":
-        """Return the digests of a data set."""
-        if dataset not in self._digest_cache:
-            self._digest_cache[dataset] = data_digest(self.splits(dataset))
-        return self._digest_cache[dataset]
+def _load_splits(root: Path | None, dataset: Method) -> Splits:
+    loaded = dataset(root)
+    if not isinstance(loaded, Splits):
+        raise InputError(
+            f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
+        )
+    return loaded
 
-    def shifted_splits(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
-        """Return the shifted test sets of a data set, named shift0, shift1, ..."""
-        if self._shifted_cache is None or self._shifted_cache[0] != (dataset, shifts):
-            test = self.splits(dataset).test
-            shifted_tests = {f"shift{i}": self._shift(test, dataset.name, shift) for i, shift in enumerate(shifts)}
-            self._shifted_cache = (dataset, shifts), shifted_tests
-        return self._shifted_cache[1]
 
-    def _shift(self, test: Split, name: str, shift: Method) -> Split:
-        """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
-        inputs = test.inputs
-        if is_corruption(shift):
-            if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
-                raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
-            return Split(shift(inputs), test.labels)
-        shifted_inputs = DatasetCache(self.root).splits(shift).test.inputs
-        if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
-            raise InputError(
-                f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
-            )
-        return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
+def _digest_of_loaded(splits: Callable[[Method], Splits], dataset: Method) -> "DataDigest":
+    return data_digest(splits(dataset))
+
+
+def _shifted_splits(
+    root: Path | None, splits: Callable[[Method], Splits], dataset: Method, shifts: Methods
+) -> dict[str, Split]:
+    test = splits(dataset).test
+    return {f"shift{i}": _shift_test_set(root, test, dataset.name, shift) for i, shift in enumerate(shifts)}
+
+
+def _shift_test_set(root: Path | None, test: Split, name: str, shift: Method) -> Split:
+    """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
+    inputs = test.inputs
+    if is_corruption(shift):
+        if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
+            raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
+        return Split(shift(inputs), test.labels)
+    shifted_inputs = _load_splits(root, shift).test.inputs
+    if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
+        raise InputError(
+            f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
+        )
+    return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, compress
 from typing import TypeVar
 
 SIGNIFICANCE_LEVEL = 0.05  # after Holm's correction
@@ -65,8 +65,5 @@ def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, K
             if not any(group <= superset for superset in groups):
                 groups = [subset for subset in groups if not subset <= group] + [group]
     groups.sort(key=lambda group: [name not in group for name in names])
-    return {name: "".join(_group_letter(i) for i, group in enumerate(groups) if name in group) for name in names}
-
-
-def _group_letter(i: int) -> str:
-    return ALPHABET[i] if i < len(ALPHABET) else f"({i + 1})"
+    letters = [*ALPHABET, *(f"({i + 1})" for i in range(len(ALPHABET), len(groups)))]
+    return {name: "".join(compress(letters, [name in group for group in groups])) for name in names}

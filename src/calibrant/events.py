@@ -181,12 +181,16 @@ def describe_event(selector: Selector, k: int, names: tuple[str, ...] | None = N
     name = quote(names[selector]) if names and isinstance(selector, int) else f"class {selector}"
     templates = {field.name: getattr(event, field.name) for field in fields(event) if field.type is str}
     texts = {field: template.format(name=name, k=k) for field, template in templates.items()}
-    missing = "classwise_ece" if k == 2 else "auroc" if event is ONE_CLASS else ""
-    rows, tested_metrics = (
-        tuple(row for row in names if row != missing) for names in (event.rows, event.tested_metrics)
-    )
-    event = replace(event, selector=selector, rows=rows, tested_metrics=tested_metrics, **texts)
-    return event if k == 2 else replace(event, hint="")
+    described = replace(event, selector=selector, **texts)
+    if k == 2:
+        return _without_metric(described, "classwise_ece")  # which is the ECE of both classes alike
+    described = replace(described, hint="")
+    return _without_metric(described, "auroc") if event is ONE_CLASS else described
+
+
+def _without_metric(event: EventKind, name: str) -> EventKind:
+    rows, tested_metrics = (tuple(row for row in names if row != name) for names in (event.rows, event.tested_metrics))
+    return replace(event, rows=rows, tested_metrics=tested_metrics)
 
 
 def quote(name: str) -> str:

@@ -129,20 +129,22 @@ class Criterion(nn.Module):
 def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Return logits (n, k), labels (n) or soft labels (n, k), and the shape of positions."""
     shape = logits.shape[:1] + logits.shape[2:]
-    soft = labels.is_floating_point()
-    if logits.ndim < 2 or labels.shape != (logits.shape if soft else shape):
-        hint = " Try labels.float() for one-hot labels, binary=True for several labels per sample."
+    are_soft = labels.is_floating_point()
+    if logits.ndim < 2 or labels.shape != (logits.shape if are_soft else shape):
+        hint = ""
+        if labels.shape == logits.shape:
+            hint = " Try labels.float() for one-hot labels, binary=True for several labels per sample."
         raise InputError(
             "Expected logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
-            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}."
-            f"{hint if labels.shape == logits.shape else ''}",
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}.{hint}",
             code="shape",
         )
     if logits.shape[1] == 1:
         raise InputError(
             f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
         )
-    return _flatten_positions(logits), _flatten_positions(labels) if soft else labels.flatten(), shape
+    flat_labels = _flatten_positions(labels) if are_soft else labels.flatten()
+    return _flatten_positions(logits), flat_labels, shape
 
 
 def _flatten_positions(x: Tensor) -> Tensor:

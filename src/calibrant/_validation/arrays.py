@@ -31,7 +31,8 @@ def to_tensor(value: Any, name: str) -> Tensor:
         is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
         is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()
         if not is_dense or is_unsupported:
-            kind = str(value.dtype if is_dense else "meta" if value.is_meta else value.layout).removeprefix("torch.")
+            layout = "meta" if value.is_meta else value.layout
+            kind = str(value.dtype if is_dense else layout).removeprefix("torch.")
             raise InputError(
                 f"Expected {name} as a dense tensor of numbers, got {kind}. Try converting it first.",
                 code="tensor_kind",

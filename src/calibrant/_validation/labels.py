@@ -114,8 +114,10 @@ def binary_names(labels: Sequence[str], positive: str | None = None, *, required
         raise InputError(
             f"Expected a positive class among {shorten_list(labels)}, got {positive!r}.", code="positive_class"
         )
-    word = positive_word(labels)
-    positive = matches[0] if matches else positive if word is None else word
+    if matches:
+        positive = matches[0]
+    elif (word := positive_word(labels)) is not None:
+        positive = word
     negatives = [label for label in labels if label != positive]
     if len(negatives) > 1 or positive is None:
         raise InputError(

@@ -154,7 +154,8 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
     """Return the calibrated probabilities by column name."""
     probs = calibrator.calibrate(p).logits.softmax(1).numpy()
     if p.of == 1:
-        name = "confidence" if p.class_names in BINARY_EVENTS else f"prob_{positive}" if positive else "prob"
+        prob_name = f"prob_{positive}" if positive else "prob"
+        name = "confidence" if p.class_names in BINARY_EVENTS else prob_name
         return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]}
     predicted = probs.argmax(1)
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(p.class_names or range(p.k))}

@@ -254,7 +254,7 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
     """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data."""
     if plan.requested_name:
         return Choice(plan.requested_name, {})
-    if plan.test is None:
+    if plan.test is None:  # the evaluation is cross-fitted, so its NLL is already that of held-out folds
         nll = {name: table["nll"].value for name, table in evaluation.tables.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)

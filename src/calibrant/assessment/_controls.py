@@ -74,15 +74,15 @@ def _temperature_control(
         return Markup()
     in_range = {name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]}
     unit_index = _nearest_index(temperatures, 1.0) if temperatures else 0
-    stops = {unit_index: "uncalibrated: T = 1"}
-    stops |= {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in in_range.items()}
+    button_labels = {unit_index: "uncalibrated: T = 1"}
+    button_labels |= {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in in_range.items()}
     content = {
         "heading": "Try a temperature or a calibrator" if len(maps) > 1 else "Try a temperature",
         "note": _temperature_note(uncalibrated, bool(temperatures), len(maps) > 1),
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
         "one": unit_index,
-        "steps": [_temperature_step(uncalibrated, t, stops.get(i, "")) for i, t in enumerate(temperatures)],
+        "steps": [_temperature_step(uncalibrated, t, button_labels.get(i, "")) for i, t in enumerate(temperatures)],
         "maps": [_calibrator_step(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
     }
     return control_data("temperature", content)
@@ -118,8 +118,11 @@ def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
     }
 
 
-def _temperature_step(uncalibrated: MeasurementData, temperature: float, stop_label: str) -> dict[str, Any]:
-    """Measure predictions at one temperature, in one pass."""
+def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_label: str) -> dict[str, Any]:
+    """Measure predictions at one temperature, in one pass.
+
+    The page has a button that moves the slider here if `button_label` is not empty.
+    """
     p, bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
     assert isinstance(p, Predictions)
     scaled = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
@@ -130,8 +133,10 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, stop_la
     floor = metrics.noise_floor.interval(events, level=level, bins=bins)
     mean_confidence = float((table.weight * table.confidence).nansum())
     tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
-    content = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table, _bin_level(uncalibrated))}
-    return content | ({"stop": stop_label} if stop_label else {})
+    step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table, _bin_level(uncalibrated))}
+    if button_label:
+        step["stop"] = button_label
+    return step
 
 
 def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:

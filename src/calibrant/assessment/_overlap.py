@@ -36,7 +36,8 @@ class OverlapGuard:
                 f"Expected fitting and evaluation data with the same classes, got {self.val.k} and {chunk.k} classes.",
                 code="num_classes",
             )
-        if any(c.class_names not in (None, chunk.class_names) for c in self.candidates if chunk.class_names):
+        saved_names = [c.class_names for c in self.candidates if c.class_names is not None]
+        if chunk.class_names and any(names != chunk.class_names for names in saved_names):
             raise InputError(
                 "Expected saved calibrators with the same order of classes. Try one calibrator at a time.",
                 code="class_order",

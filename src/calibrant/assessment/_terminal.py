@@ -85,15 +85,17 @@ def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
     for name, table in [*measurements.items(), *row_grouped]:
         if table is None or table.groups is None:
             continue
-        rows = group_rows(table)
-        if (num_omitted := len(rows) - 2 - MAX_TERMINAL_GROUPS) > 0:
-            rows = [*rows[:MAX_TERMINAL_GROUPS], [f"({num_omitted} more)", *[""] * (len(rows[0]) - 1)], *rows[-2:]]
+        *rows, mean_row, pooled_row = group_rows(table)
+        num_omitted = len(rows) - MAX_TERMINAL_GROUPS
+        if num_omitted > 0:
+            empty_cells = [""] * (len(mean_row) - 1)
+            rows = [*rows[:MAX_TERMINAL_GROUPS], [f"({num_omitted} more)", *empty_cells]]
         body = Table(**TABLE_STYLE)
         first_heading, *headings = group_headings(table.event)
         body.add_column(escape_markup(f"{first_heading} {name}".strip()))
         for heading in headings:
             body.add_column(escape_markup(heading), justify="right", no_wrap=True)
-        for row in rows:
+        for row in [*rows, mean_row, pooled_row]:
             body.add_row(*map(escape_markup, row))
         renderables += [body, Text()]
     return renderables

@@ -43,7 +43,11 @@ class Verdict:
         low, high = gap
         bound = max(error_high, high, -low)
         if p_value < MISCALIBRATION_P_VALUE:
-            direction = "over" if low > 0 else "under" if high < 0 else None
+            direction = None
+            if low > 0:
+                direction = "over"
+            elif high < 0:
+                direction = "under"
             return cls("miscalibrated", direction, p_value, bound, tolerance)
         return cls("no_evidence" if bound <= tolerance else "too_little_data", None, p_value, bound, tolerance)
 

@@ -137,6 +137,7 @@ def _matvec(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def _dot(first: np.ndarray, second: np.ndarray) -> float:
+    """Multiply by torch, as in `_matvec`."""
     return float(torch.dot(torch.from_numpy(first), torch.from_numpy(second)))
 
 

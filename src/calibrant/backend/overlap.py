@@ -162,8 +162,11 @@ class Overlap:
     @property
     def excess(self) -> float:
         """The larger share beyond chance; 0 if four standard errors explain it."""
+        if self.is_identical:
+            return 1.0
         parts = zip(self.shares, self.expected_shares, self.standard_errors, strict=True)
-        return 1.0 if self.is_identical else max(0.0, *(s - e if s - e > 4 * error else 0.0 for s, e, error in parts))
+        excesses = [share - expected for share, expected, error in parts if share - expected > 4 * error]
+        return max([0.0, *excesses])
 
 
 def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:

@@ -134,8 +134,12 @@ def increasing_root(
             return Root(x, 0.0, evaluation, iteration, is_interior=False)
         x = x + max(-2.0, min(2.0, step))
         if not lower < x < upper:
-            at_bound = (x <= low and lower == low) or (x >= high and upper == high)
-            x = (low if x <= low else high) if at_bound else (lower + upper) / 2
+            if x <= low and lower == low:
+                x = low
+            elif x >= high and upper == high:
+                x = high
+            else:
+                x = (lower + upper) / 2
         evaluation = f(x)
     return Root(x, 0.0, evaluation, 100, is_interior=lower > low and upper < high)
 
@@ -218,7 +222,10 @@ def newton(
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
-    """Return the step to the minimum of the quadratic model, with entries of at least `min_step`."""
+    """Return the step to the minimum of the quadratic model, with entries of at least `min_step`.
+
+    The equations are solved in coordinates in which the diagonal of the Hessian is 1, so that scales do not matter.
+    """
     curvature = hessian.diagonal()
     scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
     root, slope = cholesky_with_jitter(scale[:, None] * hessian * scale), scale * gradient

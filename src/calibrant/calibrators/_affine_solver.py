@@ -159,7 +159,9 @@ class _Problem:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
             size = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
-            min_ridges = min_ridge * (size.diag() if identity.ndim == 2 else size if identity.ndim else size.mean())
+            if identity.ndim == 2:
+                size = size.diag()
+            min_ridges = min_ridge * (size if identity.ndim else size.mean())
             if ridge_bias == 0:
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
         ridges = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape) + min_ridges
@@ -219,8 +221,14 @@ class _Problem:
         r = e.div_(norm.mul_(n) if self.row_weights is None else norm / row_shares)
         r.scatter_add_(1, self.index, -row_shares)
         by_c = r.sum(0).cpu()
-        by_w = (r.mT @ x if w.ndim == 2 else r.mul_(x).sum(0) if w.ndim else r.mul_(x).sum()).cpu()
-        return float(value), self.pack(by_w + 2 * self.ridge * change, by_c + 2 * self.ridge_bias * c)
+        match w.ndim:
+            case 2:
+                by_w = r.mT @ x
+            case 1:
+                by_w = r.mul_(x).sum(0)
+            case _:
+                by_w = r.mul_(x).sum()
+        return float(value), self.pack(by_w.cpu() + 2 * self.ridge * change, by_c + 2 * self.ridge_bias * c)
 
     @property
     def uses_hessian(self) -> bool:
@@ -281,7 +289,10 @@ def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """Coordinates t of the changes of w and c: (t @ root^-1) * scale, in blocks of rows."""
+    """Coordinates t of the changes d of w and c: d = (t @ root^-1) * scale, in blocks of rows.
+
+    By the chain rule, dL/dt = (dL/dd * scale) @ root^-T.
+    """
 
     scale: Tensor  # (blocks d)
     root: Tensor  # (d d) or (blocks d d)
@@ -292,19 +303,19 @@ class Preconditioner:
         return torch.linalg.inv(self.root)
 
     def to_parameters(self, t: Tensor) -> Tensor:
-        """Return the changes at t."""
+        """Return d at t."""
         return (t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale
 
     def to_coordinates(self, changes: Tensor) -> Tensor:
-        """Return t of the changes."""
+        """Return t at d."""
         return ((changes.reshape(self.scale.shape) / self.scale).unsqueeze(1) @ self.root).flatten()
 
     def gradient_to_coordinates(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in t from that in the changes."""
+        """Return dL/dt from dL/dd."""
         return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
 
     def gradient_to_parameters(self, slope: Tensor) -> Tensor:
-        """Return the gradient in the changes from that in t."""
+        """Return dL/dd from dL/dt."""
         return (slope.view(len(self.scale), 1, -1) @ self.root.mT).squeeze(1) / self.scale
 
 

@@ -167,14 +167,18 @@ class Auto:
         return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0)
 
     def _extrapolated_log_odds(self, z: Tensor) -> Tensor:
-        """Return the mixed log-odds, with a slope of at most 1 outside the range of the fitting data."""
-        ends = z.new_tensor([[-end / 2, end / 2] for end in self.ends])
+        """Return the mixed log-odds, with a slope of 0 to 1 outside the range of the fitting data.
+
+        Beyond an end of the range, the mixed log-odds are those at the end plus a change that has the sign of the
+        excess over the end and is no larger.
+        """
         log_odds, mixed = _log_odds(z), self._mixed_log_odds(z)
-        low, high = self._mixed_log_odds(ends)
         excess = log_odds - log_odds.clamp(*self.ends)
-        end = torch.where(excess < 0, low, high)
-        change = (mixed - end).maximum(excess.clamp_max(0)).minimum(excess.clamp_min(0))
-        return torch.where(excess == 0, mixed, end + change)
+        mixed_at_low, mixed_at_high = self._mixed_log_odds(z.new_tensor([[-end / 2, end / 2] for end in self.ends]))
+        mixed_at_end = torch.where(excess < 0, mixed_at_low, mixed_at_high)
+        min_change, max_change = excess.clamp_max(0), excess.clamp_min(0)
+        change = (mixed - mixed_at_end).maximum(min_change).minimum(max_change)
+        return torch.where(excess == 0, mixed, mixed_at_end + change)
 
     def _mixed_log_odds(self, z: Tensor) -> Tensor:
         return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)

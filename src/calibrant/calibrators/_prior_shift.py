@@ -69,11 +69,10 @@ class PriorShift:
                 code="conflicting_settings",
             )
         old_shares = _label_shares(p)
-        new_shares = (
-            _normalize_prior("uniform" if prior is None else prior, p.k)
-            if unlabeled is None
-            else _estimate_shares(p.double(), old_shares, _load_examples(unlabeled, p))
-        )
+        if unlabeled is None:
+            new_shares = _normalize_prior("uniform" if prior is None else prior, p.k)
+        else:
+            new_shares = _estimate_shares(p.double(), old_shares, _load_examples(unlabeled, p))
         inner = fit_function(CALIBRATORS.method(calibrator))(p)
         fitted = cls(inner, (new_shares / old_shares).log())
         return Solution(fitted, worst_status("closed form", status_of(inner))).with_certificate(p)

@@ -263,13 +263,17 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
 
 
 def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return the first derivative of the loss in log b, the second for fixed posteriors, and its correction."""
+    """Return three sums over rows: the slope of the loss in log b, and two parts of its second derivative.
+
+    The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
+    """
     margin = z.double()
     margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
     label_score = b * margin.gather(1, y[:, None]).squeeze(1)
-    e = margin.mul(b * LOG2_E).exp2_()
-    norm, mean, square = e.sum(1), e.mul_(margin).sum(1), e.mul_(margin).sum(1)
-    mean, square = mean / norm, square / norm
+    p = margin.mul(b * LOG2_E).exp2_()  # not yet normalized
+    norm = p.sum(1)
+    mean = p.mul_(margin).sum(1) / norm
+    square = p.mul_(margin).sum(1) / norm
     posterior = (label_score - norm.log() + smoothing).sigmoid()
     counts = posterior * weights[0] if weights else posterior
     first = b * mean - label_score

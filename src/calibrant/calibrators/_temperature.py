@@ -206,10 +206,11 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     if root.is_interior and derivatives.curvature > 0:
         standard_error = t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
+    status_at_bound = "separable" if root.x > center else "at bound"
     return TemperatureFit(
         temperature=t,
         nll=derivatives.extrapolate_nll(root.step),
-        status="converged" if root.is_interior else ("separable" if root.x > center else "at bound"),
+        status="converged" if root.is_interior else status_at_bound,
         gradient=abs(derivatives.extrapolate_slope(root.step)),
         iterations=root.iterations,
         standard_error=standard_error,

@@ -168,7 +168,9 @@ def assess_command(
     if len(file) == 2:
         num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
         test, is_streamed = _load(file[1], load_options, stream, memory, num_maps, json_)
-    loaded = [val, *([None if is_streamed else test] if len(file) == 2 else [])]
+    loaded: list[Any] = [val]
+    if len(file) == 2:
+        loaded.append(None if is_streamed else test)
     _print_input_notes(dict(zip(file, loaded, strict=True)), json_)
     with show_status() as progress:
         result = calibrant.assess(

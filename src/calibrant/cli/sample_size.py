@@ -210,6 +210,7 @@ def _curve_table(result: Any) -> Any:
 
 
 def _print_power_of_file(result: Any, p: Any) -> None:
-    n = len(p) if result.unit == "example" else len(p.clusters.unique()) if p.clusters is not None else None
-    if n is not None and n >= 2:
+    num_clusters = 0 if p.clusters is None else len(p.clusters.unique())
+    n = len(p) if result.unit == "example" else num_clusters
+    if n >= 2:
         print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")

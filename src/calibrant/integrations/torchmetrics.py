@@ -57,7 +57,8 @@ class CalibrationMetric(Metric):
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
-        self.of: EventSelector = (1 if binary else "top") if of is None else of
+        default_event: EventSelector = 1 if binary else "top"
+        self.of: EventSelector = default_event if of is None else of
         self._single_scores = None if probs or logits or not binary else SingleScoreEvidence()
         empty = Summary.empty(bins=bins, of=self.of)
         slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)  # of clusters

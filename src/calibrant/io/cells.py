@@ -165,8 +165,13 @@ def class_keys(column: Any) -> np.ndarray:
         raise InputError(f"Expected classes in column {column.name!r}, got lists.", code="label_kind")
     texts = np.array(column.cast(polars.String).fill_null("").to_list(), dtype=str)
     unique_texts, index = np.unique(texts, return_inverse=True)
-    keys = [text.strip() if (n := parse_number(text)) is None else f"{n:.15g}" for text in unique_texts.tolist()]
-    return np.array(keys, dtype=str)[index]
+    unique_keys = [_class_key(text) for text in unique_texts.tolist()]
+    return np.array(unique_keys, dtype=str)[index]
+
+
+def _class_key(text: str) -> str:
+    number = parse_number(text)
+    return text.strip() if number is None else f"{number:.15g}"
 
 
 def comparable_class_keys(*columns: Any) -> list[np.ndarray]:

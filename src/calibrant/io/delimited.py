@@ -68,8 +68,10 @@ def read_delimited(
     if not rows.strip():
         raise InputError("Expected rows below the header, got a header only.", code="no_rows")
     frame = _parse_typed_cells(rows, separator, len(names))
-    if frame is None or frame.width != len(names) or frame[:, -1].null_count():
-        _check_field_counts(body, separator, len(names), content[: len(content) - len(body)].count(b"\n"))
+    may_have_ragged_rows = frame is None or frame.width != len(names) or frame[:, -1].null_count() > 0
+    if may_have_ragged_rows:
+        num_header_lines = content[: len(content) - len(body)].count(b"\n")
+        _check_field_counts(body, separator, len(names), num_header_lines)
     if frame is None:
         raise InputError("Expected pairs of quotes, got one without its pair. Try quotes around cells.", code="quotes")
     frame.columns = names

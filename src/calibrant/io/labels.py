@@ -82,11 +82,13 @@ def check_not_ignored(
 
 
 def _check_no_dates(column: Any, columns: Columns) -> None:
-    """Raise `InputError` for dates and times, unless columns of scores are named after such texts."""
+    """Raise `InputError` for dates and times.
+
+    Texts that look like dates are accepted if columns of scores are named after classes, because these may be dates.
+    """
     are_class_names_known = columns.names is not None and len(columns.scores) > 1
-    if column.dtype.is_temporal() or (
-        is_text(column) and not are_class_names_known and all(map(DATE_PATTERN.fullmatch, column.unique()))
-    ):
+    may_be_dates = is_text(column) and not are_class_names_known
+    if column.dtype.is_temporal() or (may_be_dates and all(map(DATE_PATTERN.fullmatch, column.unique()))):
         raise InputError(
             f"Expected classes in {column.name!r}, got dates or times. Try label= with another column (--label NAME).",
             code="label_kind",
@@ -156,18 +158,25 @@ def _match_words(values: np.ndarray, names: tuple[str, ...]) -> LabelReading:
 def _match_numbers(
     column: str, values: np.ndarray, classes: list[Any], names: tuple[str, ...], is_one_based: bool
 ) -> LabelReading:
-    """Return numbers as names of classes: equal numbers, numbers at the end of names, or else as class indices."""
-    if None not in [parse_number(name) for name in names]:
+    """Return numbers as names of classes, by the first of these rules that fits.
+
+    1. All names are numbers: labels are these numbers.
+    2. The two names mean yes and no: labels are 1 for yes, and 0 or -1 for no.
+    3. The names end in numbers, such as class_1: labels are these numbers.
+    4. Labels are the positions of the names, from 0.
+    """
+    if all(parse_number(name) is not None for name in names):
         return to_texts(to_tensor(values, "labels")), names, ()
     positive = positive_word(names)
     if positive is not None and len(names) == 2 and {*classes} <= {-1, 0, 1} and len(classes) <= 2:
         negative = next(name for name in names if name != positive)
         return np.where(values > 0, positive, negative), names, (f"Label 1 is {positive!r}.",)
-    by_number = _names_by_number(names) or {}
+    by_number = _names_by_number(names)
     if by_number and {*classes} <= by_number.keys():
         return np.array([by_number[value] for value in values.tolist()]), names, ()
     labels_text = shorten_list([f"{label:g}" for label in classes])
-    if {*classes} & by_number.keys() and sorted(by_number) != list(range(len(by_number))):
+    numbers_are_positions = sorted(by_number) == list(range(len(by_number)))
+    if {*classes} & by_number.keys() and not numbers_are_positions:
         raise InputError(
             f"Expected labels among the numbers of the columns {shorten_list(names)}, got {labels_text}. Try "
             f"labels_from={min(classes):g} (--labels-from {min(classes):g}) if they are positions.",
@@ -185,12 +194,12 @@ def _match_numbers(
     return values, names, (f"Labels are numbers, and each is the position of its class: {positions}.",)
 
 
-def _names_by_number(names: tuple[str, ...]) -> dict[float, str] | None:
-    """Return names such as class_1 and class_2 by their numbers, or None if they differ otherwise."""
+def _names_by_number(names: tuple[str, ...]) -> dict[float, str]:
+    """Return names by the number they end in, such as class_1 and class_2, or nothing if they differ before it."""
     matches = [re.fullmatch(r"(\D*)(\d{1,9})", name, re.ASCII) for name in names]
     stems = {match[1] for match in matches if match is not None}
     numbers = {float(match[2]): match[0] for match in matches if match is not None}
-    return numbers if len(stems) == 1 and len(numbers) == len(names) else None
+    return numbers if len(stems) == 1 and len(numbers) == len(names) else {}
 
 
 def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
@@ -238,7 +247,12 @@ def _positive_note(names: tuple[str, str]) -> str:
 
 
 def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> LabelReading:
-    """Return numbers beside a single score, whose column may be named after one of them or after a word."""
+    """Return numbers beside a single score as labels of two classes, by the first of these rules that fits.
+
+    1. The column of scores is named after a number, such as prob_7: this number is the positive class.
+    2. It is named after a word for no, and the labels are 0 and 1: label 0 is the positive class.
+    3. The labels are 0 and 1, or -1 and 1: label 1 is the positive class.
+    """
     positive = columns.positive
     number = None if positive is None else parse_number(positive)
     is_zero_one = {*classes} <= {0, 1}

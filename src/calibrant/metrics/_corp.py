@@ -60,12 +60,12 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
 
 
 def corp_decomposition(ties: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
-    """Return MCB, DSC and UNC of sorted examples."""
-    base = ties.correct.sum() / ties.total_weight.sum()
-    raw, fitted, constant = (
-        _score(ties, p, score) for p in (ties.value, isotonic_fit(ties), base.expand(len(ties.value)))
-    )
-    return raw - fitted, constant - fitted, constant
+    """Return miscalibration (MCB), discrimination (DSC) and uncertainty (UNC) of sorted examples."""
+    accuracy = ties.correct.sum() / ties.total_weight.sum()
+    original = _score(ties, ties.value, score)
+    recalibrated = _score(ties, isotonic_fit(ties), score)
+    constant = _score(ties, accuracy.expand(len(ties.value)), score)
+    return original - recalibrated, constant - recalibrated, constant
 
 
 def isotonic_fit(ties: GroupedScores) -> Tensor:

@@ -76,17 +76,20 @@ def ks(events: EventStatistics) -> Scalar:
 
 
 def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
-    ties = events.ties
-    if (sums := ties.clusters) is not None:
-        p = signed_p_value(sums, lambda gaps: kernel_sum(sums, gaps, width))
-        return Evidence(float(skce_of(ties, width)), p)
+    """Test the SKCE by drawing outcomes from the confidences, or the signs of clusters; see `skce`."""
+    ties, clusters = events.ties, events.ties.clusters
+    statistic = float(skce_of(ties, width))
+    if clusters is not None:
+        return Evidence(statistic, signed_p_value(clusters, lambda gaps: kernel_sum(clusters, gaps, width)))
+
+    def sum_over_pairs(ties: GroupedScores) -> Tensor:
+        """Return the sum of the kernel over the pairs i != j."""
+        return kernel_sum(ties, ties.gap, width) - self_pairs(ties)
+
     generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    observed = kernel_sum(ties, ties.gap, width) - self_pairs(ties)
-    exceeded = 0
-    for _ in range(draws):
-        drawn = draw_outcomes(ties, generator)
-        exceeded += int(kernel_sum(ties, drawn.gap, width) - self_pairs(drawn) >= observed)
-    return Evidence(float(skce_of(ties, width)), (exceeded + 1) / (draws + 1))
+    observed = sum_over_pairs(ties)
+    exceeded = sum(bool(sum_over_pairs(draw_outcomes(ties, generator)) >= observed) for _ in range(draws))
+    return Evidence(statistic, (exceeded + 1) / (draws + 1))
 
 
 @metric(

@@ -36,8 +36,8 @@ def squared_error(moments: Moments, level: float) -> Interval:
     share, pairs = n / total, n * (n - 1)
     second_moment = (gap_square + PSEUDO_EXAMPLES * variance / n) / (n + PSEUDO_EXAMPLES)
     product = (gap.square() - gap_square) / pairs
-    mu = product.clamp_min(0)
-    noise = (second_moment - mu).clamp_min(0)
+    mu = product.clamp_min(0)  # mu^2 of every bin, at least 0
+    noise = (second_moment - mu).clamp_min(0)  # variance of u
     weight = share * ((gap / n).square() + 1e-12)
     between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
     value, t = float((share * product).sum()), student_quantile(level, total - 1)

@@ -29,9 +29,9 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _merge_rounding_ties(log_p: PerExample) -> PerExample:
-    """Give neighbors that differ only by rounding one value, so that the order of the columns breaks no tie.
+    """Replace values that differ only by rounding by their smallest, so that they are ties in any order of columns.
 
-    Near log 1 that is an absolute difference.
+    The tolerance is relative to log p, but at least that of log p = -1.
     """
     value, order = log_p.sort()
     is_distinct = value.diff() > TIE_TOLERANCE * value[1:].abs().clamp_min(1)

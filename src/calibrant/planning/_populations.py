@@ -290,7 +290,8 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
     def truth(strength: float) -> np.ndarray:
         if pattern == "scale":
             return scale_odds(c, 1 - strength, population.chance)
-        return np.clip(c - strength if population.mean >= 0.5 else c + strength, 0.0, 1.0)
+        sign = -1 if population.mean >= 0.5 else 1
+        return np.clip(c + sign * strength, 0.0, 1.0)
 
     def size(strength: float) -> float:
         return float(share @ np.abs(truth(strength) - c))

@@ -123,7 +123,8 @@ def _build_population(data: PlanningData) -> Population:
 
 def select_event(p: Predictions, of: str | int | None) -> tuple[Events, float]:
     """Return the events that `measure` evaluates by default, or those of `of`, and the probability of chance."""
-    p = p.with_event(of if of is not None else 1 if p.of == "top" and p.k == 2 else p.of)
+    default = 1 if p.of == "top" and p.k == 2 else p.of
+    p = p.with_event(default if of is None else of)
     return p.events, 1 / p.k
 
 

@@ -116,31 +116,34 @@ def fields_from_labels(
             raise InputError(
                 f"Expected {num_labels} names, one per column of scores, got {len(label_names)}.", code="names"
             )
-        is_ignored = y.double().isnan() if ignore_index is None else y.double().isnan() | (y == ignore_index)
+        is_ignored = y.double().isnan()
+        if ignore_index is not None:
+            is_ignored |= y == ignore_index
         rows, label_index = (~is_ignored).nonzero(as_tuple=True)
         w = None if weights is None else to_tensor(weights, "weights")
-        if w is not None and tuple(w.shape) not in ((n,), (n, num_labels)):
-            raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
-        w = None if w is None else w[rows] if w.ndim == 1 else w[~is_ignored]
+        if w is not None:
+            if tuple(w.shape) not in ((n,), (n, num_labels)):
+                raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
+            w = w[rows] if w.ndim == 1 else w[~is_ignored]
 
-        def per_row(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+        def of_decisions(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+            """Return the index of each label decision among the distinct values of samples, and their names."""
             index, level_names = factorize_samples(values, name, n)
             return index.to(rows.device)[rows], level_names
 
-        row_groups, row_group_names = (None, None) if groups is None else per_row(groups, "groups")
+        row_groups, row_group_names = (None, None) if groups is None else of_decisions(groups, "groups")
         if not (probs or logits):
             SingleScoreEvidence().add(s[~is_ignored]).check("probs=True")
         options: Fields = {
             "of": 1,
-            "clusters": rows if clusters is None else per_row(clusters, "clusters")[0],
+            "clusters": rows if clusters is None else of_decisions(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
         }
         s, y = s[~is_ignored], y[~is_ignored]
-        fields = (
-            fields_from_probs(s, y, w, **options)
-            if probs
-            else fields_from_binary_logits(s, y, w, logits=True, **options)
-        )
+        if probs:
+            fields = fields_from_probs(s, y, w, **options)
+        else:
+            fields = fields_from_binary_logits(s, y, w, logits=True, **options)
         return fields | {
             "groups": label_index,
             "group_names": label_names,

@@ -28,7 +28,10 @@ def replace_masks(p: Predictions) -> Predictions:
 
 
 def mask_gap(p: Predictions) -> float:
-    """Return the smallest gap of a mask to the top of its row, infinity if there are no masks."""
+    """Return the smallest gap of a mask to the top of its row, infinity if there are no masks.
+
+    The smallest gap of a mask is the first that follows a jump of `MIN_MASK_RATIO` and exceeds the gap of every label.
+    """
     if not len(p):
         return math.inf
     low, high = p.logits.aminmax()
@@ -42,8 +45,9 @@ def mask_gap(p: Predictions) -> float:
         candidates.append(gap[gap.isfinite() & (gap >= MIN_MASK_GAP)].unique())
     gaps = torch.cat(candidates).unique()
     next_smaller = torch.cat([gaps.new_tensor([max_ordinary_gap]), gaps])[: len(gaps)]
-    masks = gaps[(next_smaller > 0) & (gaps >= MIN_MASK_RATIO * next_smaller) & (gaps > max_label_gap)]
-    return float(masks[0]) if len(masks) else math.inf
+    follows_jump = (next_smaller > 0) & (gaps >= MIN_MASK_RATIO * next_smaller)
+    mask_gaps = gaps[follows_jump & (gaps > max_label_gap)]  # in ascending order
+    return float(mask_gaps[0]) if len(mask_gaps) else math.inf
 
 
 def _block_rows(p: Predictions) -> int:

@@ -107,8 +107,9 @@ def describe_mismatch(value: Any, hint: Any) -> str:
     is_bool = isinstance(value, bool)
     is_int64 = isinstance(value, int) and not is_bool and abs(value) < INT64_LIMIT
     if hint is int:
-        is_large = isinstance(value, int) and not is_bool and not is_int64
-        return "" if is_int64 else "a whole number of 64 bits" if is_large else "a whole number"
+        if is_int64:
+            return ""
+        return "a whole number of 64 bits" if isinstance(value, int) and not is_bool else "a whole number"
     if hint is float:
         return "" if is_int64 or (isinstance(value, float) and math.isfinite(value)) else "a finite number"
     if hint in (None, type(None)):

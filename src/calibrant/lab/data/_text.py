@@ -119,16 +119,27 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
 
 
 def _check_dimension(path: Path, dimension: int) -> None:
-    """Check the dimension in the first lines, because numbers of longer vectors would be read as parts of words."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        first = [line.split() for number, line in enumerate(islice(lines, 100)) if number or not _is_header(line)]
-    widths = [sum(1 for _ in takewhile(is_number, reversed(fields[1:]))) for fields in first if fields]
-    width = max(set(widths), key=widths.count, default=0)  # a few words contain blanks and numbers
-    if width not in (0, dimension):
-        raise InputError(
-            f"{path}, line 1: Expected a word and {dimension} numbers, got {width}. Try dimension={width}.",
-            code="vector_length",
-        )
+    """Check that most of the first 100 lines end in `dimension` numbers.
+
+    Without the check, the first numbers of longer vectors would be read as parts of the words.
+    """
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = list(islice(file, 100))
+    if lines and _is_header(lines[0]):
+        lines = lines[1:]
+    counts = Counter(_count_trailing_numbers(line) for line in lines if line.strip())
+    for count, _ in counts.most_common(1):  # others belong to words that contain blanks and numbers
+        if count not in (0, dimension):
+            raise InputError(
+                f"{path}, line 1: Expected a word and {dimension} numbers, got {count}. Try dimension={count}.",
+                code="vector_length",
+            )
+
+
+def _count_trailing_numbers(line: str) -> int:
+    """Return how many numbers a line ends in, after its first word."""
+    _, *fields = line.split()
+    return len(list(takewhile(is_number, reversed(fields))))
 
 
 def _is_header(line: str) -> bool:

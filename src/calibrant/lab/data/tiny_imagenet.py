@@ -19,7 +19,8 @@ from calibrant.registry import DATA_SETS
 from calibrant.types import InputError, OpenFraction
 
 
-def _find_folders(folder: Path) -> SplitFiles:
+def _find_files(folder: Path) -> SplitFiles:
+    """Return the image files of both splits and the labels of the validation set, or nothing if any is missing."""
     home = first_existing(folder, "tiny-imagenet-200") or folder
     annotations, train = home / "val" / "val_annotations.txt", list(classes_by_path(home / "train"))
     if not train or not annotations.is_file():
@@ -28,7 +29,8 @@ def _find_folders(folder: Path) -> SplitFiles:
     return {"train": train, "validation": val, "annotations": [annotations]}
 
 
-def _read_folders(files: SplitFiles) -> dict[str, InMemoryTable]:
+def _read_files(files: SplitFiles) -> dict[str, InMemoryTable]:
+    """Return a table of image paths and labels per split. Training images are in one folder per class."""
     (annotations,) = files["annotations"]
     lines = annotations.read_text().splitlines()
     classes_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())
@@ -55,7 +57,7 @@ _TINY_IMAGENET = Source(
     hub="zh-plus/tiny-imagenet",
     splits=(("train",), ("validation", "valid")),
     original_formats=(
-        OriginalFormat("tiny-imagenet-200, with train, val and val_annotations.txt", _find_folders, _read_folders),
+        OriginalFormat("tiny-imagenet-200, with train, val and val_annotations.txt", _find_files, _read_files),
     ),
 )
 

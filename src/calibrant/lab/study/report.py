@@ -1,7 +1,7 @@
 """Build the HTML report of a study from tables, measurements and histories."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
@@ -154,27 +154,36 @@ def _place_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list
 
 
 def _confidence_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Say by their temperatures which losses, or models trained elsewhere, are over- or underconfident."""
     scaled = next((c for c in table.columns if base_name(c) == "Temperature"), None)
-    temperatures = {row[2]: table.cells[row, scaled].temperature for row in rows} if scaled else {}
-    subject = "Networks trained with " if table.has_trained_networks else ""
+    if scaled is None:
+        return []
+    temperatures = {row[2]: table.cells[row, scaled].temperature for row in rows}
+    matching_by_direction = {
+        "overconfident": {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE},
+        "underconfident": {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE},
+    }
     sentences: list[str] = []
-    for direction, matching in (
-        ("overconfident", {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE}),
-        ("underconfident", {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE}),
-    ):
+    for direction, matching in matching_by_direction.items():
         if len(matching) > MAX_LISTED:
-            lowest, highest = min(matching, key=matching.__getitem__), max(matching, key=matching.__getitem__)
-            count_text = f"{'All' if len(matching) == len(temperatures) else f'{len(matching)} of'} {len(temperatures)}"
-            noun = "losses yield" if table.has_trained_networks else "models are"
-            noun += f" {direction}" + (" networks" if table.has_trained_networks else "")
-            low, high = f"{matching[lowest]:.2f}", f"{matching[highest]:.2f}"
-            range_text = f"s from {low} ({lowest}) to {high} ({highest})" if low != high else f" {low}"
-            sentences.append(f"{count_text} {noun}: temperature{range_text}.")
+            count = f"{len(matching)} of" if len(matching) < len(temperatures) else "All"
+            subject = "{} losses yield {} networks" if table.has_trained_networks else "{} models are {}"
+            subject = subject.format(f"{count} {len(temperatures)}", direction)
+            sentences.append(f"{subject}: {_temperature_range(matching)}.")
         elif matching:
             names = join_names([f"{loss} (T = {t:.2f})" for loss, t in matching.items()])
-            verb = "is" if len(matching) == 1 and not subject else "are"
-            sentences.append(f"{subject}{names} {verb} {direction}.")
+            if table.has_trained_networks:
+                sentences.append(f"Networks trained with {names} are {direction}.")
+            else:
+                sentences.append(f"{names} {'is' if len(matching) == 1 else 'are'} {direction}.")
     return sentences
+
+
+def _temperature_range(temperatures: Mapping[str, float]) -> str:
+    """Return the range of temperatures, with the names of the lowest and the highest."""
+    lowest, highest = min(temperatures, key=temperatures.__getitem__), max(temperatures, key=temperatures.__getitem__)
+    low, high = f"{temperatures[lowest]:.2f}", f"{temperatures[highest]:.2f}"
+    return f"temperature {low}" if low == high else f"temperatures from {low} ({lowest}) to {high} ({highest})"
 
 
 def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
@@ -218,8 +227,8 @@ def result_tables(tables: Sequence[ResultTable]) -> Markup:
 
 def _table_html(t: ResultTable) -> Markup:
     places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
-    several = len(set(places)) > 1
-    groups = {i: place for i, place in enumerate(places) if several and (i == 0 or place != places[i - 1])}
+    starts_place = [i == 0 or place != places[i - 1] for i, place in enumerate(places)]
+    groups = {i: place for i, place in enumerate(places) if starts_place[i]} if len(set(places)) > 1 else {}
     rows = [
         [method_label(LOSSES.title(row[2]), row[2]), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)]
         for row in t.rows

@@ -124,7 +124,7 @@ def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodR
         return read_method(key if key in LIST_REGISTRIES else f"{key}s", value)
     if origin is tuple and isinstance(value, list):
         return tuple(convert_value(key, arguments[0], item, read_method) for item in value)  # pyright: ignore
-    options = (dict,) if origin is Mapping else arguments if origin in (UnionType, Union) else (expected_type,)
+    options = arguments if origin in (UnionType, Union) else (dict if origin is Mapping else expected_type,)
     if float in options and type(value) is int:
         return float(value)
     if type(value) in options:

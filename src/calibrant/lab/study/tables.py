@@ -361,7 +361,8 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
         for key, p in holm(dict(p_values)).items():
             if not math.isnan(p):
                 higher = cells[key].mean > cells[reference_rows[place], column].mean
-                marks[key] = ("▲" if higher else "▼") if p < SIGNIFICANCE_LEVEL else ("△" if higher else "▽")
+                triangles = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
+                marks[key] = triangles[0] if higher else triangles[1]
     return marks
 
 

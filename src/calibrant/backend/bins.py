@@ -1,6 +1,6 @@
 """Statistics of events: confidences and outcomes, sorted, grouped by equal confidence, or summed over bins."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -79,29 +79,33 @@ class GroupedScores:
         clusters: Tensor | None = None,
     ) -> "GroupedScores":
         """Sort and group; examples of weight 0 are left out."""
-        if weights is not None:
+        if weights is None and clusters is None:
+            if _is_packable(confidence, outcome):
+                return cls._from_sorted(*_sort_scores(confidence, outcome), None)[0]
+        elif weights is not None:
             positive = weights > 0
             confidence, outcome, weights = confidence[positive], outcome[positive], weights[positive].to(confidence)
             clusters = None if clusters is None else clusters[positive]
-        if weights is None and clusters is None and _is_packable(confidence, outcome):
-            c, a = _sort_scores(confidence, outcome)
-            order = None
-        else:
-            order = confidence.argsort(stable=True)
-            c, a = confidence[order], outcome[order]
-        w = None if weights is None or order is None else weights[order]
-        value, index, count = _group_ties(c)
-        hits, count = (a, count) if w is None else (w * a, w)
-        if len(value) < len(index):
-            hits = torch.zeros_like(value).index_add_(0, index, hits)
-            count = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
-        grouped = cls(value, count, hits)
+        order = confidence.argsort(stable=True)
+        c, a, w = confidence[order], outcome[order], None if weights is None else weights[order]
+        grouped, index = cls._from_sorted(c, a, w)
         if clusters is None:
             return grouped
         place = grouped.slot_indices(MAX_CLUSTER_SLOTS)[index]
         w = torch.ones_like(a) if w is None else w
         sums = ClusterSums.from_events(clusters[order], place, MAX_CLUSTER_SLOTS, w, c, a)
-        return cls(value, count, hits, sums)
+        return replace(grouped, clusters=sums)
+
+    @classmethod
+    def _from_sorted(cls, c: Tensor, a: Tensor, w: Tensor | None) -> tuple["GroupedScores", Tensor]:
+        """Group sorted confidences, outcomes and weights; return the groups and the group of every example."""
+        value, index, count = _group_ties(c)
+        hits = a if w is None else w * a
+        count = count if w is None else w
+        if len(value) < len(index):
+            hits = torch.zeros_like(value).index_add_(0, index, hits)
+            count = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
+        return cls(value, count, hits), index
 
     @cached_property
     def cumulative_sums(self) -> Tensor:

@@ -255,9 +255,10 @@ def event_bin_sums(c, outcome, w, edges, total):
 @_compile
 @no_type_check
 def add_class_bins(p, y, w, edges, by_row, class_sums):
-    """Add to class_sums (3, k b) weights, probabilities and outcomes of every class by bin above the first.
+    """Add to class_sums (3, k b) the weights, probabilities and outcomes of every class and bin.
 
-    The lines of p are the rows of examples if `by_row`, otherwise the columns of classes.
+    Probabilities in the first bin are left out. The lines of p are the rows of examples if `by_row`, otherwise the
+    columns of classes.
     """
     bins = len(edges) - 1
     num_lines, size = p.shape

@@ -114,8 +114,10 @@ def _weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarr
     x, order = values.cpu().sort()
     w = weights.cpu()[order].numpy()
     end = w.cumsum()
-    place = np.stack([end - w, np.maximum(end - 1, end - w)], 1).ravel()  # of the first copy and of the last
-    return np.interp(shares * (end[-1] - 1), place, x.numpy().repeat(2))
+    first_copy = end - w  # position of the first copy of each value among all sorted copies
+    last_copy = np.maximum(end - 1, first_copy)
+    positions = np.stack([first_copy, last_copy], 1).ravel()
+    return np.interp(shares * (end[-1] - 1), positions, x.numpy().repeat(2))
 
 
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:

@@ -55,10 +55,12 @@ def _expected_gap(moments: Moments, k: int) -> ExpectedScore:
 
 def _expected_nll(moments: Moments, k: int) -> ExpectedScore:
     share, c, v = _bin_averages(moments)
-    b, v = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY), v.clamp_min(MIN_ERROR_PROBABILITY)
-    log, log_error = b.log(), (1 - b).log()
-    entropy, variance = -b * log - (1 - b) * log_error, v * (log - log_error).square()
-    return ExpectedScore(-float(share @ log), math.inf, float(share @ entropy), float(share @ variance))
+    top = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
+    v = v.clamp_min(MIN_ERROR_PROBABILITY)
+    log_top, log_rest = top.log(), (1 - top).log()
+    entropy = -top * log_top - (1 - top) * log_rest
+    variance = v * (log_top - log_rest).square()
+    return ExpectedScore(-float(share @ log_top), math.inf, float(share @ entropy), float(share @ variance))
 
 
 def _expected_event_brier(moments: Moments, k: int) -> ExpectedScore:

@@ -142,13 +142,15 @@ class _ProbabilityTerms:
         r"""Return the change of z, 0 for the top class, that cancels `miss` to first order.
 
         With $h = q / g$ and $s = d \log h / d\, \text{logit}(q) = o + \gamma (q - (r - q) / (1 + \gamma r))$, every
-        other class needs $s\, d\log q / o = s_{top} dd - miss$. The condition that $q$ sums to 1 determines $dd$, the
-        change of the log-odds of the top class.
+        other class needs $s\, d\log q / o = s_{top} d_{top} - miss$. The condition that $q$ sums to 1 determines
+        $d_{top}$, the change of the log-odds of the top class.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
-        ease = o / slope.masked_fill(self.top, 1)
+        odds_per_slope = o / slope.masked_fill(self.top, 1)
         share = self.other_logits.softmax(-1)
         q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
-        dd = (share * ease * miss).sum(-1, keepdim=True) / (q_top + slope_top * (share * ease).sum(-1, keepdim=True))
-        return ((slope_top * dd - miss) * ease - o_top * dd).masked_fill(self.top, 0)
+        d_top = (share * odds_per_slope * miss).sum(-1, keepdim=True) / (
+            q_top + slope_top * (share * odds_per_slope).sum(-1, keepdim=True)
+        )
+        return ((slope_top * d_top - miss) * odds_per_slope - o_top * d_top).masked_fill(self.top, 0)

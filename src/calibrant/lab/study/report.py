@@ -355,13 +355,9 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
         num_other_diagrams += len(other_parts)
         if other_parts and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
             curves += details(f"After the other calibrators{place_text}", _curve_diagrams(other_parts))
-        if has_bars:
-            bars += join_html(
-                bar_diagram(
-                    f"{title}, {d.stage}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES
-                )
-                for title, d in main_parts
-            )
+        for title, d in main_parts if has_bars else ():
+            table = d.events.equal_width(FIGURE_BINS)
+            bars += bar_diagram(f"{title}, {d.stage}, in bars", table, d.ece, SMALL_FIGURE_INCHES)
     command = '<p class="note"><code>calibrant figures {}</code> draws {}.</p>'
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += render(command, typeset(study.name), "the diagrams after all calibrators")

@@ -83,6 +83,7 @@ def run(
     Raises:
         InputError: If settings, data or methods are not valid, before any training as far as possible.
     """
+    # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
     loaded_study, store, paper = _open_study(study, out, mirror, scale, with_)
     _check_outputs(loaded_study, study, with_, store)

@@ -88,7 +88,7 @@ def train(
         FloatingPointError: If the training diverges.
         DamagedError: If the checkpoint was changed, or does not fit the network, optimizer or loss.
     """
-    # One function of 56 lines: its loop shares the model, the loss and the counts of the epoch, which change in place.
+    # One long function, because its loop shares the model, the loss and the counts of the epoch, which change in place.
     fabric = _make_fabric(recipe.precision)
     move_to_device(network, recipe)
     base_optimizers = build_optimizers(network, recipe)

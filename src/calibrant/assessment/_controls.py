@@ -94,11 +94,14 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
 
 def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
     event = uncalibrated.event
+    slider_text = "There is no temperature slider because the predictions were read in chunks or are too many."
+    if has_slider:
+        slider_text = (
+            "Logits are divided by the temperature T: above 1 it moves all probabilities toward uniform, below 1 away "
+            f"from it. All numbers are computed from {event.count(uncalibrated.n)}."
+        )
     sentences = [
-        "Logits are divided by the temperature T: above 1 it moves all probabilities toward uniform, below 1 away from "
-        f"it. All numbers are computed from {event.count(uncalibrated.n)}."
-        if has_slider
-        else "There is no temperature slider because the predictions were read in chunks or are too many.",
+        slider_text,
         "The menu shows the predictions after each calibrator." if has_menu else "",
         f"Do not pick a temperature here, which would tune it on the evaluated {event.units}. Use a fitted calibrator.",
         "Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.",

@@ -29,9 +29,10 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     share = sums.total_weight / n
     is_single = share > 1 - 1e-9
     jackknife_gap = (sums.gap - sums.total_weight * (sums.gap.sum(0) / n)) / (1 - share).where(~is_single, 1.0)
-    num_clusters = (sums.total_weight > 0).sum(0)
+    num_clusters = (sums.total_weight > 0).sum(0)  # of every bin
     scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()
     spread = sums.gap.where(is_single, jackknife_gap * scale) / total
+    # what the clusters' gaps lack to the variance of independent events
     remaining_variance = (variance / total**2 - spread.square().sum(0)).clamp_min(0)
     mean = math.sqrt(2 / math.pi) * float((spread.square().sum(0) + remaining_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1

@@ -193,7 +193,7 @@ class SumBuilder:
 
 
 def row_features(p: Predictions) -> Tensor:
-    """Return the features of every row (f n), in float64."""
+    """Return the features of every row (f n), in float64 and in the order of `FEATURES`."""
     outcomes, events = p.outcomes, p.events
     c, a = events.confidence, events.outcome
     unit, _, _, u, square, variance = Moments.terms(c, a)
@@ -201,7 +201,8 @@ def row_features(p: Predictions) -> Tensor:
     infinite, confident = nll.isinf().double(), (c >= HIGH_CONFIDENCE).double()
     nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)
     features = [unit, unit, outcomes.correct, a, u, square, variance, nll]
-    features += [nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS), infinite, brier, brier.square()]
+    nll_square = nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS)  # in coarser units, see `COARSE_UNIT_BITS`
+    features += [nll_square, infinite, brier, brier.square()]
     values = torch.stack([*features, confident, confident * a, square.square()])
     if events.weights is not None:
         values[1:] *= events.weights

@@ -65,6 +65,7 @@ def _match_default_type(default: Any, value: Any) -> Any:
 
 
 def _ints_to_floats(value: Any, hint: Any) -> Any:
+    """Return a value whose integers are floats where the type hint has floats, also in unions and sequences."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _ints_to_floats(value, arguments[0])

@@ -18,8 +18,9 @@ INCLUDED_SOURCES: list[str] = []  # for processes that start later, which includ
 def include(sources: Iterable[str]) -> None:
     """Import Python files (`mine.py`) or packages (`mypackage`), each once.
 
-    This runs their code: include only sources that you trust. A file finds modules in its own folder, and a package in
-    the current folder, after all installed modules, which none of these can shadow. The current folder is restored.
+    This runs their code: include only sources that you trust. A file can import modules of its own folder, and a
+    package is found in the current folder. Installed modules of the same name take precedence. If a source changes the
+    current folder, the change is undone.
 
     Raises:
         InputError: If a file or package does not exist or fails.
@@ -29,7 +30,7 @@ def include(sources: Iterable[str]) -> None:
         identity = str(path.resolve()) if is_file else source
         if identity in INCLUDED_SOURCES:
             continue
-        label = f"--with {shorten_repr(source, 200)[1:-1]}"
+        label = f"--with {shorten_repr(source, 200)[1:-1]}"  # without the quotes
         if is_file and not path.is_file():
             raise InputError(f"{label}: no such file.", code="no_file")
         working_folder, folder = Path.cwd(), str(path.resolve().parent if is_file else Path.cwd())

@@ -344,9 +344,9 @@ def test_measuring_calibrated_predictions_maps_each_row_once():
 def test_binary_map_is_called_once_per_row():
     p, rows = Predictions.from_binary_logits(torch.linspace(-3, 3, 500), torch.arange(500) % 3 // 2), []
     halve = lambda z: rows.append(len(z)) or z / 2  # noqa: E731
-    result = assess(p[:100], p[100:], [lambda logits, labels: halve])
-    assert result.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[100:])))
-    assert sum(rows) == 100 + 400 + 20  # folds, evaluation, and the listed errors
+    result = assess(p[:150], p[150:], [lambda logits, labels: halve])
+    assert result.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[150:])))
+    assert sum(rows) == 150 + 350 + 20  # folds, evaluation, and the listed errors
 
 
 def test_default_calibrators_support_more_than_1000_classes():

@@ -11,6 +11,7 @@ from calibrant import io, registry
 from calibrant import metrics as metrics_
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._evaluation import InMemoryEvaluation, StreamedEvaluation, apply_calibrator, evaluate_chunks
+from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out
 from calibrant.assessment._measure import Measurement, as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.assessment._results import AssessmentData
@@ -248,18 +249,24 @@ class Choice:
 
     name: str
     held_out_nll: dict[str, float]
+    held_out: HeldOutComparison
 
 
 def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
-    """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data."""
+    """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
+
+    With few labels, select the simplest calibrator that cannot be told apart from the best.
+    """
+    held_out = compare_held_out(plan.val, plan.candidates, fits, plan.on_progress)
     if plan.requested_name:
-        return Choice(plan.requested_name, {})
+        return Choice(plan.requested_name, {}, held_out)
     if plan.test is None:  # the evaluation is cross-fitted, so its NLL is already that of held-out folds
         nll = {name: table["nll"].value for name, table in evaluation.tables.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)
     finite = {name: value for name, value in nll.items() if not math.isnan(value)}
-    return Choice(min(finite, key=finite.__getitem__) if finite else plan.candidates[0].name, nll)
+    lowest = min(finite, key=finite.__getitem__) if finite else plan.candidates[0].name
+    return Choice(held_out.simplest or lowest, nll, held_out)
 
 
 def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any]) -> dict[str, float]:
@@ -298,6 +305,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
         calibrators=fits,
         chosen_name=choice.name,
         held_out_nll=choice.held_out_nll,
+        held_out=choice.held_out,
         changes=changes,
         mistakes=evaluation.data.mistakes(choice.name),
         protocol=_describe_protocol(plan, evaluation.data) + plan.guard.overlap_report(),

@@ -63,12 +63,12 @@ class CandidateCalibrator:
         on_progress(f"fitting {self.name} to {len(p):,} examples")
         return calibrators_.fit(self.source, p)
 
-    def out_of_fold(self, p: Predictions, fitted: Any, folds: int, on_progress: Progress) -> Predictions:
+    def out_of_fold(self, p: Predictions, fitted: Any, folds: int, on_progress: Progress, seed: int = 0) -> Predictions:
         """Calibrate each fold with a fit on the other folds; apply fitted calibrators and Identity as they are."""
         if self.fitted_map is not None or isinstance(fitted, calibrators_.Identity):
             return apply_calibrator(p, fitted)
         on_progress(f"cross-fitting {self.name}")
-        return calibrators_.cross_fit(self.source, p, folds=folds)
+        return calibrators_.cross_fit(self.source, p, folds=folds, seed=seed)
 
     def overlap_message(self, p: Predictions) -> str:
         """Return a message if the calibrator was fitted on these predictions or many of their rows; else ""."""

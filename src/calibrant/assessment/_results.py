@@ -11,6 +11,7 @@ from calibrant import metrics
 from calibrant._lazy import polars
 from calibrant._text import display_name
 from calibrant.assessment._evaluation import Mistake
+from calibrant.assessment._few_labels import HeldOutComparison
 from calibrant.assessment._serialize import data_source, encode_nonfinite, provenance, serialize_fitted
 from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
@@ -247,6 +248,7 @@ class AssessmentData:
     calibrators: dict[str, Any]  # fitted on all fitting data, or loaded
     chosen_name: str  # lowest NLL on held-out folds of the fitting data, unless requested by name
     held_out_nll: dict[str, float]  # that NLL; NaN if there is no unseen data, empty if a calibrator was requested
+    held_out: HeldOutComparison  # gains over draws of the fitting data, and what few labels tell apart
     changes: Comparison | None  # selected minus uncalibrated, on the same rows; None for a single row
     mistakes: tuple[Mistake, ...]  # most confident first
     protocol: str  # sentences about the data that calibrators were fitted and evaluated on
@@ -278,6 +280,13 @@ class AssessmentData:
     def calibrated(self) -> MeasurementData:
         """The measurement after the selected calibrator."""
         return self.tables[self.chosen_name]
+
+    @property
+    def reported_gain(self) -> tuple[str, Interval] | None:
+        """The selected calibrator, or else Auto, with the interval of its gain; None if it has no finite one."""
+        gains = self.held_out.gains
+        name = self.chosen_name if self.chosen_name in gains else "Auto"
+        return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None
 
     @property
     def values(self) -> dict[str, dict[str, float]]:
@@ -323,6 +332,7 @@ class AssessmentData:
                 for name, certificate in self.certificates.items()
             },
             "held_out_nll": self.held_out_nll,
+            "held_out": asdict(self.held_out) | {"indistinguishable": list(self.held_out.indistinguishable)},
             "changes": [asdict(row) for row in self.changes or ()],
             **({} if self.accuracy_preserving is None else {"accuracy_preserving": self.accuracy_preserving}),
         }

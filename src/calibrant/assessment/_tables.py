@@ -19,9 +19,11 @@ from calibrant.assessment._results import AssessmentData, MeasurementData, Row
 from calibrant.assessment.expert_text import (
     capitalize,
     decomposed_changes,
+    few_labels_sentence,
     fit_warnings,
     format_level,
     miscalibration_cost_sentence,
+    selection_reason,
 )
 from calibrant.metrics import Difference, Metric, MetricInfo
 from calibrant.metrics.tables import thresholds_of
@@ -115,8 +117,8 @@ def calibrators_table(assessment: AssessmentData) -> Markup:
         rows.append([method_label(CALIBRATORS.title(name), display_name(name)), *nll_cells, *metric_cells])
         bold.append([*([held_out_nll[name] == lowest] if held_out_nll else []), *best])
     selection = (
-        "The selected calibrator is highlighted: it has the lowest NLL on held-out folds of the fitting data. The "
-        "other columns are measured on the evaluation data, which was not used for the selection."
+        f"The selected calibrator is highlighted: it {selection_reason(assessment)}. The other columns are measured on "
+        "the evaluation data, which was not used for the selection."
         if held_out_nll
         else "The selected calibrator is highlighted. All columns are measured on the evaluation data."
     )
@@ -125,7 +127,32 @@ def calibrators_table(assessment: AssessmentData) -> Markup:
     highlighted = [name == assessment.chosen_name for name in assessment.tables]
     body = table(head, rows, bold=bold, highlighted=highlighted, caption="calibrators")
     warnings = [note(sentence) for sentence in fit_warnings(assessment)]
-    return join_html([body, note(f"{selection} The best value of each column is bold.{infinity}"), *warnings])
+    reading = note(f"{selection} The best value of each column is bold.{infinity}")
+    return join_html([body, reading, *warnings, _held_out_table(assessment)])
+
+
+def _held_out_table(assessment: AssessmentData) -> Markup:
+    """Return what few labels say about the differences between calibrators, or nothing if there are many."""
+    held_out, info = assessment.held_out, assessment.uncalibrated["nll"].info
+    if not held_out.deficits:
+        return Markup()
+    rows = [
+        [
+            display_name(name),
+            *(
+                "–" if x is None or not math.isfinite(x.low) else _change_cell(info, x.value, x.low, x.high)
+                for x in (held_out.gains.get(name), deficit)
+            ),
+        ]
+        for name, deficit in held_out.deficits.items()
+    ]
+    head = ["calibrator", "gain over uncalibrated (nats)", "NLL above the best (nats)"]
+    level = format_level(next(iter(held_out.deficits.values())).level)
+    reading = (
+        f"{few_labels_sentence(assessment)} In brackets: {level} intervals over draws of the fitting data, from "
+        "repeated cross-fitting. The simplest calibrator comes first."
+    )
+    return table(head, rows, caption="gains with few labels") + note(reading)
 
 
 def classes_table(measurements: LabeledMeasurements) -> Markup:

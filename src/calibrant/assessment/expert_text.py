@@ -148,23 +148,62 @@ def event_sentence(measurement: MeasurementData) -> str:
 
 def remedy_answer(assessment: AssessmentData) -> str:
     """Describe the selected calibrator, the reason for it, and its effects."""
+    few_labels, gain = few_labels_sentence(assessment), gain_sentence(assessment)
     if assessment.is_identity:
         fitted = [display_name(name) for name in assessment.tables if name != "Identity"]
         if not fitted:
             return "No calibrator was fitted."
-        return f"None. No fitted calibrator ({join_names(fitted)}) has a lower NLL on held-out data."
+        reason = f"None. No fitted calibrator ({join_names(fitted)}) has a significantly lower NLL on held-out data."
+        if not few_labels:
+            reason = f"None. No fitted calibrator ({join_names(fitted)}) has a lower NLL on held-out data."
+        return " ".join(filter(None, [reason, few_labels, gain]))
     before, after = assessment.uncalibrated, assessment.calibrated
-    reason = "has the lowest NLL on held-out folds of the fitting data" if assessment.held_out_nll else "was requested"
     sentences = [
-        f"{assessment.chosen_label} {reason}.",
+        f"{assessment.chosen_label} {selection_reason(assessment)}.",
+        few_labels,
         f"It changes NLL from {before['nll'].text} to {after['nll'].text} and ECE from {before['ece'].text} % to "
         f"{after['ece'].text} %.",
+        gain,
         _accuracy_sentence(assessment),
         _accuracy_preserving_sentence(assessment),
         *direction_change_sentences(assessment),
         *worsened_metric_sentences(assessment),
     ]
     return " ".join(filter(None, sentences))
+
+
+def selection_reason(assessment: AssessmentData) -> str:
+    """Return why the calibrator was selected, as a verb phrase."""
+    if not assessment.held_out_nll:
+        return "was requested"
+    if len(assessment.held_out.indistinguishable) > 1:
+        return "is the simplest choice that cannot be told apart from the best"
+    return "has the lowest NLL on held-out folds of the fitting data"
+
+
+def few_labels_sentence(assessment: AssessmentData) -> str:
+    """Describe which calibrators few labels can tell apart, or return an empty text."""
+    held_out, rows = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
+    if not held_out.indistinguishable:
+        return ""
+    names = [display_name(name) for name in held_out.indistinguishable]
+    if len(names) < 2:
+        return f"With {rows} to fit on, it can be told apart from all others on held-out folds."
+    return (
+        f"With {rows} to fit on, {len(names)} of {len(held_out.deficits)} calibrators cannot be told apart on held-out "
+        f"folds: {join_names(names)}."
+    )
+
+
+def gain_sentence(assessment: AssessmentData) -> str:
+    """State the interval of the gain of the selected calibrator, or else of Auto, or return an empty text."""
+    if assessment.reported_gain is None:
+        return ""
+    name, gain = assessment.reported_gain
+    return (
+        f"Over draws of the fitting data, {display_name(name)} has a gain between {gain.low:z.4f} and {gain.high:z.4f} "
+        f"nats ({format_level(gain.level)} interval)."
+    )
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
@@ -255,7 +294,7 @@ def significance_answer(assessment: AssessmentData) -> str:
     if not changes or assessment.changes is None:
         return f"These {units} do not allow a test."
     change, level = changes[0], format_level(assessment.changes.level)
-    info, p_text = assessment.uncalibrated[change.name].info, format_p_value(change.p_value)
+    info = assessment.uncalibrated[change.name].info
     infinite_notes = [
         table["nll"].note
         for table in (assessment.uncalibrated, assessment.calibrated)
@@ -267,10 +306,10 @@ def significance_answer(assessment: AssessmentData) -> str:
     if change.low > 0 or change.high < 0:
         low, high = sorted((abs(change.low), abs(change.high)))
         opening = "Yes." if change.difference < 0 else "Yes, but it is a change for the worse."
-        answer = f"{opening} {clause} ({level} interval {info.text(low)} to {info.text(high)}, {p_text})."
+        answer = f"{opening} {clause} ({level} interval {info.text(low)} to {info.text(high)})."
     else:
         interval = f"{change.low:+.4f} to {change.high:+.4f}"
-        answer = f"No. {clause}. The {level} interval of the change, {interval}, includes 0 ({p_text})."
+        answer = f"No. {clause}. The {level} interval of the change, {interval}, includes 0."
     return f"{answer} NLL cannot be tested: {infinite_notes[0]}." if infinite_notes else answer
 
 

@@ -1,5 +1,7 @@
 """The answers of `expert_text` for readers outside the field: no tests, intervals or abbreviations."""
 
+import math
+
 from calibrant._text import display_name
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import DIRECTION_OPENINGS, list_miscalibrated_groups, score_changes
@@ -65,18 +67,52 @@ def remedy_answer(assessment: AssessmentData) -> str:
     """Describe the selected calibrator and its effects."""
     units = assessment.calibrated.event.units
     if assessment.is_identity:
-        return f"None. No calibrator does better on {units} that it has not seen."
+        if not assessment.held_out.deficits:
+            return f"None. No calibrator does better on {units} that it has not seen."
+        return " ".join(
+            ["None. No calibrator does clearly better.", few_labels_sentence(assessment), gain_sentence(assessment)]
+        )
     before, after = assessment.uncalibrated, assessment.calibrated
-    reason = f"predicts unseen {units} best" if assessment.held_out_nll else "was requested"
     sentences = [
-        f"{calibrator_label(assessment.chosen_name)} {reason}.",
+        f"{calibrator_label(assessment.chosen_name)} {_selection_reason(assessment)}.",
+        few_labels_sentence(assessment),
         f"The typical difference is then {_format_points(after['ece'].value)} points, instead of "
         f"{_format_points(before['ece'].value)}.",
         "That is worse." if after["ece"].value > before["ece"].value else "",
+        gain_sentence(assessment),
         _reversal_sentence(assessment),
         _accuracy_sentence(assessment),
     ]
     return " ".join(filter(None, sentences))
+
+
+def _selection_reason(assessment: AssessmentData) -> str:
+    if not assessment.held_out_nll:
+        return "was requested"
+    if len(assessment.held_out.indistinguishable) > 1:
+        return "is the simplest method that may be the best"
+    return f"predicts unseen {assessment.calibrated.event.units} best"
+
+
+def few_labels_sentence(assessment: AssessmentData) -> str:
+    """Say how many methods few labels cannot tell apart, or return an empty text."""
+    held_out, rows = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
+    num_undecided = len(held_out.indistinguishable)
+    if num_undecided < 2:
+        return ""
+    return f"{rows} to learn from are too few to choose between {num_undecided} of {len(held_out.deficits)} methods."
+
+
+def gain_sentence(assessment: AssessmentData) -> str:
+    """Say by how much the typical probability of the true outcome changes, or return an empty text."""
+    if assessment.reported_gain is None:
+        return ""
+    name, gain = assessment.reported_gain
+    low, high = (100 * math.expm1(end) for end in (gain.low, gain.high))
+    return (
+        f"With other data of the same size to learn from, {display_name(name)} would change the typical "
+        f"probability of what really happens by {low:+z.1f} to {high:+z.1f} %."
+    )
 
 
 def _reversal_sentence(assessment: AssessmentData) -> str:

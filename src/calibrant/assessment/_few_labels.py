@@ -1,0 +1,133 @@
+"""What few labels can say about calibrators: which can be told apart, and how much each gains."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.assessment._candidates import CandidateCalibrator, Progress
+from calibrant.calibrators import learned_fields
+from calibrant.metrics import Interval
+from calibrant.predictions import Predictions
+from calibrant.predictions.folds import assign_folds, num_units
+
+MAX_FEW_UNITS = 100  # rows or clusters up to which cross-fitting is repeated
+MIN_FEW_UNITS = 5
+FOLDS, NUM_REPEATS = 5, 2
+LEVEL = 0.90
+
+
+@dataclass(frozen=True)
+class HeldOutComparison:
+    """Differences of NLL on held-out validation data, with intervals over draws of these data.
+
+    Without few labels only `Auto` is listed, whose fit holds out every fold itself.
+    """
+
+    gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus that of the calibrator
+    deficits: dict[str, Interval]  # NLL minus that of the best calibrator; empty unless there are few labels
+
+    @property
+    def indistinguishable(self) -> tuple[str, ...]:
+        """Calibrators whose NLL differs from the lowest by no more than chance explains, the simplest first."""
+        return tuple(name for name, deficit in self.deficits.items() if deficit.low <= 0)
+
+    @property
+    def simplest(self) -> str | None:
+        """The simplest of the indistinguishable calibrators; None unless there are few labels.
+
+        `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
+        """
+        simple = self.indistinguishable[:2]
+        if len(simple) == 2 and simple[0] == "Identity" and self.gains[simple[1]].value > 0:
+            return simple[1]
+        return next(iter(simple), None)
+
+
+def has_few_labels(val: Predictions) -> bool:
+    """Return whether there are so few labels that repeated cross-fitting is needed, and possible."""
+    return MIN_FEW_UNITS <= num_units(val) <= MAX_FEW_UNITS
+
+
+def compare_held_out(
+    val: Predictions, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any], on_progress: Progress
+) -> HeldOutComparison:
+    """Compare calibrators on held-out folds of the validation data.
+
+    With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time.
+    """
+    if not has_few_labels(val):
+        return HeldOutComparison({name: gain for name, c in fits.items() if (gain := _own_gain(c, val))}, {})
+    p = val.double()
+    eligible = [c for c in candidates if c.fitted_map is None or not c.overlap_message(val)]
+    folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
+    losses: dict[str, list[Tensor]] = {}
+    for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):
+        losses[c.name] = [
+            _losses(c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed), p) for seed in range(NUM_REPEATS)
+        ]
+    means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}
+    best = min(means, key=lambda name: means[name].value)
+    uncalibrated = [_losses(p, p)] * NUM_REPEATS
+
+    def difference(first: list[Tensor], second: list[Tensor]) -> Interval:
+        return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)
+
+    return HeldOutComparison(
+        {name: difference(uncalibrated, values) for name, values in losses.items() if name != "Identity"},
+        {name: difference(values, losses[best]) for name, values in losses.items()},
+    )
+
+
+def num_parameters(fitted: Any) -> int:
+    """Return how many numbers a calibrator learned, as a measure of how simple it is."""
+    if isinstance(fitted, Tensor):
+        return fitted.numel()
+    if isinstance(fitted, tuple | list):
+        return sum(map(num_parameters, fitted))
+    return sum(num_parameters(value) for name, value in learned_fields(fitted).items() if name != "certificate")
+
+
+def _own_gain(fitted: Any, val: Predictions) -> Interval | None:
+    """Return the gain that `Auto` estimates from its own folds."""
+    gain, error = (getattr(fitted, name, math.nan) for name in ("gain", "gain_error"))
+    if math.isnan(gain + error):
+        return None
+    return _student_interval(gain, error, num_units(val) - 1)
+
+
+def _mean_interval(values: list[Tensor], folds: list[Tensor], p: Predictions) -> Interval:
+    """Return the mean over repeated cross-fitting with its interval over draws of the data.
+
+    The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the variance of the
+    mean of J folds is that of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified
+    folds vary less than chance, so that the variance of a mean over examples or clusters is added.
+    """
+    w = torch.ones_like(values[0]) if p.weights is None else p.weights.to(values[0])
+    parts = [(v[fold == i], w[fold == i]) for v, fold in zip(values, folds, strict=True) for i in range(FOLDS)]
+    fold_means = torch.stack([(v * weight).sum() / weight.sum() for v, weight in parts if float(weight.sum()) > 0])
+    mean = float(sum(float((v * w).sum()) for v in values) / (len(values) * float(w.sum())))
+    if not math.isfinite(mean):
+        return Interval(mean, mean, mean, LEVEL)
+    j = len(fold_means)
+    fold_error = math.sqrt(float(fold_means.var()) * (1 / j + 1 / (FOLDS - 1)))
+    residuals = w * (torch.stack(values).mean(0) - mean)
+    units = residuals if p.clusters is None else torch.bincount(p.clusters, residuals)
+    unit_error = math.sqrt(float(units.square().sum()) * num_units(p) / (num_units(p) - 1)) / float(w.sum())
+    return _student_interval(mean, math.hypot(fold_error, unit_error), j - 1)
+
+
+def _student_interval(value: float, error: float, degrees: int) -> Interval:
+    from scipy.special import stdtrit  # slow to import
+
+    half = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    return Interval(value, value - half, value + half, LEVEL)
+
+
+def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
+    """Return the NLL per example; infinite for all if the calibrator newly calls a class impossible."""
+    adds_zero = bool((calibrated.logits.isneginf() & ~uncalibrated.logits.isneginf()).any())
+    return -calibrated.log_likelihood + (math.inf if adds_zero else 0.0)

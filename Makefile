@@ -4,6 +4,8 @@
 # make docs   the site, into out/docs/index.html; runs every tutorial and every picture of the gallery, and takes warnings
 #             for errors; a copy of what it needs is installed once
 # make torture  senseless keywords, tables of known meaning, broken files, flipped bits, full disks and kills, thousands of each
+# make test-logs  the readers of evaluation logs against two versions of the packages that write them; the first time it
+#             installs these packages, 4 GB and about ten minutes
 # make lock   the hashes of all that calibrant[train] needs but torch, into requirements.lock; make lock-check downloads and
 #             compares them; make sbom writes the bill of materials of a release, out/calibrant.cdx.json
 # make mutants  breaks every loss, metric and calibrator in three ways, and prints what no test catches
@@ -16,7 +18,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-large torture mutants lock lock-check sbom bench bench-check bench-full clean
+.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-large test-logs torture mutants lock lock-check sbom bench bench-check bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -46,6 +48,20 @@ torture: .venv/dev.done
 
 test-large: .venv/dev.done
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q -m large tests
+
+test-logs: .venv/dev.done .venv-logs/new/logs.done .venv-logs/old/logs.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/language_models/test_real_logs.py
+
+.venv-logs/%/packages.done: tools/evaluation_packages_%.txt
+	$(PYTHON) -m venv .venv-logs/$*
+	.venv-logs/$*/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.venv-logs/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+.venv-logs/%/logs.done: .venv-logs/%/packages.done tools/write_evaluation_logs.py
+	rm -rf .venv-logs/$*/logs
+	OMP_NUM_THREADS=1 .venv-logs/$*/bin/python tools/write_evaluation_logs.py .venv-logs/$*/logs
+	touch $@
 
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py
@@ -143,4 +159,4 @@ layers: .venv/dev.done
 	touch $@ .venv/train.done
 
 clean:
-	rm -rf .venv .venv-bench .venv-dist .venv-lock dist runs out docs/auto_* docs/reference/api docs/reference/command_line.md docs/sg_*
+	rm -rf .venv .venv-logs .venv-bench .venv-dist .venv-lock dist runs out docs/auto_* docs/reference/api docs/reference/command_line.md docs/sg_*

@@ -24,6 +24,11 @@ PAGES = {
         ("planning",),
         "`calibrant.sample_size`: [how many labels](../../howto/how_many_labels.md) an evaluation needs.",
     ),
+    "language_models": Page(
+        "Language models",
+        ("language_models",),
+        "Logs of evaluations: [evaluation logs](../../howto/evaluation_logs.md).",
+    ),
     "calibrators": Page(
         "Calibrators",
         ("calibrators",),

@@ -12,14 +12,28 @@ TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typ
 if TYPE_CHECKING:
     from typing import Any
 
-    from calibrant import calibrators, lab, losses, metrics, nn, planning, plots, registry, theory, types
+    from calibrant import (
+        calibrators,
+        lab,
+        language_models,
+        losses,
+        metrics,
+        nn,
+        planning,
+        plots,
+        registry,
+        theory,
+        types,
+    )
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
+    from calibrant.language_models import EvaluationLog
     from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
     from calibrant.types import InputError
 
 __all__ = [
+    "EvaluationLog",
     "InputError",
     "Predictions",
     "__version__",
@@ -27,6 +41,7 @@ __all__ = [
     "calibrators",
     "collect",
     "lab",
+    "language_models",
     "losses",
     "measure",
     "metrics",
@@ -40,6 +55,7 @@ __all__ = [
 ]
 
 _LAZY_MODULES = {  # of what is found when it is first asked for; modules are their own
+    "EvaluationLog": "calibrant.language_models",
     "InputError": "calibrant.types",
     "Predictions": "calibrant.predictions",
     "collect": "calibrant.collecting",

@@ -30,7 +30,12 @@ READING_OPTIONS: dict[str, tuple[Any, str, str]] = {  # type, placeholder, help
     "encoding": (str | None, "NAME", "Encoding of a text file, such as cp1252. Default: detected."),
     "are_logits": (bool | None, "", "Read single scores as logits although all of them lie in [0, 1]."),
 }
+LOG_OPTIONS: dict[str, tuple[Any, str, str]] = {
+    "task": (list[str] | None, "NAME", "Task of evaluation logs to keep. Repeatable. Default: all."),
+    "filter": (list[str] | None, "NAME", "Filter of lm-evaluation-harness whose scores count. Repeatable."),
+}
 TABLE_PANEL_TITLE = "Columns of tables"
+LOG_PANEL_TITLE = "Evaluation logs"
 
 
 def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +43,7 @@ def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**arguments: Any) -> None:
-        table_arguments = {name: arguments.pop(name) for name in (*ROLE_HELP, *READING_OPTIONS)}
+        table_arguments = {name: arguments.pop(name) for name in (*ROLE_HELP, *READING_OPTIONS, *LOG_OPTIONS)}
         used = {name: value for name, value in table_arguments.items() if value not in (None, False, [])}
         function(**arguments, options={name: _split_names(name, value) for name, value in used.items()})
 
@@ -51,7 +56,7 @@ def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
     roles = {role: (str | None, "NAME", text) for role, text in ROLE_HELP.items()}
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, *option))
-        for name, option in (roles | READING_OPTIONS).items()
+        for name, option in (roles | READING_OPTIONS | LOG_OPTIONS).items()
     ]
     run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
@@ -60,9 +65,8 @@ def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _annotation(name: str, option_type: Any, metavar: str, text: str) -> Any:
     flag = f"--{name.replace('_', '-')}"
-    return Annotated[
-        option_type, typer.Option(flag, help=text, metavar=metavar or None, rich_help_panel=TABLE_PANEL_TITLE)
-    ]
+    panel = LOG_PANEL_TITLE if name in LOG_OPTIONS else TABLE_PANEL_TITLE
+    return Annotated[option_type, typer.Option(flag, help=text, metavar=metavar or None, rich_help_panel=panel)]
 
 
 def _split_names(role: str, value: Any) -> Any:

@@ -31,7 +31,7 @@ DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBi
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
 DEFAULT_ERROR_TOLERANCE = 0.05  # that of `measure`, whose module loads torch
 FLOATS_PER_ROW_AND_MAP = 16  # that an assessment keeps for each calibrator
-_ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table for suffix in f.suffixes)
+_ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table and not f.is_log for suffix in f.suffixes)
 _TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)
 FILES_HELP = f"""
 Files of arrays ({_ARRAY_SUFFIXES}) hold logits or probs with labels, or confidence with correct; NumPy arrays are
@@ -40,6 +40,10 @@ NAME_logits and NAME_labels.
 Tables ({_TABLE_SUFFIXES}; text also compressed as {list_suffixes(COMPRESSION_SUFFIXES)}) have the columns label and
 prob_cat, prob_dog, ..., or logit_..., or confidence and correct. A folder of tables, or a pattern in quotes, is one
 table.
+
+Evaluation logs of language models: samples_*.jsonl of lm-evaluation-harness, .eval and .json of Inspect, run folders of
+HELM, and folders of logs. --correct names the score, --group the field of subjects, --confidence the field of
+confidences, or stated, tokens or mean_token.
 """
 
 MetricOption = Annotated[
@@ -330,6 +334,9 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
 
     table_options = io.TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     for path in files:
+        if io.is_log(path):
+            print_line(f"{path}: an evaluation log has no columns")
+            continue
         if not io.is_table(path):
             print_line(f"{path}: a file of arrays has no columns")
             continue

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrant.io.files import apply_umask, atomic_write, check_outputs, ensure_writable
     from calibrant.io.formats import FORMATS, get_writer, is_delimited, is_table
     from calibrant.io.frames import frame_to_arrays
+    from calibrant.io.logs import is_log
     from calibrant.io.number_text import replace_missing_words
     from calibrant.io.reading import read, write, write_table
     from calibrant.io.roles import infer_columns, require_labels
@@ -28,6 +29,7 @@ _NAMES_BY_MODULE = {
     "files": ("apply_umask", "atomic_write", "check_outputs", "ensure_writable"),
     "formats": ("FORMATS", "get_writer", "is_delimited", "is_table"),
     "frames": ("frame_to_arrays",),
+    "logs": ("is_log",),
     "number_text": ("replace_missing_words",),
     "reading": ("read", "write", "write_table"),
     "roles": ("infer_columns", "require_labels"),

@@ -24,6 +24,8 @@ class TableOptions:
     encoding: str | None = None  # of a text file; detected if None
     are_logits: bool = False  # single scores are logits although all of them lie in [0, 1]
     ignore_index: int | None = None  # label of rows that are left out
+    task: tuple[str, ...] = ()  # tasks of evaluation logs to keep
+    filter: tuple[str, ...] = ()  # alternative scoring in evaluation logs
 
     @classmethod
     def from_keywords(cls, keywords: "Mapping[str, Any] | TableOptions | None" = None) -> "TableOptions":
@@ -60,12 +62,16 @@ OPTION_TYPES: dict[str, tuple[type, str]] = {
     "ignore_index": (int, "an integer"),
     "na": (str, "words"),
     "encoding": (str, "a name"),
+    "task": (str, "names"),
+    "filter": (str, "names"),
 }
+LIST_OPTIONS = ("na", "task", "filter")
 
 
 def _check_option(name: str, value: Any) -> Any:
     """Return the value of an option in its type; raise `InputError` for another type."""
-    values = list(value) if name == "na" and isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    is_list = name in LIST_OPTIONS and isinstance(value, Iterable) and not isinstance(value, str)
+    values = list(value) if is_list else [value]
     option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
     if name == "positive" and isinstance(value, int | float):
         values = [str(value)]
@@ -73,7 +79,7 @@ def _check_option(name: str, value: Any) -> Any:
         values = [int(value)]  # numpy integers
     if any(not isinstance(v, option_type) or (option_type is int and isinstance(v, bool)) for v in values):
         raise InputError(f"Expected {expected} for {name}, got {shorten_repr(value)}.", code="option_value")
-    return tuple(values) if name == "na" else values[0]
+    return tuple(values) if name in LIST_OPTIONS else values[0]
 
 
 @dataclass(frozen=True)

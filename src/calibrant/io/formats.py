@@ -27,6 +27,7 @@ class Format:
     chunk_opener: Function | None = None  # of arrays: (path) -> ChunkedFile; of tables: (path) -> lazy frame
     companion_finder: Function | None = None  # (path) -> other files that are read with it
     is_table: bool = True
+    is_log: bool = False  # an evaluation log of a language model
     is_delimited: bool = False
     has_decimal_text: bool = False  # numbers are spelled in decimals
     is_compressible: bool = False
@@ -131,6 +132,10 @@ FORMATS = (
     Format(
         "Excel workbook", (".xlsx",), "excel.read_workbook", "excel.write_workbook",
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
+    ),
+    Format(
+        "evaluation log", (".eval", ".json"), "log_files.read_arrays", is_table=False, is_log=True,
+        note="answers of a language model; also `samples_*.jsonl`, and folders of logs",
     ),
 )  # fmt: skip
 BY_SUFFIX = {suffix: file_format for file_format in FORMATS for suffix in file_format.all_suffixes}

@@ -15,13 +15,15 @@ from calibrant.io.delimited import Dialect
 from calibrant.io.files import atomic_write, check_file
 from calibrant.io.formats import BY_SUFFIX, format_of, format_suffix, get_writer
 from calibrant.io.frames import apply_options, frame_to_arrays
+from calibrant.io.log_files import read_arrays
+from calibrant.io.logs import is_log
 from calibrant.io.roles import infer_columns, require_labels
 from calibrant.io.tables import call_reader, read_table, restore_spelling
 from calibrant.types import InputError
 
 
 def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
-    """Read the arrays of a file, or of all tables of a folder or pattern.
+    """Read the arrays of a file, of all tables of a folder or pattern, or of evaluation logs.
 
     Args:
         path: The file, folder or pattern.
@@ -32,6 +34,8 @@ def read(path: str | Path, options: TableOptions | None = None, *, needs_labels:
         InputError: If the path cannot be read as predictions.
     """
     path, options = Path(path), options or TableOptions()
+    if is_log(path):
+        return read_arrays(path, options)
     file_format = format_of(path)
     if file_format is not None and not file_format.is_table and not path.is_dir():
         check_file(path, BY_SUFFIX)

@@ -21,6 +21,7 @@ from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS
 from calibrant.predictions._constructors import (
+    fields_from_arrays,
     fields_from_binary_logits,
     fields_from_confidence,
     fields_from_labels,
@@ -38,7 +39,8 @@ from calibrant.predictions._maps import map_logits
 from calibrant.predictions._statistics import StatisticsCache
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
-__all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_unlabeled_arrays", "load_unlabeled", "to_predictions"]
+__all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
+__all__ += ["load_unlabeled", "to_predictions"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -542,6 +544,11 @@ def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]
     """Read a file whose labels may be missing, and are 0 then; also return whether there are labels."""
     values, has_labels = read_unlabeled_file(path, **options)
     return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]
+
+
+def from_arrays(arrays: Mapping[str, Any]) -> Predictions:
+    """Build from the arrays of a file or table, by the constructor for their keys."""
+    return Predictions._construct(fields_from_arrays(arrays))  # pyright: ignore[reportPrivateUsage]
 
 
 def from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:

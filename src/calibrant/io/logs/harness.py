@@ -1,0 +1,249 @@
+"""Logs of lm-evaluation-harness: `samples_TASK_DATE.jsonl`, one line per document and filter.
+
+Log-likelihoods are strings. `acc_norm` divides them by the characters of a choice, `acc_bytes` by its UTF-8 bytes, both
+without the delimiter before it; `acc_mutual_info` subtracts those of a second half, whose prompt is empty.
+"""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from calibrant.io.logs.rows import (
+    LogOptions,
+    RawAnswer,
+    RawLog,
+    select_name,
+    select_single_name,
+    top_probability,
+)
+from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.types import InputError
+
+HARNESS = "lm-evaluation-harness"
+NORMALIZATIONS = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info")  # of the log-likelihoods of choices
+INVALID_RESPONSE = "[invalid]"  # of a filter whose pattern found nothing
+NO_FILTER = "none"
+DELIMITER = " "  # before each choice
+_FILE_NAME = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT[\d.:-]+")
+
+Record = Mapping[str, Any]
+
+
+def is_record(record: Record) -> bool:
+    """Whether a JSON object is a line of such a log."""
+    return {"doc_id", "doc", "filtered_resps"} <= {*record}
+
+
+def task_name(path: Path) -> str | None:
+    """Return the task that the name of a file tells, or None if the harness did not name it."""
+    match = _FILE_NAME.fullmatch(path.name.split(".jsonl")[0])
+    return match[1] if match else None
+
+
+def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> RawLog:
+    """Return the answers of one file, which is of one task."""
+    name = task_name(path)
+    task = name or path.name.split(".")[0].removeprefix("samples_")
+    records, notes = _select_filter(records, options.filter)
+    choices = [_choice_scores(record) for record in records]
+    if all(scores is not None for scores in choices):
+        answers, more_notes = _read_choices(records, [s for s in choices if s is not None], task, options)
+    else:
+        answers, more_notes = _read_generations(records, task, options)
+    model = path.parent.name if name else None
+    return RawLog(str(path), HARNESS, answers, model, (*notes, *more_notes))
+
+
+def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:
+    """Return the records of one filter."""
+    names = list(dict.fromkeys(str(record.get("filter", "none")) for record in records))
+    name = select_single_name([] if names == [NO_FILTER] else candidates, names, "filter", "--filter")
+    selected = [record for record in records if str(record.get("filter", "none")) == name]
+    return selected, [] if name == NO_FILTER else [f"The filter is {name!r}."]
+
+
+# Multiple choice
+
+
+@dataclass(frozen=True)
+class ChoiceScores:
+    """Log-likelihoods of the choices of one question, and those of the choices alone."""
+
+    log_likelihoods: np.ndarray
+    unconditional: np.ndarray | None
+    choices: tuple[str, ...] | None  # texts, or None if the choices are in the prompts
+
+    def normalized(self, name: str) -> np.ndarray:
+        """Return the log-likelihoods as the score `name` compares them."""
+        if name == "acc":
+            return self.log_likelihoods
+        if name == "acc_mutual_info":
+            if self.unconditional is None:
+                raise InputError(
+                    "Expected log-likelihoods of the choices alone for acc_mutual_info, got none. Try another score.",
+                    code="unknown_score",
+                )
+            return self.log_likelihoods - self.unconditional
+        if self.choices is None:
+            raise InputError(
+                f"Expected the text of choices for {name}, got prompts with one continuation. Try score='acc'.",
+                code="unknown_score",
+            )
+        encoded = [choice if name == "acc_norm" else choice.encode() for choice in self.choices]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.log_likelihoods / np.array([float(len(choice)) for choice in encoded])
+
+
+def _choice_scores(record: Record) -> ChoiceScores | None:
+    """Return the log-likelihoods of a multiple-choice question, or None for another kind of task."""
+    pairs = record["filtered_resps"]
+    if not (isinstance(pairs, list) and len(pairs) > 1 and all(isinstance(p, list) and len(p) == 2 for p in pairs)):
+        return None
+    try:
+        values = np.array([float(pair[0]) for pair in pairs])
+    except (TypeError, ValueError):
+        return None
+    arguments = list(record["arguments"].values()) if isinstance(record["arguments"], dict) else record["arguments"]
+    pieces = [list(pair.values()) if isinstance(pair, dict) else list(pair) for pair in arguments]
+    unconditional = None
+    if "acc_mutual_info" in record.get("metrics", ()) and len(values) % 2 == 0:
+        values, unconditional = np.split(values, 2)
+    pieces = pieces[: len(values)]
+    continuations = [str(piece[1]) for piece in pieces]
+    is_in_prompt = len({str(piece[0]) for piece in pieces}) > 1
+    choices = None if is_in_prompt else tuple(text.removeprefix(DELIMITER) for text in continuations)
+    return ChoiceScores(values, unconditional, choices)
+
+
+def _read_choices(
+    records: Sequence[Record], scores: Sequence[ChoiceScores], task: str, options: LogOptions
+) -> tuple[list[RawAnswer], list[str]]:
+    name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
+    labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
+    top_choices = [int(np.argmax(score.log_likelihoods)) for score in scores]
+    has_labels = None not in labels and _agree(records, "acc", top_choices, labels)
+    logits = [score.normalized(name) for score in scores]
+    predicted = [int(np.argmax(values)) for values in logits]
+    is_mispaired = not has_labels and None not in labels and _is_mispaired(records, scores, labels)
+    has_labels = has_labels or is_mispaired
+    if has_labels and not is_mispaired and not _agree(records, name, predicted, labels):
+        raise InputError(
+            f"Expected log-likelihoods that give the {name} of the log, got other values, so the text of choices "
+            "differs from that in the log. Try score='acc'.",
+            code="score_mismatch",
+        )
+    answers = [
+        _choice_answer(record, task, values, label if has_labels else None, index, name)
+        for record, values, label, index in zip(records, logits, labels, predicted, strict=True)
+    ]
+    notes = [f"Logits are the log-likelihoods of the choices{_NORMALIZATION_WORDS[name]}."]
+    if is_mispaired:
+        notes.append("The scores in the log pair log-likelihoods with wrong choices, so answers are graded anew.")
+    if not has_labels:
+        notes.append(f"The right choice is not in the log, so answers are graded by its {name}.")
+    return answers, notes
+
+
+_NORMALIZATION_WORDS = {
+    "acc": "",
+    "acc_norm": " per character",
+    "acc_bytes": " per byte",
+    "acc_mutual_info": " less those with an empty prompt",
+}
+
+
+def _choice_answer(
+    record: Record, task: str, logits: np.ndarray, label: int | None, predicted: int, name: str
+) -> RawAnswer:
+    logged = record.get(name)
+    correct = float(predicted == label) if label is not None else None if logged is None else float(logged)
+    is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
+    values = tuple(map(float, logits)) if is_valid else None
+    return RawAnswer(
+        task,
+        str(record["doc_id"]),
+        correct,
+        data=record["doc"] if isinstance(record["doc"], dict) else {},
+        reason="" if is_valid else "log-likelihoods are not finite",
+        confidence=None if values is None else top_probability(values),
+        logits=values,
+        label=label,
+    )
+
+
+def _find_label(target: Any, score: ChoiceScores) -> int | None:
+    """Return the index of the right choice, or None if the target names none, or several."""
+    k = len(score.log_likelihoods)
+    try:
+        value = ast.literal_eval(str(target))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if 0 <= value < k else None
+    matches = [i for i, choice in enumerate(score.choices or ()) if choice == str(target)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], labels: Sequence[int | None]) -> bool:
+    """Whether predictions and labels give the logged score of every question that has one."""
+    rows = zip(records, predicted, labels, strict=True)
+    return all(name not in record or float(record[name]) == float(index == label) for record, index, label in rows)
+
+
+def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
+    """Whether the harness took every other log-likelihood for that of a choice, as it did until 0.4.8.
+
+    It did so in tasks with acc_mutual_info, whose requests are all choices and then all choices alone.
+    """
+    if any(score.unconditional is None for score in scores):
+        return False
+    pairs = [np.concatenate([score.log_likelihoods, score.unconditional])[::2] for score in scores]  # pyright: ignore
+    return _agree(records, "acc", [int(np.argmax(values)) for values in pairs], labels)
+
+
+# Generation
+
+
+def _read_generations(records: Sequence[Record], task: str, options: LogOptions) -> tuple[list[RawAnswer], list[str]]:
+    name = _select_score(records, options.score)
+    answers = [_generation_answer(record, task, name, options.confidence) for record in records]
+    return answers, [f"Answers are graded by {name!r}."]
+
+
+def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
+    names = dict.fromkeys(metric for record in records for metric in record.get("metrics", ()))
+    scores = [name for name in names if any(_is_score(record.get(name)) for record in records)]
+    return select_single_name(candidates, scores, "score", "--correct")
+
+
+def _is_score(value: Any) -> TypeGuard[float]:
+    return isinstance(value, bool | int | float) and 0 <= value <= 1
+
+
+def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> RawAnswer:
+    response = record["filtered_resps"]
+    while isinstance(response, list):
+        response = response[0] if response else ""
+    value = record.get(name)
+    reason = "invalid response" if response == INVALID_RESPONSE else "" if str(response).strip() else "empty response"
+    stated = None
+    if confidence == "stated":
+        full_response = record.get("resps")
+        while isinstance(full_response, list):
+            full_response = full_response[0] if full_response else ""
+        stated = find_stated_confidence(str(full_response))
+    return RawAnswer(
+        task,
+        str(record["doc_id"]),
+        float(value) if _is_score(value) else None,
+        data=record["doc"] if isinstance(record["doc"], dict) else {},
+        reason=reason,
+        stated=stated,
+    )

@@ -1,0 +1,105 @@
+"""Run folders of HELM: `scenario_state.json`, `per_instance_stats.json` and `run_spec.json`.
+
+The confidence is HELM's own `max_prob`: the probability of the generated text, or the largest softmax of the scores of
+the choices. Models without log-probabilities have 0 for every one of them, which is no confidence.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence
+
+HELM = "HELM"
+FILES = ("scenario_state.json", "per_instance_stats.json", "run_spec.json")
+MAIN_SCORE = "exact_match"  # of multiple choice
+CONFIDENCE_STAT = "max_prob"
+NON_SCORES = (CONFIDENCE_STAT, "predicted_index", "prompt_truncated", "finish_reason", "num_", "logprob", "inference_")
+
+Record = Mapping[str, Any]
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run."""
+    return path.is_dir() and all((path / name).is_file() for name in FILES[:2])
+
+
+def read_run(path: Path, options: LogOptions) -> RawLog:
+    """Return the answers of a run; perturbed instances and trials are further epochs of a question."""
+    state, stats = (json.loads((path / name).read_text("utf-8")) for name in FILES[:2])
+    spec = json.loads((path / FILES[2]).read_text("utf-8")) if (path / FILES[2]).is_file() else {}
+    adapter = spec.get("adapter_spec") or state.get("adapter_spec") or {}
+    task, _, _ = str(spec.get("name") or path.name).partition(":")
+    subject = ((spec.get("scenario_spec") or {}).get("args") or {}).get("subject")
+    is_choice = str(adapter.get("method", "")).startswith("multiple_choice")
+    requests = {_key(request["instance"], request): request for request in state["request_states"]}
+    values = {_key(entry, entry): _stat_means(entry["stats"]) for entry in stats}
+    score = _select_score(list(values.values()), options.score, is_choice=is_choice)
+    has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in values.values())
+    answers = [
+        _read_answer(request, values.get(key, {}), (task, score, subject), options, has_log_probs=has_log_probs)
+        for key, request in requests.items()
+    ]
+    notes = [f"Answers are graded by {score!r}."]
+    if not has_log_probs:
+        notes.append("All log-probabilities are 0, as of models without any, so there is no confidence.")
+    return RawLog(str(path), HELM, answers, adapter.get("model"), tuple(notes))
+
+
+def _key(instance: Record, record: Record) -> tuple[str, str, int]:
+    """Identify an instance, its perturbation and the trial."""
+    name = instance.get("id") or instance.get("instance_id")
+    perturbation = json.dumps(instance.get("perturbation"), sort_keys=True)
+    return str(name), perturbation, int(record.get("train_trial_index") or 0)
+
+
+def _stat_means(stats: Sequence[Record]) -> dict[str, float]:
+    return {
+        stat["name"]["name"]: float(stat["sum"]) / stat["count"]
+        for stat in stats
+        if stat.get("count") and stat.get("sum") is not None
+    }
+
+
+def _select_score(values: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
+    names = sorted({key for means in values for key in means if not key.startswith(NON_SCORES)})
+    names = [key for key in names if all(0 <= means.get(key, 0.0) <= 1 for means in values)]
+    if not candidates and is_choice and MAIN_SCORE in names:
+        return MAIN_SCORE
+    return select_single_name(candidates, names, "score", "--correct")
+
+
+def _read_answer(
+    request: Record,
+    means: Mapping[str, float],
+    names: tuple[str, str, str | None],
+    options: LogOptions,
+    *,
+    has_log_probs: bool,
+) -> RawAnswer:
+    task, score, subject = names
+    instance, result = request["instance"], request.get("result") or {}
+    completions = result.get("completions") or []
+    text = str(completions[0].get("text", "")) if completions else ""
+    is_scored_by_choice = request.get("reference_index") is not None
+    mapping = request.get("output_mapping")
+    reason = ""
+    if result and not result.get("success", True):
+        reason = "request failed"
+    elif not is_scored_by_choice and not text.strip():
+        reason = "empty response"
+    elif mapping and text.strip() not in mapping and means.get(score) == 0:
+        reason = "response is no choice"
+    is_stated = options.confidence == "stated"
+    return RawAnswer(
+        task,
+        str(instance.get("id")),
+        means.get(score),
+        data=(instance.get("extra_data") or {}) | {"sub_split": instance.get("sub_split")},
+        reason=reason,
+        stated=find_stated_confidence(text) if is_stated else None,
+        confidence=means.get(CONFIDENCE_STAT) if has_log_probs and not is_stated else None,
+        subject=None if subject is None else str(subject),
+    )

@@ -1,0 +1,150 @@
+"""Logs of Inspect: `.eval`, a zip of JSON files that are compressed by Zstandard, and `.json`.
+
+A value of a score is C, I, P or N, a number, or an object such as {"score": "C", "confidence": "85%"}. NaN and null
+mean that the answer was not graded.
+"""
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant._lazy import polars
+from calibrant._text import parse_number, shorten_repr
+from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
+from calibrant.types import InputError
+
+INSPECT = "Inspect"
+ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
+LETTER_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+NO_ANSWER = "N"
+ANSWER_KEYS = ("score", "correct", "accuracy")  # of a value that is an object
+UNGRADED_REASONS = ("grader_failed", "scoring_failed")
+
+Record = Mapping[str, Any]
+
+
+def is_log(content: Any) -> bool:
+    """Whether a JSON value is such a log."""
+    return isinstance(content, dict) and "samples" in content and "eval" in content
+
+
+def read_log(content: Record, path: Path, options: LogOptions) -> RawLog:
+    """Return the answers of a `.json` log."""
+    return _read_samples(content.get("eval") or {}, content.get("samples") or [], path, options)
+
+
+def read_archive(path: Path, options: LogOptions) -> RawLog:
+    """Return the answers of an `.eval` log."""
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        members = {info.filename: info for info in archive.infolist()}  # the last of several versions
+
+        def load(name: str) -> Any:
+            return json.loads(_read_member(archive, file, members[name]))
+
+        header = next((name for name in ("header.json", "_journal/start.json") if name in members), None)
+        if header is None:
+            raise InputError("Expected header.json in this archive, got none. Try another file.", code="unknown_log")
+        names = [name for name in members if name.startswith("samples/") and name.endswith(".json")]
+        return _read_samples(load(header).get("eval") or {}, map(load, names), path, options)
+
+
+def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
+    """Return the bytes of a member of a zip file; polars decompresses Zstandard."""
+    if info.compress_type != ZSTANDARD_METHOD:
+        return archive.read(info)
+    file.seek(info.header_offset)
+    header = file.read(30)  # its last two numbers are the lengths of a name and of extra fields
+    file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), io.SEEK_CUR)
+    # Separators that JSON escapes keep the whole text in one cell
+    cell: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
+    text = polars.read_csv(io.BytesIO(file.read(info.compress_size)), has_header=False, **cell).item().encode()
+    if zlib.crc32(text) != info.CRC:
+        raise InputError(f"Expected the checksum of {info.filename}, got another one.", code="unreadable")
+    return text
+
+
+def _read_samples(evaluation: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> RawLog:
+    records = list(samples)
+    if not records:
+        raise InputError("Expected samples in this log, got none.", code="no_rows")
+    records.sort(key=lambda sample: (str(sample.get("id")), int(sample.get("epoch") or 1)))
+    task = str(evaluation.get("task") or path.stem)
+    scorer, key = _select_scorer(records, options.score)
+    answers = [_read_sample(sample, task, scorer, key, options) for sample in records]
+    notes = (f"Answers are graded by {scorer!r}.",)
+    return RawLog(str(path), INSPECT, answers, evaluation.get("model"), notes)
+
+
+def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
+    """Return the scorer, and the key of the grade if its values are objects; a candidate is SCORER or SCORER/KEY."""
+    scorers = list(dict.fromkeys(scorer for sample in samples for scorer in sample.get("scores") or {}))
+    keys = {scorer: _value_keys(samples, scorer) for scorer in scorers}
+    names = [f"{scorer}/{key}" if key else scorer for scorer in scorers for key in keys[scorer] or [""]]
+    full_names = [*scorers, *names] if candidates else scorers
+    name = select_single_name(candidates, full_names, "score", "--correct")
+    scorer, key = (name, "") if name in scorers else name.rsplit("/", 1)
+    key = key or next((candidate for candidate in ANSWER_KEYS if candidate in keys[scorer]), "")
+    if keys[scorer] and not key:
+        choices = [f"{scorer}/{key}" for key in keys[scorer]]
+        return _select_scorer(samples, [select_single_name([], choices, "score", "--correct")])
+    return scorer, key or None
+
+
+def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
+    """Return the keys of the values of a scorer, none if its values are no objects."""
+    values = [(sample.get("scores") or {}).get(scorer, {}).get("value") for sample in samples]
+    return list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
+
+
+def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> RawAnswer:
+    score: Record = (sample.get("scores") or {}).get(scorer) or {}
+    value = score.get("value")
+    grade = value.get(key) if isinstance(value, dict) else value
+    correct, reason = _read_grade(grade, score)
+    if sample.get("error") and not score:
+        correct, reason = None, "sample error"
+    log_probs = find_token_log_probs(sample.get("output")) if options.confidence in TOKEN_SOURCES else None
+    return RawAnswer(
+        task,
+        str(sample.get("id")),
+        correct,
+        epoch=int(sample.get("epoch") or 1),
+        data=sample.get("metadata") or {},
+        reason=reason,
+        stated=_find_stated(sample, score, options.confidence),
+        confidence=token_confidence(log_probs, options.confidence or "tokens"),
+    )
+
+
+def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
+    """Return the number of a grade, or None, and why there is no answer."""
+    metadata = score.get("metadata") or {}
+    reason = str(score.get("reason") or metadata.get("unscored_reason") or "")
+    if grade is None or grade != grade or reason in UNGRADED_REASONS:
+        return None, reason or "no score"
+    number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold())) if isinstance(grade, str) else None
+    number = parse_number(str(float(grade) if isinstance(grade, bool) else grade)) if number is None else number
+    if number is None or not 0 <= number <= 1:
+        raise InputError(f"Expected a grade in [0, 1], C, I, P or N, got {shorten_repr(grade)}.", code="grade")
+    if reason:
+        return number, reason
+    if grade == NO_ANSWER:
+        return number, "no answer"
+    return number, "empty answer" if score.get("answer") == "" and number == 0 else ""
+
+
+def _find_stated(sample: Record, score: Record, source: str | None) -> Any:
+    """Return the stated confidence: of the score's value or metadata, or of the response."""
+    if source == "stated":
+        return find_stated_confidence(find_response_text(sample.get("output")) or "")
+    if source in TOKEN_SOURCES:
+        return None
+    name, value = source or "confidence", score.get("value")
+    places = (value if isinstance(value, dict) else {}, score.get("metadata") or {}, sample.get("metadata") or {})
+    return next((place[name] for place in places if name in place), None)

@@ -1,0 +1,112 @@
+"""Logs in JSON lines of one's own, with token log-probabilities in the shape of OpenAI's API or stated confidences."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import parse_number, shorten_list, shorten_repr
+from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
+from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
+from calibrant.types import InputError
+
+JSON_LINES = "JSON lines"
+LOG_FIELD_NAMES = {
+    "question": ("question_id", "custom_id", "doc_id", "prompt_id", "problem_id", "task_id", *ROLE_COLUMN_NAMES["id"]),
+    "correct": (*ROLE_COLUMN_NAMES["correct"], "score"),
+    "confidence": ROLE_COLUMN_NAMES["confidence"],
+    "task": ("task", "benchmark", "dataset"),
+    "epoch": ("epoch", "repeat", "trial", "run", "seed"),
+    "model": ("model", "model_name"),
+    "response": ("response", "completion", "output", "answer", "text"),
+}
+GRADE_WORDS = {
+    **dict.fromkeys(("c", "correct", "yes", "true", "right"), 1.0),
+    **dict.fromkeys(("i", "incorrect", "no", "false", "wrong"), 0.0),
+}
+NO_ANSWER_WORDS = ("n", "not attempted", "not_attempted", "no answer", "abstained", "refused")
+
+Record = Mapping[str, Any]
+
+
+def has_token_log_probs(record: Record) -> bool:
+    """Whether a JSON object has token log-probabilities."""
+    return find_token_log_probs(record) is not None
+
+
+def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> RawLog:
+    """Return the answers of one file; fields are found by name, as the columns of tables."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    fields = _find_fields(names)
+    if options.score:
+        fields["correct"] = select_single_name(options.score, names, "score", "--correct")
+    if "correct" not in fields:
+        raise InputError(
+            f"Expected a field that tells whether the answer was correct, got {shorten_list(names)}. Try "
+            "score='NAME' (--correct NAME).",
+            code="no_score",
+        )
+    source = options.confidence
+    if source is not None and source not in (*TOKEN_SOURCES, "stated"):
+        fields["confidence"] = select_single_name([source], names, "confidence", "--confidence")
+    if source is None and "confidence" not in fields and any(map(has_token_log_probs, records)):
+        source = "tokens"
+    answers = [_read_record(record, i, path, fields, source) for i, record in enumerate(records)]
+    roles = ", ".join(f"{role} from {name!r}" for role, name in fields.items() if role != "response")
+    notes = [f"Fields: {roles}."]
+    if source in TOKEN_SOURCES:
+        notes.append(
+            "Confidences are probabilities of tokens as the server returned them; some servers return them after "
+            "temperature and penalties."
+        )
+    models = {record.get(fields.get("model", "")) for record in records}
+    model = models.pop() if len(models) == 1 else None
+    return RawLog(str(path), JSON_LINES, answers, None if model is None else str(model), tuple(notes))
+
+
+def _find_fields(names: Sequence[str]) -> dict[str, str]:
+    """Return the name of the field of each role, if there is one."""
+    by_key = {normalize_column_name(name): name for name in reversed(names)}
+    fields: dict[str, str] = {}
+    for role, candidates in LOG_FIELD_NAMES.items():
+        name = next((by_key[key] for key in map(normalize_column_name, candidates) if key in by_key), None)
+        if name is not None and name not in fields.values():
+            fields[role] = name
+    return fields
+
+
+def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> RawAnswer:
+    values = {role: record.get(name) for role, name in fields.items()}
+    correct, reason = _read_grade(values["correct"])
+    response = find_response_text(record)
+    text = response if response is not None else values.get("response")
+    stated, confidence = values.get("confidence"), None
+    if source == "stated":
+        stated = find_stated_confidence(str(text or ""))
+    elif source in TOKEN_SOURCES:
+        stated, confidence = None, token_confidence(find_token_log_probs(record), source or "tokens")
+    return RawAnswer(
+        str(values.get("task") or path.name.split(".")[0]),
+        str(index if values.get("question") is None else values["question"]),
+        correct,
+        data=record,
+        reason=reason or ("empty response" if text == "" else ""),
+        stated=stated,
+        confidence=confidence,
+    )
+
+
+def _read_grade(grade: Any) -> tuple[float | None, str]:
+    """Return the number of a grade, or None, and why there is no answer."""
+    if grade is None or grade != grade or str(grade).strip() == "":
+        return None, "not graded"
+    word = str(grade).strip().casefold()
+    if word in NO_ANSWER_WORDS:
+        return 0.0, "no answer"
+    number = float(grade) if isinstance(grade, bool) else GRADE_WORDS.get(word, parse_number(word))
+    if number is None or not 0 <= number <= 1:
+        raise InputError(
+            f"Expected a grade in [0, 1] or a word such as correct, got {shorten_repr(grade)}.", code="grade"
+        )
+    return number, ""

@@ -1,0 +1,175 @@
+"""Find and read the evaluation logs of a path: one file, a run folder, or a folder with the logs of many tasks."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import shorten_list
+from calibrant.io.encoding import read_decompressed, to_utf8
+from calibrant.io.files import check_file, is_pattern, list_matching_files
+from calibrant.io.formats import BY_SUFFIX, format_suffix
+from calibrant.io.logs import harness, helm, inspect, json_lines
+from calibrant.io.logs.rows import LogOptions, LogRow, RawLog, describe_rows, resolve_rows, select_name
+from calibrant.io.tables import call_reader
+from calibrant.types import InputError
+
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
+LOG_SUFFIXES = (".eval", ".json")  # of logs that are not lines
+FIRST_LINE_BYTES = 1 << 24
+
+
+def read_logs(
+    path: str | Path | Sequence[str | Path], options: LogOptions
+) -> tuple[tuple[LogRow, ...], tuple[str, ...], str | None]:
+    """Return the rows of logs, notes on how they were read, and the model, if its name is known.
+
+    Args:
+        path: A file, a pattern, a run folder of HELM, or a folder with logs of one model; or several files.
+        options: Options for reading.
+
+    Raises:
+        InputError: If the logs are of several models, a folder holds a task twice, or a score or filter is ambiguous.
+    """
+    is_list = not isinstance(path, str | Path)
+    sources = [source for entry in (path if is_list else [path]) for source in list_logs(Path(entry))]
+    logs: list[RawLog] = []
+    for source in _sources_of_tasks(sources, options.task):
+        reader = partial(_read_source, source, options)
+        logs.append(call_reader(source, reader, Path() if is_list else path))
+    logs = _select_tasks(logs, options.task)
+    _check_runs(logs, are_repeats=is_list)
+    rows, notes = resolve_rows(logs, options)
+    formats = ", ".join(dict.fromkeys(log.format for log in logs))
+    questions = len({(row.task, row.question) for row in rows})
+    num_logs = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
+    read = f"Read {len(rows):,} answers to {questions:,} questions from {num_logs} ({formats})."
+    log_notes = dict.fromkeys(note for log in logs for note in log.notes)
+    models = [log.model for log in logs if log.model]
+    return rows, (read, *log_notes, *notes, describe_rows(rows)), models[0] if models else None
+
+
+def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Path]:
+    """Return the sources that may hold one of the tasks; files of lm-evaluation-harness tell their task by name."""
+    names = {source: harness.task_name(source) for source in sources}
+    selected = [source for source in sources if not tasks or names[source] is None or names[source] in tasks]
+    if not selected:
+        select_name(tasks, [name for name in names.values() if name], "task")
+    return selected
+
+
+def list_logs(path: Path) -> list[Path]:
+    """Return the logs of a path: the file itself, or every log of a folder or pattern."""
+    if helm.is_run_folder(path):
+        return [path]
+    if path.is_dir():
+        logs = sorted(source for source in path.rglob("*") if _is_log_name(source, path))
+        if not logs:
+            raise InputError(
+                "Expected evaluation logs in this folder, got none. Try a folder with samples_*.jsonl, "
+                ".eval or HELM runs.",
+                code="no_log",
+            )
+        return logs
+    if is_pattern(path):
+        files = list_matching_files(path)
+        if not files:
+            raise InputError("Expected files that match this pattern, got none.", code="no_match")
+        return files
+    return [path]
+
+
+def _is_log_name(path: Path, folder: Path) -> bool:
+    """Whether a path below a folder is a log, by its name."""
+    if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        return False
+    if path.is_dir():
+        return helm.is_run_folder(path)
+    suffix = format_suffix(path)
+    return suffix == ".eval" or (path.name.startswith("samples_") and suffix in JSON_LINES_SUFFIXES)
+
+
+def is_log(path: str | Path) -> bool:
+    """Whether a path is an evaluation log; a file of JSON lines is one if its first line shows it."""
+    path = Path(path)
+    if path.is_dir():
+        return helm.is_run_folder(path) or any(_is_log_name(source, path) for source in path.rglob("*"))
+    suffix = format_suffix(path)
+    if not path.is_file() or suffix not in (*LOG_SUFFIXES, *JSON_LINES_SUFFIXES):
+        return False
+    return suffix in LOG_SUFFIXES or _has_log_line(path)
+
+
+def _has_log_line(path: Path) -> bool:
+    try:
+        if path.suffix in (".gz", ".zst"):
+            line = read_decompressed(path).split(b"\n", 1)[0]
+        else:
+            with path.open("rb") as file:
+                line = file.readline(FIRST_LINE_BYTES)
+        record = json.loads(line)
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and (harness.is_record(record) or json_lines.has_token_log_probs(record))
+
+
+def _read_source(path: Path, options: LogOptions) -> RawLog:
+    if path.is_dir():
+        return helm.read_run(path, options)
+    check_file(path, BY_SUFFIX)
+    if format_suffix(path) == ".eval":
+        return inspect.read_archive(path, options)
+    content = to_utf8(read_decompressed(path), options.encoding)[0]
+    if format_suffix(path) == ".json":
+        return _read_json(json.loads(content), path, options)
+    if format_suffix(path) not in JSON_LINES_SUFFIXES:
+        raise InputError("Expected a log .jsonl, .eval or .json, got another suffix.", code="suffix")
+    records = [json.loads(line) for line in content.splitlines() if line.strip()]
+    if not records or not all(isinstance(record, dict) for record in records):
+        raise InputError("Expected a JSON object per line, got other lines.", code="no_rows")
+    if harness.is_record(records[0]):
+        return harness.read_records(records, path, options)
+    return json_lines.read_records(records, path, options)
+
+
+def _read_json(content: Any, path: Path, options: LogOptions) -> RawLog:
+    if inspect.is_log(content):
+        return inspect.read_log(content, path, options)
+    if isinstance(content, list) and content and all(isinstance(record, dict) for record in content):
+        return json_lines.read_records(content, path, options)
+    raise InputError(
+        "Expected a log of Inspect, or a list of objects, got other JSON. Try the folder of a HELM run.",
+        code="unknown_log",
+    )
+
+
+def _select_tasks(logs: Sequence[RawLog], names: Sequence[str]) -> list[RawLog]:
+    """Return the logs of the tasks."""
+    if not names:
+        return list(logs)
+    tasks = list(dict.fromkeys(answer.task for log in logs for answer in log.answers))
+    for name in names:
+        select_name([name], tasks, "task")
+    selected = [replace(log, answers=[answer for answer in log.answers if answer.task in names]) for log in logs]
+    return [log for log in selected if log.answers]
+
+
+def _check_runs(logs: Sequence[RawLog], *, are_repeats: bool) -> None:
+    """Refuse several models, and a folder with several runs of one task."""
+    models = list(dict.fromkeys(log.model for log in logs if log.model))
+    if len(models) > 1:
+        raise InputError(
+            f"Expected logs of one model, got {shorten_list(models)}. Try the folder of one of them.",
+            code="several_models",
+        )
+    counts = Counter((name, log.model) for log in logs for name in {(a.task, a.subject) for a in log.answers})
+    repeated = sorted({task for ((task, _), _), count in counts.items() if count > 1})
+    if repeated and not are_repeats:
+        raise InputError(
+            f"Expected one run of each task, got several of {shorten_list(repeated)}. Try a list of files, which are "
+            "read as repeats.",
+            code="several_runs",
+        )

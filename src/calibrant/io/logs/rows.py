@@ -1,0 +1,276 @@
+"""Rows of evaluation logs: what was asked, how it was graded, and with which confidence it was answered."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import shorten_list, shorten_repr
+from calibrant.io.logs.stated import ProbabilityTable, parse_confidence, parse_plain_number, probability_table
+from calibrant.types import InputError
+
+SUBJECT_KEYS = ("subject", "category")  # of a question, which name its subject unless another key is given
+
+
+class Outcome(StrEnum):
+    """Outcome of a question."""
+
+    WITH_CONFIDENCE = "answered with a confidence"
+    WITHOUT_CONFIDENCE = "answered without a confidence"
+    NOT_ANSWERED = "not answered or not gradable"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One answer to one question."""
+
+    task: str
+    question: str  # id within the task
+    epoch: int  # repeat of the question, counted from 1
+    subject: str | None
+    outcome: Outcome
+    correct: float | None  # score in [0, 1], or None if the answer was not graded
+    confidence: float | None  # probability that the answer is right
+    logits: tuple[float, ...] | None = None  # one per choice
+    label: int | None = None  # index of the right choice
+    reason: str = ""  # why there is no answer, or no confidence
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Options for reading an evaluation log."""
+
+    task: tuple[str, ...] = ()  # tasks to keep; all if empty
+    filter: tuple[str, ...] = ()  # alternative scoring of lm-evaluation-harness; the first that a log has
+    score: tuple[str, ...] = ()  # score that grades answers, or normalizes log-likelihoods; the first that a log has
+    confidence: str | None = None  # a field, or one of CONFIDENCE_SOURCES
+    subject: str | None = None  # key of a question's data that names its subject
+    percent: bool | None = None  # plain numbers are percentages
+    words: str | Mapping[str, float] = "survey"  # probabilities of words
+    encoding: str | None = None  # of text; detected if None
+
+
+def select_name(candidates: Sequence[str], names: Sequence[str], title: str) -> str | None:
+    """Return the first candidate among names, or None without candidates.
+
+    Raises:
+        InputError: If no candidate is among the names, with the code `unknown_TITLE`.
+    """
+    if not candidates:
+        return None
+    selected = next((candidate for candidate in candidates if candidate in names), None)
+    if selected is None:
+        raise InputError(
+            f"Expected a {title} among {shorten_list(names) or 'none'}, got {shorten_list(candidates)}.",
+            code=f"unknown_{title}",
+        )
+    return selected
+
+
+def select_single_name(candidates: Sequence[str], names: Sequence[str], title: str, option: str) -> str:
+    """Return the first candidate among names, or the only name.
+
+    Raises:
+        InputError: If there are several names, or none, and no candidates.
+    """
+    selected = select_name(candidates, names, title)
+    if selected is None and len(names) != 1:
+        hint = f" Try {title}={names[0]!r} ({option} {names[0]})." if names else ""
+        raise InputError(
+            f"Expected one {title}, got {shorten_list(names) or 'none'}.{hint}",
+            code=f"several_{title}s" if names else f"no_{title}",
+        )
+    return selected or names[0]
+
+
+@dataclass(frozen=True)
+class RawAnswer:
+    """An answer as a format states it, before its outcome is known."""
+
+    task: str
+    question: str
+    correct: float | None
+    epoch: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the question, which may name its subject
+    reason: str = ""  # why there is no answer; empty if there is one
+    stated: Any = None  # confidence as it was stated
+    confidence: float | None = None  # probability that was computed from log-likelihoods
+    logits: tuple[float, ...] | None = None
+    label: int | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True)
+class RawLog:
+    """The answers of one file or run folder."""
+
+    source: str
+    format: str
+    answers: Sequence[RawAnswer]
+    model: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[LogRow, ...], tuple[str, ...]]:
+    """Return the rows of logs, and notes on their subjects and on confidences that could not be read."""
+    answers = [answer for log in logs for answer in log.answers]
+    table = probability_table(options.words)
+    _check_percent(answers, options.percent)
+    subjects, notes = _find_subjects(answers, options.subject)
+    epochs: Counter[tuple[str, str]] = Counter()
+    unread: Counter[str] = Counter()
+    rows: list[LogRow] = []
+    for answer, subject in zip(answers, subjects, strict=True):
+        key = (answer.task, answer.question)
+        epochs[key] += 1
+        outcome, confidence, reason = _resolve_outcome(answer, bool(options.percent), table)
+        if reason == UNREAD_REASON:
+            unread[str(answer.stated)] += 1
+        rows.append(
+            LogRow(*key, epochs[key], subject, outcome, answer.correct, confidence, answer.logits, answer.label, reason)
+        )
+    if unread:
+        texts = shorten_list([text for text, _ in unread.most_common()], 5)
+        notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
+    return tuple(rows), tuple(notes)
+
+
+UNREAD_REASON = "unreadable confidence"
+
+
+def _resolve_outcome(answer: RawAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+    """Return the outcome of an answer, its confidence, and the reason if either is missing."""
+    if answer.reason or answer.correct is None:
+        return Outcome.NOT_ANSWERED, None, answer.reason or "not graded"
+    if answer.confidence is not None:
+        return Outcome.WITH_CONFIDENCE, answer.confidence, ""
+    if answer.stated is None or str(answer.stated).strip() == "" or answer.stated != answer.stated:
+        return Outcome.WITHOUT_CONFIDENCE, None, "no confidence"
+    confidence = parse_confidence(answer.stated, percent=percent, words=table)
+    if confidence is None:
+        return Outcome.WITHOUT_CONFIDENCE, None, UNREAD_REASON
+    return Outcome.WITH_CONFIDENCE, confidence, ""
+
+
+def _check_percent(answers: Iterable[RawAnswer], percent: bool | None) -> None:
+    """Raise `InputError` if plain numbers above 1 may be percentages, and the caller did not say."""
+    if percent is not None:
+        return
+    for answer in answers:
+        number = parse_plain_number(answer.stated)
+        if number is not None and 1 < number <= 100:
+            raise InputError(
+                f"Expected stated confidences in [0, 1], got {shorten_repr(answer.stated)}. Try percent=True "
+                "(--percent) if plain numbers are percentages, or percent=False to leave out numbers above 1.",
+                code="percent",
+            )
+
+
+def _find_subjects(answers: Sequence[RawAnswer], key: str | None) -> tuple[list[str | None], list[str]]:
+    """Return the subject of each answer, and a note on where it is from.
+
+    Without a key, several tasks are the subjects; within a task, `SUBJECT_KEYS` that take several values, each for
+    two questions on average.
+    """
+    tasks = {answer.task for answer in answers}
+    if key is not None:
+        if not any(key in answer.data for answer in answers):
+            names = sorted({name for answer in answers for name in answer.data})
+            raise InputError(
+                f"Expected a subject among the fields {shorten_list(names)}, got {key!r}.", code="unknown_subject"
+            )
+        return [_to_text(answer.data.get(key)) for answer in answers], [f"Subjects are from {key!r}."]
+    if any(answer.subject is not None for answer in answers):
+        return [answer.subject for answer in answers], []
+    if len(tasks) > 1:
+        return [answer.task for answer in answers], [f"The {len(tasks)} tasks are the subjects."]
+    for name in SUBJECT_KEYS:
+        values = [_to_text(answer.data.get(name)) for answer in answers]
+        if 1 < len({*values}) <= len({answer.question for answer in answers}) / 2:
+            return list(values), [f"Subjects are from {name!r}."]
+    return [None] * len(answers), []
+
+
+def _to_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
+    """Return the arrays of predictions: answers with a confidence, questions as clusters, subjects as groups.
+
+    If every such answer has logits and one right choice, the arrays are logits and labels; questions with fewer
+    choices have -inf at the end. Otherwise they are confidences and correctness.
+
+    Raises:
+        InputError: If no answer has a confidence, or a score is neither 0 nor 1.
+    """
+    used = [row for row in rows if row.outcome is Outcome.WITH_CONFIDENCE]
+    if not used:
+        reasons = Counter(row.reason for row in rows)
+        raise InputError(
+            f"Expected answers with a confidence, got none of {len(rows):,} ({_count_reasons(reasons)}). Try "
+            "confidence='stated' for confidences in the text of responses, or 'tokens' for token probabilities.",
+            code="no_confidence",
+        )
+    arrays: dict[str, Any] = {"clusters": [f"{row.task}/{row.question}" for row in used]}
+    if any(row.subject is not None for row in used):
+        arrays["groups"] = [row.subject or "no subject" for row in used]
+    if all(row.logits is not None and row.label is not None for row in used):
+        return arrays | {"logits": pad_logits([row.logits or () for row in used]), "labels": _labels(used)}
+    fractions = [row for row in used if row.correct not in (0.0, 1.0)]
+    if fractions:
+        raise InputError(
+            f"Expected scores 0 or 1, got {fractions[0].correct} for question {fractions[0].question!r}, and "
+            f"{len(fractions):,} fractional scores in all. Try another score.",
+            code="fractional_correct",
+        )
+    return arrays | {
+        "confidence": np.array([row.confidence for row in used], dtype=np.float64),
+        "correct": np.array([row.correct for row in used]).astype(np.int64),
+    }
+
+
+def _labels(rows: Sequence[LogRow]) -> np.ndarray:
+    return np.array([row.label for row in rows], dtype=np.int64)
+
+
+def pad_logits(logits: Sequence[Sequence[float]]) -> np.ndarray:
+    """Return logits as one array, with -inf after the last choice of each question.
+
+    >>> pad_logits([(0.0, 1.0, 2.0), (3.0, 4.0)])
+    array([[  0.,   1.,   2.],
+           [  3.,   4., -inf]])
+    """
+    padded = np.full((len(logits), max(map(len, logits))), -np.inf)
+    for row, values in zip(padded, logits, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
+def describe_rows(rows: Sequence[LogRow]) -> str:
+    """Return a sentence on how many answers have a confidence, and why the others are left out."""
+    counts = Counter(row.outcome for row in rows)
+    text = f"{counts[Outcome.WITH_CONFIDENCE]:,} of {len(rows):,} answers have a confidence"
+    for outcome in (Outcome.WITHOUT_CONFIDENCE, Outcome.NOT_ANSWERED):
+        if counts[outcome]:
+            reasons = Counter(row.reason for row in rows if row.outcome is outcome)
+            text += f"; left out: {counts[outcome]:,} {outcome.value} ({_count_reasons(reasons)})"
+    return f"{text}."
+
+
+def _count_reasons(reasons: Counter[str]) -> str:
+    return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common(5))
+
+
+def top_probability(logits: Sequence[float]) -> float:
+    """Return the largest softmax probability.
+
+    >>> round(top_probability([0.0, 0.0]), 6)
+    0.5
+    """
+    top = max(logits)
+    return 1.0 / math.fsum(math.exp(value - top) for value in logits)

@@ -1,0 +1,109 @@
+"""Stated confidences: numbers, percentages, fractions, and words of estimative probability."""
+
+import math
+import re
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from calibrant._text import shorten_list
+from calibrant.types import InputError
+
+ProbabilityTable = Mapping[str, float]
+
+# Tian et al. 2023 (arXiv 2305.14975), "Just Ask for Calibration", for expressions of Fagen-Ulmschneider's survey,
+# "Perception of Probability Words"
+_SURVEY = {
+    "almost certain": 0.95, "almost certainly": 0.95, "highly likely": 0.9, "very good chance": 0.8, "likely": 0.7,
+    "probably": 0.7, "better than even": 0.6, "about even": 0.5, "probably not": 0.25, "unlikely": 0.2,
+    "little chance": 0.1, "chances are slight": 0.1, "highly unlikely": 0.05, "almost no chance": 0.02,
+}  # fmt: skip
+# Kent 1964, "Words of Estimative Probability", Studies in Intelligence: the centers of his ranges
+_KENT = {
+    "certain": 1.0, "almost certain": 0.93, "almost certainly": 0.93, "probable": 0.75, "probably": 0.75,
+    "chances about even": 0.5, "probably not": 0.3, "almost certainly not": 0.07, "impossible": 0.0,
+}  # fmt: skip
+# US Intelligence Community Directive 203 (2015), D.6.e(2)(a): the centers of its ranges
+_ICD_203 = {
+    "almost no chance": 0.03, "remote": 0.03, "very unlikely": 0.125, "highly improbable": 0.125, "unlikely": 0.325,
+    "improbable": 0.325, "roughly even chance": 0.5, "roughly even odds": 0.5, "likely": 0.675, "probable": 0.675,
+    "probably": 0.675, "very likely": 0.875, "highly probable": 0.875, "almost certain": 0.97,
+    "almost certainly": 0.97, "nearly certain": 0.97,
+}  # fmt: skip
+WORD_TABLES: Mapping[str, ProbabilityTable] = {"survey": _SURVEY, "kent": _KENT, "icd203": _ICD_203}
+NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)"
+_PERCENT = re.compile(rf"({NUMBER})\s*(?:%|percent|per cent)", re.IGNORECASE)
+_FRACTION = re.compile(rf"({NUMBER})\s*(?:/|out of)\s*({NUMBER})", re.IGNORECASE)
+_NUMBER = re.compile(NUMBER)
+_RESPONSE = re.compile(r"confidence(?: (?:score|level))?[ \t*_]*[:=][ \t*_]*([^\n]*)", re.IGNORECASE)
+
+
+def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
+    """Return the probabilities of words, by the name of a table or as given."""
+    if not isinstance(words, str):
+        return {_normalize(word): float(value) for word, value in words.items()}
+    if words not in WORD_TABLES:
+        raise InputError(
+            f"Expected a table of words among {shorten_list(list(WORD_TABLES))}, got {words!r}.", code="unknown_words"
+        )
+    return WORD_TABLES[words]
+
+
+def parse_confidence(stated: Any, *, percent: bool = False, words: str | ProbabilityTable = "survey") -> float | None:
+    """Return a stated confidence as a probability, or None if it cannot be read.
+
+    Ranges, bounds such as ">90%", and numbers outside [0, 1] are not read.
+
+    Args:
+        stated: A number, or a text such as "85%", "0.85", "8/10", "8 out of 10" or "highly likely".
+        percent: Whether plain numbers, such as 85, are percentages.
+        words: Probabilities of words: "survey" (Tian et al. 2023, by Fagen-Ulmschneider's survey), "kent" (Kent 1964),
+            "icd203" (Intelligence Community Directive 203), or a mapping.
+
+    >>> [parse_confidence(text) for text in ("85%", "0.85", "8/10", "Highly likely.", "80-90%", "I am sure")]
+    [0.85, 0.85, 0.8, 0.9, None, None]
+    """
+    number, text = parse_plain_number(stated), _strip_marks(stated)
+    if number is not None:
+        return _in_range(number, 100.0 if percent else 1.0)
+    if match := _PERCENT.fullmatch(text):
+        return _in_range(_number(match[1]), 100.0)
+    if match := _FRACTION.fullmatch(text):
+        return _in_range(_number(match[1]), _number(match[2]))
+    return probability_table(words).get(_normalize(text))
+
+
+def parse_plain_number(stated: Any) -> float | None:
+    """Return a number, or that of a text that is no more than a number; None for anything else."""
+    if isinstance(stated, Real) and not isinstance(stated, bool):
+        return float(stated)
+    match = _NUMBER.fullmatch(_strip_marks(stated))
+    return _number(match[0]) if match else None
+
+
+def _strip_marks(stated: Any) -> str:
+    """Return a text without emphasis, quotes and the final period."""
+    return str(stated).strip().strip("*_\"'`()[]").strip().removesuffix(".").strip()
+
+
+def find_stated_confidence(response: str) -> str | None:
+    r"""Return what the last line such as "Confidence: 85%" of a response states, or None without one.
+
+    >>> find_stated_confidence("Answer: Paris\n**Confidence:** 85%")
+    '85%'
+    """
+    matches = _RESPONSE.findall(response)
+    return matches[-1].strip() if matches else None
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "."))
+
+
+def _in_range(value: float, total: float) -> float | None:
+    share = value / total if total > 0 and math.isfinite(value) else -1.0
+    return share if 0 <= share <= 1 else None
+
+
+def _normalize(text: str) -> str:
+    return " ".join(re.findall(r"[^\W_]+", text.casefold()))

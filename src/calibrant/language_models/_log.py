@@ -1,0 +1,138 @@
+"""The evaluation log of a language model."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+from calibrant._lazy import polars
+from calibrant._text import shorten_list
+from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_arrays
+from calibrant.predictions import Predictions, from_arrays
+from calibrant.types import InputError, prefix_errors
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluationLog:
+    """The answers of a language model to the questions of one or more tasks, read from the logs of an evaluation.
+
+    Each answer has one of three outcomes: answered with a confidence, answered without a confidence, not answered or
+    not gradable. No missing confidence or score is filled in.
+    """
+
+    rows: tuple[LogRow, ...]
+    notes: tuple[str, ...] = ()  # sentences on how the logs were read, and what is left out of the predictions
+    model: str | None = None
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        task: str | Sequence[str] | None = None,
+        filter: str | Sequence[str] | None = None,
+        score: str | Sequence[str] | None = None,
+        confidence: str | None = None,
+        subject: str | None = None,
+        percent: bool | None = None,
+        words: str | Mapping[str, float] = "survey",
+    ) -> "EvaluationLog":
+        """Read logs of lm-evaluation-harness, Inspect or HELM, token log-probabilities, or JSON lines of your own.
+
+        Args:
+            path: `samples_*.jsonl`, `.eval`, `.json`, the run folder of HELM, or `.jsonl` with one answer per line; a
+                folder or pattern with logs of one model; or a list of files, in which further runs of a task are
+                repeats of its questions.
+            task: Tasks to keep.
+            filter: Filter of lm-evaluation-harness, which scores the same responses in several ways.
+            score: What grades the answers: the metric of lm-evaluation-harness, the scorer of Inspect (or SCORER/KEY),
+                the statistic of HELM, or a field. For multiple choice in lm-evaluation-harness, "acc", "acc_norm",
+                "acc_bytes" or "acc_mutual_info" tells which log-likelihoods are compared: as they are, per character,
+                per byte, or less those of the choices alone. Of several names, each log takes the first that it has.
+            confidence: Where confidences are from: a field of the log; "stated", the last line such as
+                "Confidence: 85%" of the response; "tokens", the probability of all tokens of the response;
+                "mean_token", their geometric mean. Default: log-likelihoods of choices, HELM's `max_prob`, or the field
+                "confidence".
+            subject: Key of a question's data that names its subject. Default: the task if there are several, else
+                `subject` or `category`.
+            percent: Whether plain numbers, such as 85, are percentages.
+            words: Table of words for stated confidences; see `parse_confidence`.
+
+        Raises:
+            InputError: If a choice is open, such as "several_filters" or "several_scores", or a log cannot be read.
+        """
+        options = LogOptions(_to_names(task), _to_names(filter), _to_names(score), confidence, subject, percent, words)
+        with prefix_errors(str(path) if isinstance(path, str | Path) else "logs"):
+            return cls(*read_logs(path, options))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        tasks = shorten_list(self.tasks)
+        return f"EvaluationLog({len(self):,} answers, {self.num_questions:,} questions, tasks {tasks})"
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+        return tuple(dict.fromkeys(row.task for row in self.rows))
+
+    @property
+    def num_questions(self) -> int:
+        """Number of questions; repeats count once."""
+        return len({(row.task, row.question) for row in self.rows})
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Number of answers with each outcome."""
+        counts = Counter(row.outcome for row in self.rows)
+        return {outcome: counts[outcome] for outcome in Outcome}
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """The answers with a confidence: questions are clusters, subjects are groups.
+
+        Log-likelihoods of choices are logits, with -inf after the last choice of a question; every other confidence is
+        that of `Predictions.from_confidence`.
+
+        Raises:
+            InputError: If no answer has a confidence ("no_confidence"), or scores are fractional
+                ("fractional_correct").
+        """
+        return from_arrays(rows_to_arrays(self.rows) | {"notes": self.notes})
+
+    def accuracy(self, average: Literal["micro", "macro"] = "micro") -> float:
+        """Return the mean score of graded answers.
+
+        Args:
+            average: "micro", the mean over questions; "macro", the mean over the means of tasks. A question counts
+                once, with the mean of its repeats.
+
+        Raises:
+            InputError: If no answer is graded.
+        """
+        scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in self.rows:
+            if row.correct is not None:
+                scores[row.task][row.question].append(row.correct)
+        if not scores:
+            raise InputError("Expected graded answers, got none.", code="no_score")
+        means = [[_mean(values) for values in questions.values()] for questions in scores.values()]
+        return _mean([_mean(values) for values in means]) if average == "macro" else _mean([*chain(*means)])
+
+    def to_frame(self) -> Any:
+        """Return a polars frame with a row per answer."""
+        names = ("task", "question", "epoch", "subject", "outcome", "correct", "confidence", "label", "reason")
+        columns = {name: [getattr(row, name) for row in self.rows] for name in names}
+        return polars.DataFrame(columns | {"outcome": [row.outcome.value for row in self.rows]})
+
+
+def _to_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

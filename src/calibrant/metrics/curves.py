@@ -130,7 +130,8 @@ def _sums_from(values: Tensor) -> Tensor:
 def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
     """Return weight and outcomes of every cluster at each place and above."""
     outcome = sums.total_weight * sums.value + sums.gap
-    return tuple(x.flip(1).cumsum(1).flip(1) for x in (sums.total_weight, outcome))
+    weight, outcome = (x.flip(1).cumsum(1).flip(1) for x in (sums.total_weight, outcome))
+    return weight, outcome
 
 
 def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -148,8 +149,8 @@ def _share_limits(hits: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor
     share = (hits / n).nan_to_num(0.5).clamp(0, 1).cpu().numpy()
     low, high = share_limits(share, np.maximum(count, 1e-300), (1 - level) / 2)
     is_empty = count <= 0
-    ends = np.where(is_empty, 0.0, low), np.where(is_empty, 1.0, high)
-    return tuple(torch.from_numpy(end).to(n) for end in ends)
+    low, high = (torch.from_numpy(end).to(n) for end in (np.where(is_empty, 0.0, low), np.where(is_empty, 1.0, high)))
+    return low, high
 
 
 def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:

@@ -133,9 +133,9 @@ def difference_problem(
 ) -> Problem:
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
-        models = [p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second)]
-        metrics.compare(*models, names=[], groups=2)  # refuses different examples
-        pairs = observed_pairs(*models, metric)
+        first, second = (p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second))
+        metrics.compare(first, second, names=[], groups=2)  # refuses different examples
+        pairs = observed_pairs(first, second, metric)
         pairs = pairs.tilt(math.copysign(effect, pairs.mean))
         has_clusters, text = data.predictions.clusters is not None, ()
     else:

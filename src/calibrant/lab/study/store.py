@@ -130,7 +130,8 @@ class Store:
         folder, record = self._require_run(run)
         if split.startswith("shift"):  # the stored run may hold further shifts
             split = f"shift{record['run']['shifts'].index(run.shifts[int(split[5:])].canonical)}"
-        return Predictions(**load(_read_finished_run(folder, record, f"{split}.safetensors")))
+        tensors: dict[str, Any] = load(_read_finished_run(folder, record, f"{split}.safetensors"))
+        return Predictions(**tensors)
 
     def record(self, run: Run) -> dict[str, Any]:
         """Read the record of a run: {"run": ..., "facts": ..., ...}."""

@@ -193,6 +193,28 @@ def test_several_runs_of_a_task_are_repeats_only_if_listed(tmp_path):
     assert {row.epoch for row in log.rows} == {1, 2}
 
 
+def test_folder_of_inspect_logs(tmp_path):
+    samples = [inspect_sample(1, 1, {"judge": {"value": "C", "answer": "A"}})]
+    for task, suffix in (("first", "eval"), ("second", "json")):
+        path = tmp_path / f"2026-01-02T03-04-05-00-00_{task}_{task}Id.{suffix}"
+        write_inspect(path, inspect_log(samples, task=task))
+    (tmp_path / "logs.json").write_text("{}")
+    assert EvaluationLog.read(tmp_path).tasks == ("first", "second")
+
+
+def test_folder_of_tables_is_no_log(tmp_path):
+    write_lines(tmp_path / "samples_1.jsonl", [{"confidence": 0.5, "correct": 1}, {"confidence": 0.25, "correct": 0}])
+    write_inspect(tmp_path / "old.eval", inspect_log([inspect_sample(1, 1, {"a": {"value": "C"}})]))
+    assert len(Predictions.load(tmp_path)) == 2
+
+
+def test_pattern_of_logs(tmp_path):
+    for task in "colors", "shapes":
+        write_harness(tmp_path, task, random_records(5))
+    pattern = tmp_path / "my-model" / "samples_*.jsonl"
+    assert len(Predictions.load(pattern)) == len(EvaluationLog.read(pattern)) == 10
+
+
 def test_empty_folder_is_refused(tmp_path):
     assert code_of(EvaluationLog.read, tmp_path) == "no_log"
 

@@ -1,6 +1,7 @@
 """Find and read the evaluation logs of a path: one file, a run folder, or a folder with the logs of many tasks."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from calibrant._text import shorten_list
 from calibrant.io.encoding import read_decompressed, to_utf8
-from calibrant.io.files import check_file, is_pattern, list_matching_files
+from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import LogOptions, LogRow, RawLog, describe_rows, resolve_rows, select_name
@@ -20,6 +21,7 @@ from calibrant.types import InputError
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
 LOG_SUFFIXES = (".eval", ".json")  # of logs that are not lines
 FIRST_LINE_BYTES = 1 << 24
+_INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
 
 
 def read_logs(
@@ -89,14 +91,23 @@ def _is_log_name(path: Path, folder: Path) -> bool:
     if path.is_dir():
         return helm.is_run_folder(path)
     suffix = format_suffix(path)
-    return suffix == ".eval" or (path.name.startswith("samples_") and suffix in JSON_LINES_SUFFIXES)
+    is_lines = path.name.startswith("samples_") and suffix in JSON_LINES_SUFFIXES and _has_log_line(path)
+    return suffix == ".eval" or is_lines or _INSPECT_JSON.fullmatch(path.name) is not None
 
 
 def is_log(path: str | Path) -> bool:
-    """Whether a path is an evaluation log; a file of JSON lines is one if its first line shows it."""
+    """Whether a path is an evaluation log, or a folder or pattern of logs.
+
+    A file of JSON lines is a log if its first line shows it. A folder with other tables is no folder of logs.
+    """
     path = Path(path)
     if path.is_dir():
-        return helm.is_run_folder(path) or any(_is_log_name(source, path) for source in path.rglob("*"))
+        tables = [file for file in path.iterdir() if is_visible_table(file)]
+        has_only_logs = all(_is_log_name(file, path) for file in tables)
+        return helm.is_run_folder(path) or (has_only_logs and any(_is_log_name(log, path) for log in path.rglob("*")))
+    if is_pattern(path):
+        files = list_matching_files(path)
+        return bool(files) and all(map(is_log, files))
     suffix = format_suffix(path)
     if not path.is_file() or suffix not in (*LOG_SUFFIXES, *JSON_LINES_SUFFIXES):
         return False

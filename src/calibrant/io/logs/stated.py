@@ -75,7 +75,9 @@ def parse_confidence(stated: Any, *, percent: bool = False, words: str | Probabi
 
 def parse_plain_number(stated: Any) -> float | None:
     """Return a number, or that of a text that is no more than a number; None for anything else."""
-    if isinstance(stated, Real) and not isinstance(stated, bool):
+    if isinstance(stated, bool):
+        return None
+    if isinstance(stated, Real):
         return float(stated)
     match = _NUMBER.fullmatch(_strip_marks(stated))
     return _number(match[0]) if match else None

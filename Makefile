@@ -52,6 +52,7 @@ test-large: .venv/dev.done
 test-logs: .venv/dev.done .venv-logs/new/logs.done .venv-logs/old/logs.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/language_models/test_real_logs.py
 
+.PRECIOUS: .venv-logs/%/packages.done
 .venv-logs/%/packages.done: tools/evaluation_packages_%.txt
 	$(PYTHON) -m venv .venv-logs/$*
 	.venv-logs/$*/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)

@@ -116,3 +116,24 @@ def test_shared_tables_and_stated_confidences_load(shared):
 def rows(folder: Path, part: str) -> list[dict[str, str]]:
     with (folder / "benchmarks" / f"{part}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("classes", "confidence", "shift", "n", "structure"),
+    [
+        (2, 0.99, 0.02, 20, "independent"),
+        (2, 0.6, 0.02, 50, "independent"),
+        (2, "mixed", 0.1, 20, "independent"),
+        (10, "mixed", 0.02, 20, "independent"),
+        (10, 0.99, 0.1, 50, "independent"),
+        (2, 0.95, 0.02, 20, "groups"),
+        (2, 0.95, 0.02, 20, "clusters"),
+        (2, 0.9, 0.0, 20, "weights"),
+    ],
+)
+def test_intervals_cover_in_cells_that_are_hard(classes, confidence, shift, n, structure):
+    coverage = importlib.import_module("benchmarks.coverage")
+    rows = list(coverage.measure_cell(coverage.Cell(classes, confidence, shift, n, structure), 1000))
+    ours = {row["metric"]: row["coverage"] for row in rows if row["method"] == coverage.OURS}
+    assert min(ours.values()) > 0.87, ours  # nominal .9; three standard errors are .03

@@ -21,7 +21,7 @@ Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
 SoftLabels = Float[Tensor, "n k"]  # probabilities
 Targets = Labels | SoftLabels
 PerExample = Float[Tensor, "n"]
-PerBin = Float[Tensor, "b"]
+PerBin = Float[Tensor, "*sets b"]
 Scalar = Float[Tensor, ""]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=

@@ -8,7 +8,7 @@ import torch
 
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
-from calibrant.metrics._intervals import EXPECTED_SHARE, mean_limits, share_limits, student_quantile
+from calibrant.metrics._intervals import SHARE, ScoreRange, mean_limits, student_quantile
 
 MEANS = ("accuracy", "signed_gap", "event_brier", "brier", "nll")
 CONSISTENT = {  # values if 90 % of the answers with a confidence of 90 % are correct
@@ -55,8 +55,8 @@ def test_probabilities_of_one_leave_the_score_unknown():
 @pytest.mark.parametrize("name", MEANS)
 def test_interval_of_one_example_is_the_whole_range(name):
     interval = getattr(metrics, name).interval(Predictions.from_confidence([0.9], [1]))
-    in_memory = {"accuracy": 1, "signed_gap": 0.9, "event_brier": 0.81, "brier": 1.62, "nll": math.inf}
-    assert interval.high == pytest.approx(in_memory[name])
+    if_wrong = {"accuracy": 1, "signed_gap": 0.9, "event_brier": 0.81, "brier": 1.62, "nll": -math.log(0.1)}
+    assert interval.high == pytest.approx(if_wrong[name])
 
 
 @pytest.mark.parametrize("name", MEANS)
@@ -77,16 +77,34 @@ def test_summary_has_the_intervals_of_the_predictions(name, clustered):
     )
 
 
-def test_share_limits_follow_the_mid_p_rule():
-    low, high = share_limits(0.0, 20.0, 0.05)
-    assert (low, high) == pytest.approx((0, 1 - 0.1 ** (1 / 20)))  # half of (1 - p)^20 is 5 %
-    low, high = share_limits(0.3, 10.0, 0.05)
+def tail_probability(hits: int, n: int, p: float, observed_share: float) -> float:
+    """Return P(more than `hits` of n) plus a share of P(exactly `hits`)."""
 
-    def law(i: int, p: float) -> float:
-        return math.comb(10, i) * p**i * (1 - p) ** (10 - i)
+    def law(i: int) -> float:
+        return math.comb(n, i) * p**i * (1 - p) ** (n - i)
 
-    assert law(3, low) / 2 + sum(law(i, low) for i in range(4, 11)) == pytest.approx(0.05)
-    assert law(3, high) / 2 + sum(law(i, high) for i in range(3)) == pytest.approx(0.05)
+    return observed_share * law(hits) + sum(law(i) for i in range(hits + 1, n + 1))
+
+
+@pytest.mark.parametrize(("hits", "n"), [(3, 10), (1, 16), (9, 100), (70, 400)])
+def test_limits_of_a_share_are_between_exact_and_mid_p(hits, n):
+    share, kappa = hits / n, min(1.0, 0.5 + 2 / math.sqrt(n))
+    low, high = mean_limits(n, share, share * (1 - share), SHARE, 1.6448536269514722)
+    assert tail_probability(hits, n, float(low), kappa) == pytest.approx(0.05)
+    assert tail_probability(n - hits, n, 1 - float(high), kappa) == pytest.approx(0.05)
+
+
+def test_limits_of_equal_values_are_exact():
+    low, high = mean_limits(10, 0.0, 0.0, SHARE, 1.6448536269514722)
+    assert (float(low), float(high)) == pytest.approx((0, 1 - 0.05 ** (1 / 10)))
+
+
+def test_limits_agree_with_weights_drawn_from_the_flat_dirichlet_distribution():
+    g = np.random.default_rng(0)
+    values = g.random(12) ** 2  # n below 16: Gaffke's bounds
+    low, high = mean_limits(12, values.mean(), values.var(), SHARE, 1.6448536269514722)
+    drawn = [g.dirichlet(np.ones(13), 100_000) @ np.append(values, end) for end in SHARE]
+    assert (low, high) == pytest.approx((np.quantile(drawn[0], 0.05), np.quantile(drawn[1], 0.95)), abs=0.01)
 
 
 @pytest.mark.parametrize("n", [5, 20, 100])
@@ -106,8 +124,8 @@ def test_intervals_of_scores_cover_the_truth(n, confidences, shift):
     }
     for name, score in scores.items():
         mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(correct)
-        model = EXPECTED_SHARE if name == "accuracy" else getattr(metrics, name).expected(moments, 2)
-        low, high = mean_limits(n, values.mean(1), values.var(1), model, t)
+        ends = SHARE if name == "accuracy" else getattr(metrics, name).score_range(moments, 2)
+        low, high = mean_limits(n, values.mean(1), values.var(1), ScoreRange(*map(float, ends)), t)
         assert ((low <= mean) & (mean <= high)).mean() > 0.85, name  # nominal .9; three standard errors are .04
 
 
@@ -133,7 +151,7 @@ def test_twenty_correct_answers_are_compatible_with_a_debiased_error_of_zero(all
 @pytest.mark.parametrize("shift", [0.0, 0.1])
 @pytest.mark.parametrize("n", [20, 100])
 def test_debiased_error_interval_covers_with_few_examples(n, shift):
-    draws, g = 400, torch.Generator().manual_seed(n)
+    draws, g = 100, torch.Generator().manual_seed(n)
     c = torch.full((n,), 0.9, dtype=torch.float64)
     correct = (torch.rand(draws, n, generator=g) < 0.9 - shift).double()
     interval = [metrics.debiased_l2.interval(Events(c, row), level=0.9) for row in correct]
@@ -150,6 +168,7 @@ def test_auroc_interval_of_five_separated_examples_is_wide():
     interval = metrics.auroc.interval(separated(3, 2))
     assert interval.value == interval.high == 1
     assert interval.low < 0.8  # with an area of .8 the five are separated with probability above 20 %
+    assert interval.low > 0
 
 
 def test_auroc_interval_is_symmetric_and_narrows():
@@ -161,7 +180,7 @@ def test_auroc_interval_is_symmetric_and_narrows():
 
 
 def test_auroc_interval_covers_with_few_examples():
-    draws, area, g = 300, 0.95, torch.Generator().manual_seed(0)
+    draws, area, g = 100, 0.95, torch.Generator().manual_seed(0)
     labels = torch.arange(20) % 2
     gap = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(area, dtype=torch.float64)))
     scores = torch.randn(draws, 20, generator=g, dtype=torch.float64) + gap * labels

@@ -10,7 +10,6 @@ from calibrant.assessment import measure
 from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
 from calibrant.calibrators import Temperature
 from calibrant.metrics import _cumulative
-from calibrant.metrics._intervals import wilson
 from calibrant.metrics._moments import noise_interval, squared_error
 
 F = torch.float64
@@ -174,12 +173,14 @@ def test_noise_interval_agrees_with_simulation():
     assert floor.high == pytest.approx(float(draws[:200_000].quantile(0.95)), rel=0.01)
 
 
-@pytest.mark.parametrize("p", [0.02, 0.5, 0.98])
-def test_wilson_interval_covers(p):
-    g = torch.Generator().manual_seed(0)
-    hits = torch.binomial(torch.full((2000,), 100.0), torch.tensor(p), generator=g)
-    covered = sum(p in wilson(float(h) / 100, 100.0, 0.90) for h in hits)
-    assert 0.86 <= covered / 2000 <= 0.97
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+def test_share_limits_cover(p):
+    """The 90 % limits of a share hold it, for every n from 2 on: the distribution is summed, not drawn."""
+    for n in (2, 5, 20, 50, 100, 1000):
+        hits = torch.arange(n + 1, dtype=F)
+        low, high = metrics.share_limits(hits / n, torch.full_like(hits, n), 0.90)
+        law = torch.distributions.Binomial(n, torch.tensor(p, dtype=F)).log_prob(hits).exp()
+        assert float(law[(low <= p) & (p <= high)].sum()) > 0.88
 
 
 def test_mean_intervals_cover():

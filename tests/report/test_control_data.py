@@ -92,7 +92,7 @@ def test_thresholds_have_intervals():
     result = metrics.tables.thresholds(p, at=[0.0, 0.7, 0.999999], level=0.8)
     for i, c in enumerate((0.0, 0.7)):
         above = right[confidence >= c]
-        interval = metrics.wilson(float(above.mean()), float(len(above)), 0.8)
+        interval = metrics.share_interval(above, None, 0.8)
         assert (float(result.low[i]), float(result.high[i])) == pytest.approx((interval.low, interval.high))
     assert (float(result.low[2]), float(result.high[2])) == (0.0, 1.0)
     clusters = torch.arange(500) // 5

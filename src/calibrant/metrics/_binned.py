@@ -12,6 +12,7 @@ from calibrant.metrics._clusters import cluster_noise_interval
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import metric
 from calibrant.metrics._moments import Edges, bin_table, gap_norm, noise_interval, squared_error
+from calibrant.metrics._scores import signed_gap
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Norm, Scalar
 
@@ -124,7 +125,9 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
 def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     square = squared_error(events.moments(bins), level)
     value = math.sqrt(max(square.value, 0.0))
-    return Interval(value, min(value, math.sqrt(square.low)), math.sqrt(square.high), level)
+    gap = signed_gap.interval(events, level=level)  # whose absolute value the error is not below
+    high = max(math.sqrt(square.high), value, -gap.low, gap.high)
+    return Interval(value, min(value, math.sqrt(square.low)), min(high, 1.0), level)
 
 
 @metric(
@@ -144,9 +147,9 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
     correct (Broecker 2012; Lee et al. 2023). Its mean is 0 for a calibrated model, so it can be negative; its root is
     then 0, as in the library of Kumar, Liang & Ma (2019). A bin with a single example adds nothing.
 
-    The interval is valid at 0 and away from it: it holds the squares that the U-statistic does not reject, with
-    Hoeffding's variance in each bin for that square plus that of the bins' shares, in roots. Of examples in clusters,
-    only pairs of different clusters count, and the variance is that of clusters.
+    The interval is valid at 0 and away from it: it holds the roots of the squares that the estimate does not reject, by
+    `square_limits`, and the largest absolute value of the interval of the signed gap. Of examples in clusters, only
+    pairs of different clusters count, and the variance is that of clusters.
 
     Args:
         events: Predictions, or logits and labels.

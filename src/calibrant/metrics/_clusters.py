@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums
-from calibrant.metrics._intervals import Interval, cluster_mean_error, square_interval, student_quantile
+from calibrant.metrics._intervals import Interval, SquareEstimate, cluster_mean_error
 
 NUM_SIGN_DRAWS = 999  # draws of signs for a p-value
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
@@ -68,12 +68,12 @@ def signed_p_value(sums: ClusterSums, statistic: Callable[[Tensor], Tensor]) -> 
     return (1 + int((drawn >= observed - 1e-9 * abs(observed)).sum())) / (1 + NUM_SIGN_DRAWS)
 
 
-def clustered_squared_error(sums: ClusterSums, level: float) -> Interval:
-    r"""Return an unbiased estimate of the squared error of norm 2 from pairs of examples of different clusters.
+def clustered_square(sums: ClusterSums) -> tuple[SquareEstimate, int]:
+    r"""Estimate the squared error of norm 2 from pairs of examples of different clusters; also return the degrees.
 
     In a bin, $\mu^2$ is estimated by the mean of u_i u_j over such pairs; a bin with a single cluster adds nothing. The
-    interval is `square_interval` with the spread $2\, \mathrm{tr}\, C^2 + v$: C is the covariance of the bins' weighted
-    gaps between clusters, $\lambda$ the variance along them, v the variance of the bins' shares.
+    noise has the mean tr C and the variance $2\, \mathrm{tr}\, C^2$ of the covariance C of the bins' weighted gaps
+    between clusters, but no less than of independent, calibrated examples, or clusters where all outcomes are equal.
     """
     nonempty = sums.total_weight.sum(1) > 0
     weight, gap = sums.total_weight[nonempty], sums.gap[nonempty]
@@ -82,13 +82,15 @@ def clustered_squared_error(sums: ClusterSums, level: float) -> Interval:
     pairs = n.square() - weight.square().sum(0)
     product = (gap.sum(0).square() - gap.square().sum(0)) / pairs
     product = product.where(pairs > 1e-9 * n.square(), 0.0)
-    value = float((share * product).sum())
-    if m < 3:
-        return Interval(value, 0.0, 1.0, level)
-    mean = gap.sum(0) / n
-    scaled_gaps = (gap - weight * mean) / n * share.sqrt() * math.sqrt(m / (m - 1))
+    value, mean = (share * product).sum(), gap.sum(0) / n
+    scaled_gaps = (gap - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
     direction = mean * share.sqrt()
-    root_variance = float((scaled_gaps @ direction).square().sum() / direction.square().sum().clamp_min(1e-300))
-    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1]
-    spread = 2 * float((scaled_gaps.mT @ scaled_gaps).square().sum()) + share_error**2
-    return square_interval(value, root_variance, spread, student_quantile(level, m - 1), level)
+    root_variance = (scaled_gaps @ direction).square().sum() / direction.square().sum().clamp_min(1e-300)
+    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1] if m > 1 else 0.0
+    outcome = sums.value + mean
+    varies = (outcome > 1e-9) & (outcome < 1 - 1e-9)  # or else outcomes do not show how alike those of a cluster are
+    independent = sums.value * (1 - sums.value) / total * torch.where(varies, 1.0, weight.square().sum(0) / n)
+    trace = torch.maximum(scaled_gaps.square().sum(), independent.sum())
+    variance = 2 * torch.maximum((scaled_gaps.mT @ scaled_gaps).square().sum(), independent.square().sum())
+    root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(1e-300)
+    return SquareEstimate(value, trace, variance, root_variance), m - 1

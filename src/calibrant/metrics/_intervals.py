@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PSEUDO_EXAMPLES = 2  # pseudo-examples, as true probabilities would give them, that join those of an interval
+BOUND_WEIGHT = 2.0  # how slowly bounds become mid-p limits as n grows
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
-NUM_BISECTIONS = 60
+NUM_BISECTIONS = 52
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,14 @@ def student_quantile(level: float, degrees: float | int) -> float:
     return float(stdtrit(degrees, (1 + level) / 2))
 
 
-def wilson(p: float, n: float, level: float) -> Interval:
-    """Return Wilson's score interval of a share p of n (Wilson 1927), which the scripts of reports compute too."""
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    center, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return Interval(p, max(0.0, (center - half) / (1 + z * z / n)), min(1.0, (center + half) / (1 + z * z / n)), level)
-
-
-class ExpectedScore(NamedTuple):
-    """Range of the mean of a score, and its mean and variance per example if the probabilities are true."""
+class ScoreRange(NamedTuple):
+    """Range of the mean of a score over all outcomes that its examples could have."""
 
     low: float
     high: float
-    mean: float
-    variance: float
 
 
-EXPECTED_SHARE = ExpectedScore(0.0, 1.0, 0.5, 0.25)  # of scores 0 or 1, whose interval is the same for any mean
+SHARE = ScoreRange(0.0, 1.0)  # of scores 0 or 1
 
 
 @dataclass(frozen=True)
@@ -110,14 +101,18 @@ class Sample:
         return cls(n, mean, variance, math.sqrt(variance / (n - 1)) if n > 1 else math.inf, n - 1)
 
     @property
-    def size(self) -> float:
-        """Number of independent examples of the same variance whose mean is as precise.
+    def independent(self) -> tuple[float, float]:
+        """Number and variance of independent values whose mean is as precise.
 
+        The number is the geometric mean of two: of clusters of equal weight, and of examples of the same variance.
         Equal values do not show how alike the examples of a cluster are: then clusters count.
         """
-        if self.variance < MAX_ROUNDING_VARIANCE or self.degrees <= 0:
-            return self.degrees + 1
-        return min(self.n, 1 + self.variance / max(self.error**2, 1e-300))
+        clusters = self.degrees + 1
+        if self.variance < MAX_ROUNDING_VARIANCE or clusters <= 1:
+            return clusters, self.variance
+        size = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, 1e-300))
+        count = math.sqrt(size * clusters)
+        return count, self.variance * (count - 1) / (size - 1)
 
     def normal_interval(self, level: float) -> Interval:
         """Return the interval of a mean of unbounded values by Student's t; unbounded for a single example."""
@@ -125,64 +120,58 @@ class Sample:
         ends = (self.mean - half, self.mean + half) if math.isfinite(self.mean + half) else (-math.inf, math.inf)
         return Interval(self.mean, *ends, level)
 
-    def bounded_interval(self, expected: ExpectedScore, level: float) -> Interval:
-        """Return the interval of a mean of values in a known range, by `mean_limits`."""
+    def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
+        """Return the interval of a mean of values in a known range, by `mean_limits`.
+
+        `share` is the share of the examples that the mean is over, if the error is that of fewer than all.
+        """
         if math.isinf(self.mean) or math.isinf(self.variance):
             return Interval(self.mean, -math.inf, math.inf, level)
         if self.degrees <= 0 or math.isnan(self.mean):
-            return Interval(self.mean, expected.low, expected.high, level)
-        limits = mean_limits(self.size, self.mean, self.variance, expected, student_quantile(level, self.degrees))
+            return Interval(self.mean, *score_range, level)
+        count, variance = self.independent
+        size = share * count
+        variance *= max(size - 1, 0.0) / (count - 1)
+        limits = mean_limits(size, self.mean, variance, score_range, student_quantile(level, self.degrees))
         low, high = (float(end) for end in limits)
         return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)
 
 
-def mean_limits(n: Any, mean: Any, variance: Any, expected: ExpectedScore, t: Any) -> tuple[Any, Any]:
+def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, t: Any) -> tuple[Any, Any]:
     r"""Return limits of the mean of n values in a known range that neither collapse nor leave the range.
 
-    A share s has the variance $s (1 - s) / n$. A mean at the share $s = (m - low) / (high - low)$ of its range with
-    the variance $v / n$, on the same scale, is as precise as a share s of $n r$ examples, $r = s (1 - s) / v$. Its
-    limits are those of this share by the mid-p rule (Lancaster 1961), at the normal tail of Student's quantile t. For r
-    alone two pseudo-examples with the mean and variance that true probabilities have join the sample, as two of each
-    kind join a share in Agresti & Coull (1998): equal values are no certainty.
-
-    As the upper bound grows, the limits become those of a gamma distribution (Fay & Feuer 1997). An infinite bound is
-    replaced by a finite one that is large enough for that. All arguments but `expected` may be arrays.
+    One unseen example joins the sample, at the low or the high end of the range. Weights of all n + 1 examples from the
+    flat Dirichlet distribution give the weighted mean a distribution (Rubin 1981): $F_0$ with the low end, $F_1$ with
+    the high end. The upper limit solves $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit
+    $\kappa F_0 + (1 - \kappa) F_1 = \alpha$, $\alpha$ the normal tail of Student's t. For $\kappa = 1$ these are the
+    bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson (1934) for a share; for
+    $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961). $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to
+    the other. Both distributions are replaced by the beta distributions with the same range, mean and variance, which
+    they are for a share. All arguments may be arrays.
     """
-    from scipy.special import ndtr  # slow to import
+    from scipy.special import betainc, ndtr  # slow to import
 
-    mixed = n + PSEUDO_EXAMPLES
-    center = (n * mean + PSEUDO_EXAMPLES * expected.mean) / mixed
-    spread = (
-        n * variance + PSEUDO_EXAMPLES * expected.variance + n * PSEUDO_EXAMPLES / mixed * (mean - expected.mean) ** 2
-    ) / mixed
-    low, width = expected.low, expected.high - expected.low
-    excess = np.maximum(center - low, 2.0**-53)  # less is rounding
-    width = np.where(np.isinf(width), 1e3 * (excess + spread / excess), width)
+    low, width = np.asarray(score_range.low), np.asarray(score_range.high) - score_range.low
     safe_width = np.where(width > 0, width, 1.0)  # a width of 0 gives an interval of width 0
-    s, center_share = (np.clip((x - low) / safe_width, 0.0, 1.0) for x in (mean, center))
-    v = spread / safe_width**2
-    r = np.where(v > 0, center_share * (1 - center_share) / np.where(v > 0, v, 1.0), 1.0)
-    lower, upper = share_limits(s, n * r, ndtr(-t))
+    share, variance, n, t = np.broadcast_arrays(
+        np.clip((mean - low) / safe_width, 0.0, 1.0), variance / safe_width**2, np.asarray(n, np.float64), t
+    )
+    end = np.array([0.0, 1.0]).reshape(2, *[1] * share.ndim)
+    center = (n * share + end) / (n + 1)
+    spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
+    size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
+    size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
+    hits, misses = (np.maximum(size * x, 1e-300)[:, None] for x in (center, 1 - center))  # 0 is not defined
+    kappa, tail = np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n)), ndtr(-t)
+
+    def inside(p: Any) -> Any:
+        (lower, upper_0), (lower_1, upper) = betainc(hits, misses, p)  # by F_0 and by F_1
+        return np.array(
+            [kappa * lower + (1 - kappa) * lower_1 >= tail, kappa * upper + (1 - kappa) * upper_0 < 1 - tail]
+        )
+
+    lower, upper = interval_end(inside, np.stack([share, share]), np.stack([0 * share, 0 * share + 1]))
     return low + width * lower, low + width * upper
-
-
-def share_limits(share: Any, n: Any, tail: Any) -> tuple[Any, Any]:
-    """Return the mid-p limits of a share of n, which need not be a whole number (Lancaster 1961).
-
-    At a limit, half the probability of the observed count plus that of all more extreme counts equals `tail`.
-    """
-    from scipy.special import betainc  # slow to import
-
-    least = 1e-300  # in place of 0, for which the function is not defined
-    hits, misses = np.maximum(n * share, least), np.maximum(n * (1 - share), least)
-    unit = np.ones_like(hits)
-
-    def inside(p: np.ndarray) -> np.ndarray:
-        low, high = betainc(hits, misses + 1, p) + betainc(hits + 1, misses, p)  # twice the mid-p probabilities
-        return np.array([low >= 2 * tail, high < 2 * (1 - tail)])
-
-    low, high = interval_end(inside, np.array([share * unit] * 2), np.array([0 * unit, unit]))
-    return low, high
 
 
 def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
@@ -194,27 +183,60 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
     return outer
 
 
-def square_interval(value: float, root_variance: float, spread: float, t: float, level: float) -> Interval:
-    r"""Return the interval of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
+class SquareEstimate(NamedTuple):
+    """An unbiased estimate of a square: the mean and variance of its noise, and the variance of its root."""
 
-    It holds every $\theta$ with $(\hat\theta - \theta)^2 \le t^2 (4 \lambda \theta + v)$: $\lambda$ is `root_variance`,
-    the variance of the root, and v the `spread` that remains at 0.
+    value: Tensor
+    mean: Tensor
+    variance: Tensor
+    root_variance: Tensor
+
+
+def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
+    r"""Return limits of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
+
+    Under $\theta$ the estimate plus `mean` is a weighted sum of noncentral chi-squares: positive, with the mean
+    $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`, $\lambda$ the `root_variance`. The limits hold
+    every $\theta$ that the gamma distribution with these moments does not reject (Patnaik 1949). All arguments may be
+    arrays.
     """
-    center = value + 2 * t**2 * root_variance
-    half = t * math.sqrt(max(4 * root_variance * value + 4 * t**2 * root_variance**2 + spread, 0.0))
-    return Interval(value, max(center - half, 0.0), min(max(center + half, 0.0), 1.0), level)
+    from scipy.special import gammainc, ndtr  # slow to import
+
+    observed, tail, zero = np.maximum(value + mean, 0.0), ndtr(-t), np.zeros(np.shape(value))
+
+    def probability(theta: Any) -> Any:
+        spread = np.maximum(variance + 4 * root_variance * theta, 1e-300)
+        return gammainc((theta + mean) ** 2 / spread, observed * (theta + mean) / spread)
+
+    def inside(theta: Any) -> Any:
+        low, high = probability(theta)
+        return np.array([low <= 1 - tail, high >= tail])
+
+    low, high = interval_end(inside, np.stack([np.maximum(value, 0.0), zero]), np.stack([zero, zero + 1]))
+    return low, high
 
 
 def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
     """Return the interval of a share of hits, 0 or 1, over independent examples or clusters, by `mean_limits`."""
-    return Sample.from_values(hits, weights, clusters).bounded_interval(EXPECTED_SHARE, level)
+    return Sample.from_values(hits, weights, clusters).bounded_interval(SHARE, level)
+
+
+def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 for less than two examples."""
+    from scipy.special import stdtrit  # slow to import
+
+    known = n.cpu() > 1
+    p, size = share.cpu().where(known, 0.5).numpy(), n.cpu().double().where(known, 2.0).numpy()
+    limits = mean_limits(size, p, p * (1 - p), SHARE, stdtrit(size - 1, (1 + level) / 2))
+    low, high = (torch.as_tensor(end).to(share) for end in limits)
+    return torch.minimum(low, share).where(n > 1, 0.0), torch.maximum(high, share).where(n > 1, 1.0)
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
     """Return the interval of a share from the weights of clusters and of the hits among them."""
     n = float(weight.sum())
     p = float(total.sum()) / n if n else math.nan
-    return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(EXPECTED_SHARE, level)
+    return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(SHARE, level)
 
 
 def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float, float]:

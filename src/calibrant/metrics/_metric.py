@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant import registry
 from calibrant.backend.bins import EventStatistics, Moments
-from calibrant.metrics._intervals import Evidence, ExpectedScore, Interval, Sample
+from calibrant.metrics._intervals import Evidence, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError, PerExample
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
 MetricInput = Literal["arrays", "predictions", "events", "statistics"]
 MIN_EXPONENT_VALUE = 1e7  # smallest number that is written with an exponent
-NUM_INTERVAL_BINS = 15  # bins from which the expected score of an interval is computed
+NUM_INTERVAL_BINS = 15  # bins from which the range of a score is computed
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Metric(Generic[P]):
         about: MetricInfo,
         takes: MetricInput,
         per_example: Callable[[Any], PerExample] | None,
-        expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None,
+        score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None,
         sums: tuple[str, str, str] | None,
         by_class: bool,
         interval: Callable[..., Interval] | None,
@@ -93,7 +93,7 @@ class Metric(Generic[P]):
     ) -> None:
         self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
         self.term, self.is_calibration_error = term, is_calibration_error
-        self.per_example, self.expected, self.sums, self.by_class = per_example, expected, sums, by_class
+        self.per_example, self.score_range, self.sums, self.by_class = per_example, score_range, sums, by_class
         self._interval, self._test = interval, test
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
@@ -179,8 +179,8 @@ class Metric(Generic[P]):
                     f"{self.__name__} has no interval{suffix}. Try metrics.compare for that of a difference.",
                     code="no_interval",
                 )
-            sample, expected = self._sample(view, settings), self._expected_score(view)
-            return sample.normal_interval(level) if expected is None else sample.bounded_interval(expected, level)
+            sample, score_range = self._sample(view, settings), self._compute_range(view)
+            return sample.normal_interval(level) if score_range is None else sample.bounded_interval(score_range, level)
 
     def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
         if not isinstance(view, BinSums):
@@ -194,13 +194,14 @@ class Metric(Generic[P]):
         text = f"{self.__name__} needs every prediction, not a summary. Try measuring them in memory."
         return InputError(text, code="summary_only")
 
-    def _expected_score(self, view: Any) -> ExpectedScore | None:
-        if self.expected is None or isinstance(self.expected, ExpectedScore):
-            return self.expected
+    def _compute_range(self, view: Any) -> ScoreRange | None:
+        if self.score_range is None or isinstance(self.score_range, ScoreRange):
+            return self.score_range
         k, statistics = getattr(view, "k", 2), view
         if isinstance(view, Predictions):
             statistics = (view.with_event("top") if view.of == "classes" else view).events
-        return self.expected(statistics.moments(getattr(statistics, "bins", NUM_INTERVAL_BINS)), k)
+        ends = self.score_range(statistics.moments(getattr(statistics, "bins", NUM_INTERVAL_BINS)), k)
+        return ScoreRange(*map(float, ends))
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
         """Return the number and the probability that a perfectly calibrated model shows one as large.
@@ -246,7 +247,7 @@ def metric(
     lay_phrase: str = "",
     takes: MetricInput = "arrays",
     per_example: Callable[[Any], PerExample] | None = None,
-    expected: ExpectedScore | Callable[[Moments, int], ExpectedScore] | None = None,
+    score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None = None,
     sums: tuple[str, str, str] | None = None,
     by_class: bool = False,
     interval: Callable[..., Interval] | None = None,
@@ -277,8 +278,8 @@ def metric(
             a `Summary` without further declarations.
         per_example: Number per example of which the metric is the mean, from the same input; gives an interval and
             paired comparisons.
-        expected: Range of the mean, and mean and variance if the probabilities are true, from the moments of bins and
-            the number of classes; gives bounded intervals. None means Student's t.
+        score_range: Range of the mean over all outcomes, or a function of the moments of bins and the number of
+            classes that returns it; gives bounded intervals. None means Student's t.
         sums: Names of the row statistics of a `Summary` (`FEATURES`) of which the metric is a mean: value, squared
             value, weight.
         by_class: Whether a `Summary` with `by_class=True` is enough.
@@ -293,7 +294,7 @@ def metric(
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
-        traits = (takes, per_example, expected, sums, by_class, interval, test, noise_floor)
+        traits = (takes, per_example, score_range, sums, by_class, interval, test, noise_floor)
         traits += ("" if name.islower() else name, is_calibration_error)
         return registry.METRICS.register(Metric(function, about, *traits))
 

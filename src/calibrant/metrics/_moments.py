@@ -1,7 +1,6 @@
 """Results from sums over bins: norms of the gaps, the unbiased square of norm 2, and the distribution of noise."""
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,42 +8,50 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import Bins, EventStatistics, Moments
-from calibrant.metrics._clusters import clustered_squared_error
-from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, square_interval, student_quantile
+from calibrant.metrics._clusters import clustered_square
+from calibrant.metrics._intervals import Interval, SquareEstimate, square_limits, student_quantile
 
 Edges = Literal["equal_width", "equal_mass"]
 NUM_NOISE_CELLS = 1 << 11  # grid of a noise distribution; gives quantiles to a relative 3e-5
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
-    r"""Return an unbiased estimate of the squared error of norm 2, and its interval within [0, 1].
+    r"""Return an unbiased estimate of the squared error of norm 2, and its interval within [0, 1] by `square_limits`.
 
-    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over pairs i != j. Hoeffding's decomposition of this
-    U-statistic gives its variance for any truth $\theta$, as in `square_interval`. Pseudo-examples with the variance
-    that true probabilities have join every bin, so that equal values are no certainty. The interval holds 0 if a
-    calibrated model shows as large an estimate by chance. Of examples in clusters, only pairs of different clusters
-    count.
+    Of examples in clusters, only pairs of different clusters count.
     """
-    if moments.clusters is not None:
-        return clustered_squared_error(moments.clusters, level)
-    has_pairs = moments.total_weight > 1 + 1e-9  # at least two examples
-    if not bool(has_pairs.any()):
-        return Interval(0.0, 0.0, 1.0, level)
-    parts = (moments.total_weight, moments.gap, moments.gap_square, moments.variance)
-    n, gap, gap_square, variance = (x[has_pairs] for x in parts)
     total = float(moments.total_weight.sum())
-    share, pairs = n / total, n * (n - 1)
-    second_moment = (gap_square + PSEUDO_EXAMPLES * variance / n) / (n + PSEUDO_EXAMPLES)
-    product = (gap.square() - gap_square) / pairs
-    mu = product.clamp_min(0)  # mu^2 of every bin, at least 0
-    noise = (second_moment - mu).clamp_min(0)  # variance of u
-    weight = share * ((gap / n).square() + 1e-12)
-    between = ((share * mu.square()).sum() - (share * mu).sum().square()).clamp_min(0) / total
-    value, t = float((share * product).sum()), student_quantile(level, total - 1)
-    spread = float((2 * (share * noise).square() / pairs).sum() + between)
-    interval = square_interval(value, float((weight * noise).sum() / weight.sum()) / total, spread, t, level)
-    by_chance = (2 * (share * torch.maximum(second_moment, variance / n)).square() / pairs).sum().sqrt()
-    return replace(interval, low=0.0) if value <= t * float(by_chance) else interval
+    if moments.clusters is not None:
+        estimate, degrees = clustered_square(moments.clusters)
+    else:
+        estimate, degrees = square_estimate(moments), total - 1
+    if degrees <= 0:
+        return Interval(0.0, 0.0, 1.0, level)
+    limits = square_limits(*(x.cpu().numpy() for x in estimate), student_quantile(level, degrees))
+    return Interval(float(estimate.value), *map(float, limits), level)
+
+
+def square_estimate(moments: Moments) -> SquareEstimate:
+    r"""Estimate the squared error from independent examples, whose sums over bins may have leading dimensions.
+
+    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over pairs i != j. The variance of u in a bin is taken to be
+    no smaller than that of a calibrated model, so that equal values are no certainty.
+    """
+    n, total = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
+    has_pairs = n > 1 + 1e-9  # at least two examples
+    count = n.where(has_pairs, 2.0)
+    share, pairs = (n / total).where(has_pairs, 0.0), count * (count - 1)
+    product = (moments.gap.square() - moments.gap_square) / pairs
+    square = product.clamp_min(0)
+    noise = torch.maximum(moments.gap_square / count - square, moments.variance / count)
+    spread = share * noise / pairs.sqrt()
+    weight = share * ((moments.gap / count).square() + 1e-12)
+    value = (share * product).sum(-1)
+    between = ((share * square.square()).sum(-1) - (share * square).sum(-1).square()).clamp_min(0)
+    root_variance = (weight * noise).sum(-1) / weight.sum(-1) + between / (
+        4 * torch.maximum(value, spread.sum(-1))
+    ).clamp_min(1e-300)
+    return SquareEstimate(value, spread.sum(-1), 2 * spread.square().sum(-1), root_variance / total.squeeze(-1))
 
 
 def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:

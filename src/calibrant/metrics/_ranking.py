@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores, distinct_values
 from calibrant.backend.threads import map_chunks
-from calibrant.metrics._intervals import PSEUDO_EXAMPLES, Interval, Sample, interval_end, student_quantile
+from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
@@ -47,43 +47,13 @@ def _placements(p: Predictions) -> PerExample:
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
+    """Return the interval of a mean over the positives or negatives, whichever are fewer, with DeLong's error."""
     sample = Sample.from_values(_placements(p), p.weights, p.clusters)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
     count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]
-    return area_interval(sample, count, level)
-
-
-def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
-    r"""Return the interval of an AUROC within [0, 1] that does not collapse if the classes are separated.
-
-    It holds the areas A with $(\hat A - A)^2 \le t^2 r V(A)$ (Newcombe 2006): V is the variance of Hanley & McNeil
-    (1982) on average over classes; r is DeLong's variance as a share of it, with pseudo-examples of share 1 and half a
-    pair out of order, whose weight is relative to the rarer of the two outcomes.
-
-    Args:
-        sample: The placements of all examples.
-        positive: Number of positive examples of every class that has an area.
-        level: Probability that the interval holds the truth.
-    """
-    if sample.degrees <= 0 or math.isnan(sample.mean):
-        return Interval(sample.mean, 0.0, 1.0, level)
-    size, area = sample.size, sample.mean
-    m = (positive * size / sample.n).cpu().numpy()
-    pairs, rarer_count = m * (size - m), float(np.minimum(m, size - m).mean())
-
-    def variance(a: Any) -> float:
-        factor = 1 + (size / 2 - 1) * ((1 - a) / (2 - a) + a / (1 + a))
-        return float((a * (1 - a) / pairs * factor).mean())
-
-    prior = PSEUDO_EXAMPLES * variance((area * pairs + 0.5) / (pairs + 1))
-    ratio = (rarer_count * sample.error**2 + prior) / (rarer_count * variance(area) + prior)
-    t = student_quantile(level, min(sample.degrees, rarer_count))
-
-    def inside(a: Any) -> Any:
-        return (area - a) ** 2 <= t**2 * ratio * variance(a)
-
-    return Interval(area, float(interval_end(inside, area, 0.0)), float(interval_end(inside, area, 1.0)), level)
+    rarer = torch.minimum(count, sample.n - count).mean() if len(count) else sample.n
+    return sample.bounded_interval(SHARE, level, float(rarer) / sample.n)
 
 
 @metric(
@@ -98,8 +68,8 @@ def area_interval(sample: Sample, positive: Tensor, level: float) -> Interval:
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
     """Return the area under the ROC curve: how often a positive outranks a negative, ties counting half.
 
-    The interval has the width of DeLong et al. (1988) and does not collapse if the classes are separated; see
-    `area_interval`.
+    The interval has the width of DeLong et al. (1988) and does not collapse if the classes are separated: it is that of
+    a mean over the positives or negatives, whichever are fewer.
 
     Args:
         p: Predictions, or logits and labels.
@@ -110,7 +80,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     tensor(1., dtype=torch.float64)
     >>> print(auroc.interval(torch.tensor([[0.0, x] for x in range(5)]), torch.tensor([0, 0, 0, 1, 1])))
-    1.0000 [0.2652, 1.0000]
+    1.0000 [0.1285, 1.0000]
     """
     if of == "correctness":
         return auroc_of(p.with_event("top").events.ties)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import Events, Moments
 from calibrant.backend.softmax import entropies
-from calibrant.metrics._intervals import EXPECTED_SHARE, ExpectedScore, Interval, share_interval
+from calibrant.metrics._intervals import SHARE, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import OpenFraction, PerExample, Scalar
@@ -35,43 +35,41 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-# Expected scores if the probabilities c of an event are true, from sums over bins: a function of c is evaluated at the
-# mean of the bin, which makes the variances no smaller. The remaining probability of k classes is taken to be that of
-# one other class; no example has a score below `low`.
+# Ranges of mean scores from sums over bins of the probabilities c of an event. A function of c is evaluated at the mean
+# of the bin. The remaining probability of k classes may be that of one class or spread over all others.
 
 
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the share of every bin with examples, its mean confidence c and its mean of c (1 - c)."""
-    nonempty = moments.total_weight > 0
-    weight, c, v = (x[nonempty] for x in (moments.total_weight, moments.confidence_sum, moments.variance))
-    return weight / weight.sum(), (c / weight).clamp(0, 1), (v / weight).clamp(0, 0.25)
+    """Return the share of every bin, its mean confidence c and its mean of c (1 - c); sums may have leading dims."""
+    weight = moments.total_weight
+    c, v = (x / weight.clamp_min(1e-300) for x in (moments.confidence_sum, moments.variance))
+    return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)
 
 
-def _expected_gap(moments: Moments, k: int) -> ExpectedScore:
-    share, c, v = _bin_averages(moments)
-    mean = float(share @ c)
-    return ExpectedScore(mean - 1, mean, 0.0, float(share @ v))
+def _gap_range(moments: Moments, k: int) -> ScoreRange:
+    share, c, _ = _bin_averages(moments)
+    mean = (share * c).sum(-1)
+    return ScoreRange(mean - 1, mean)
 
 
-def _expected_nll(moments: Moments, k: int) -> ExpectedScore:
-    share, c, v = _bin_averages(moments)
-    top = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
-    v = v.clamp_min(MIN_ERROR_PROBABILITY)
-    log_top, log_rest = top.log(), (1 - top).log()
-    entropy = -top * log_top - (1 - top) * log_rest
-    variance = v * (log_top - log_rest).square()
-    return ExpectedScore(-float(share @ log_top), math.inf, float(share @ entropy), float(share @ variance))
+def _nll_range(moments: Moments, k: int) -> ScoreRange:
+    """Return the mean NLL if every prediction is right, and if all are wrong and the other classes equally probable."""
+    share, c, _ = _bin_averages(moments)
+    b = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
+    low, high = ((share * -p.log()).sum(-1) for p in (b, 1 - b))
+    return ScoreRange(low, high + math.log(max(k - 1, 1)))
 
 
-def _expected_event_brier(moments: Moments, k: int) -> ExpectedScore:
+def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
     share, c, v = _bin_averages(moments)
     b = torch.maximum(c, 1 - c)
-    return ExpectedScore(*(float(share @ x) for x in (1 - b - v, b - v, v, v * (1 - 4 * v))))
+    return ScoreRange((share * (1 - b - v)).sum(-1), (share * (b - v)).sum(-1))
 
 
-def _expected_brier(moments: Moments, k: int) -> ExpectedScore:
-    low, high, mean, variance = _expected_event_brier(moments, k)
-    return ExpectedScore(k / (k - 1) * low, 2 * (high if k == 2 else 1 - mean), 2 * mean, 4 * variance)
+def _brier_range(moments: Moments, k: int) -> ScoreRange:
+    share, _, v = _bin_averages(moments)
+    low, high = _event_brier_range(moments, k)
+    return ScoreRange(k / (k - 1) * low, 2 * (high if k == 2 else 1 - (share * v).sum(-1)))
 
 
 @metric(
@@ -82,7 +80,7 @@ def _expected_brier(moments: Moments, k: int) -> ExpectedScore:
     lay_phrase="how often the prediction is correct",
     takes="predictions",
     per_example=lambda p: p.correct,
-    expected=EXPECTED_SHARE,
+    score_range=SHARE,
     sums=("correct", "correct", "weight"),
 )
 def accuracy(p: Predictions) -> Scalar:
@@ -105,7 +103,7 @@ def accuracy(p: Predictions) -> Scalar:
     lay_phrase="how often the prediction is wrong",
     takes="predictions",
     per_example=lambda p: 1 - p.correct,
-    expected=EXPECTED_SHARE,
+    score_range=SHARE,
 )
 def error(p: Predictions) -> Scalar:
     """Return the share of examples whose predicted class is wrong: 1 - accuracy.
@@ -128,7 +126,7 @@ def _nll(p: Predictions) -> PerExample:
     lay_phrase="penalty for giving the true class a low probability",
     takes="predictions",
     per_example=_nll,
-    expected=_expected_nll,
+    score_range=_nll_range,
     sums=("nll", "nll_square", "weight"),
 )
 def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
@@ -155,7 +153,7 @@ def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     lay_phrase="squared error of all class probabilities",
     takes="predictions",
     per_example=lambda p: p.outcomes.brier,
-    expected=_expected_brier,
+    score_range=_brier_range,
     sums=("brier", "brier_square", "weight"),
 )
 def brier(p: Predictions) -> Scalar:
@@ -178,7 +176,7 @@ def _event_brier(events: Events) -> PerExample:
     lay_phrase="squared error of the predicted probability",
     takes="events",
     per_example=_event_brier,
-    expected=_expected_event_brier,
+    score_range=_event_brier_range,
     sums=("gap_square", "gap_fourth", "weight"),
 )
 def event_brier(events: Events) -> Scalar:
@@ -227,7 +225,7 @@ def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0
     lay_phrase="share of nearly certain predictions",
     takes="events",
     interval=_confident_interval,
-    expected=EXPECTED_SHARE,
+    score_range=SHARE,
     sums=("confident", "confident", "weight"),
 )
 def confident_share(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
@@ -252,7 +250,7 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFra
     lay_phrase="how often nearly certain predictions are correct",
     takes="events",
     interval=_confident_accuracy_interval,
-    expected=EXPECTED_SHARE,
+    score_range=SHARE,
     sums=("confident_outcome", "confident_outcome", "confident"),
 )
 def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
@@ -279,7 +277,7 @@ def _gap(events: Events) -> PerExample:
     lay_phrase="mean prediction minus actual frequency",
     takes="events",
     per_example=_gap,
-    expected=_expected_gap,
+    score_range=_gap_range,
     sums=("gap", "gap_square", "weight"),
 )
 def signed_gap(events: Events) -> Scalar:
@@ -290,7 +288,7 @@ def signed_gap(events: Events) -> Scalar:
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    -0.2500 [-0.4953, 0.3280]
+    -0.2500 [-0.4977, 0.3626]
     """
     return weighted_mean(_gap(events), events.weights)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores, Moments
-from calibrant.metrics._intervals import EXPECTED_SHARE, Interval, Sample
+from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -63,7 +63,7 @@ class BinSums(EventStatistics):
 
     def frequency(self, level: float = 0.90) -> Interval:
         """Return the frequency of the event with its interval."""
-        return self.sample("outcome", "outcome", "weight").bounded_interval(EXPECTED_SHARE, level)
+        return self.sample("outcome", "outcome", "weight").bounded_interval(SHARE, level)
 
     def per_bin(self, name: str) -> Tensor:
         """Return the sums of a feature over the bins, in float64 on the CPU."""

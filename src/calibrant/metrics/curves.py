@@ -12,7 +12,7 @@ from calibrant.backend.bins import Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._cumulative import draw_outcomes
-from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
+from calibrant.metrics._intervals import SHARE, Curve, cluster_share_interval, mean_limits
 from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
@@ -147,7 +147,8 @@ def _share_limits(hits: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor
     """Return limits of shares of n, within which each holds with probability `level`; 0 and 1 without examples."""
     count = n.cpu().numpy()
     share = (hits / n).nan_to_num(0.5).clamp(0, 1).cpu().numpy()
-    low, high = share_limits(share, np.maximum(count, 1e-300), (1 - level) / 2)
+    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
+    low, high = mean_limits(np.maximum(count, 1e-300), share, share * (1 - share), SHARE, z)
     is_empty = count <= 0
     low, high = (torch.from_numpy(end).to(n) for end in (np.where(is_empty, 0.0, low), np.where(is_empty, 1.0, high)))
     return low, high

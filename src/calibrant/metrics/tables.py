@@ -1,6 +1,5 @@
 """Tables behind the numbers: the bins of an error, and one row per class, group or threshold."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from torch import Tensor
 from calibrant.backend.bins import Bins, EventStatistics, GroupedScores
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
-from calibrant.metrics._intervals import Interval, cluster_share_interval, wilson
+from calibrant.metrics._intervals import cluster_share_interval, share_limits
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
@@ -169,8 +168,7 @@ def thresholds(
         labels: Labels, if logits are given.
         weights: Weights, if logits are given.
         at: The thresholds.
-        level: Probability that each interval holds its precision: Wilson's, or that of `metrics.share_interval` for
-            examples in clusters.
+        level: Probability that each interval holds its precision, that of `metrics.share_interval`.
 
     >>> table = thresholds(Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0]), at=[0.5])
     >>> [round(float(x), 2) for x in (table.share, table.precision, table.recall, table.specificity)]
@@ -190,8 +188,7 @@ def thresholds_of(ties: GroupedScores, at: Sequence[float], level: float = 0.90)
 
     n, hits, expected_hits = above(ties.total_weight), above(ties.correct), above(ties.total_weight * ties.value)
     total, positive = ties.total_weight.sum(), ties.correct.sum()
-    rows = zip(cuts.tolist(), hits.tolist(), n.tolist(), strict=True)
-    intervals = [_precision_interval(ties, *row, level) for row in rows]
+    low, high = share_limits(hits / n, n, level) if ties.clusters is None else _cluster_limits(ties, cuts, level)
     return Thresholds(
         threshold=cuts,
         share=n / total,
@@ -199,18 +196,16 @@ def thresholds_of(ties: GroupedScores, at: Sequence[float], level: float = 0.90)
         recall=hits / positive,
         specificity=1 - (n - hits) / (total - positive),
         mean_confidence=expected_hits / n,
-        low=cuts.new_tensor([interval.low for interval in intervals]),
-        high=cuts.new_tensor([interval.high for interval in intervals]),
+        low=low,
+        high=high,
     )
 
 
-def _precision_interval(ties: GroupedScores, cut: float, hits: float, n: float, level: float) -> Interval:
-    if not n:
-        return Interval(math.nan, 0.0, 1.0, level)
-    if ties.clusters is None:
-        return wilson(hits / n, n, level)
+def _cluster_limits(ties: GroupedScores, cuts: Tensor, level: float) -> Tensor:
+    """Return the limits of the precision at every cut (2 g), from how the clusters vary."""
     sums = ties.clusters
-    above = sums.value >= cut
-    weight = sums.total_weight[:, above]
-    outcome = weight * sums.value[above] + sums.gap[:, above]
-    return cluster_share_interval(weight.sum(1), outcome.sum(1), level)
+    assert sums is not None
+    hits = sums.total_weight * sums.value + sums.gap
+    above = [sums.value >= cut for cut in cuts]
+    intervals = [cluster_share_interval(sums.total_weight[:, i].sum(1), hits[:, i].sum(1), level) for i in above]
+    return cuts.new_tensor([[interval.low, interval.high] for interval in intervals]).T

@@ -1,0 +1,294 @@
+"""Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth.
+
+Confidences lie around .6, .9, .95 and .99 (a normal spread of .3 in log-odds) or uniformly between .5 and 1. The
+accuracy equals the confidence or lies below it by .02 or .1, for two and ten classes. The examples of a cluster, 1 to
+20 of them, share half of the variance of their outcomes' probits. Weighted examples have weights from 1 to 10 and are
+clusters of their own. The four groups of a data set have simultaneous intervals.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri, stdtrit
+
+from benchmarks._harness import Row, Size, markdown
+from calibrant.backend.bins import ClusterSums, Moments, equal_width_index
+from calibrant.metrics import _scores
+from calibrant.metrics._clusters import clustered_square
+from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits
+from calibrant.metrics._moments import square_estimate
+
+TITLE = "Coverage of intervals"
+LEVEL, ENOUGH = 0.90, 0.88
+DRAWS, CHUNK = 4_000, 200_000  # data sets per cell, and examples that are drawn at once
+POPULATION = 1_000_000  # examples that stand for the truth
+SIZES = 5, 20, 50, 100, 300, 1000
+NUM_CLUSTERS = 10, 20, 50
+NUM_GROUPS = 4
+CONFIDENCES = 0.6, 0.9, 0.95, 0.99, "mixed"
+SHIFTS = 0.0, 0.02, 0.1
+BINS = 15
+RANGES = {
+    "signed_gap": _scores._gap_range,
+    "event_brier": _scores._event_brier_range,
+    "brier": _scores._brier_range,
+    "nll": _scores._nll_range,
+    "class_gap": _scores._gap_range,
+    "class_brier": _scores._event_brier_range,
+}
+Limits = dict[str, dict[str, tuple[Any, Any]]]  # by metric and method
+OURS, STUDENT, WILSON = "calibrant", "Student", "Wilson"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A simulated problem."""
+
+    classes: int
+    confidence: float | str
+    shift: float
+    n: int  # examples, or clusters
+    structure: str = "independent"  # or "weights", "clusters", "groups"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data sets of n examples (d n): confidence, true frequency and outcome; the same of class 1; values of scores."""
+
+    confidence: np.ndarray
+    truth: np.ndarray
+    outcome: np.ndarray
+    class_confidence: np.ndarray
+    label: np.ndarray
+    scores: dict[str, tuple[np.ndarray, float]]  # values and true mean
+
+
+def draw(cell: Cell, shape: tuple[int, int], g: np.random.Generator, effect: np.ndarray | None = None) -> Data:
+    """Draw data sets; `effect` is the share of variance 1/2 of every outcome's probit that its cluster has."""
+    c = _confidences(cell, shape, g)
+    q, k = np.clip(c - cell.shift, 0.0, 1.0), cell.classes
+    noise = g.standard_normal(shape)
+    a = ((noise if effect is None else effect + math.sqrt(0.5) * noise) < ndtri(q)).astype(float)
+    is_top = g.random(shape) < 1 / k  # whether class 1 is predicted
+    split = g.standard_exponential((*shape, k - 1))  # of the remaining probability
+    split /= split.sum(-1, keepdims=True)
+    label = np.minimum((g.random(shape)[..., None] > split.cumsum(-1)).sum(-1), k - 2)
+    wrong_share = np.take_along_axis(split, label[..., None], -1)[..., 0]
+    squares, entropy = (split**2).sum(-1), -(split * np.log(split)).sum(-1)
+    rest = 1 - c
+    p1, q1 = (np.where(is_top, x, (1 - x) * split[..., 0]) for x in (c, q))
+    y1 = np.where(is_top, a, (1 - a) * (label == 0))
+    right, wrong = rest**2 * (1 + squares), 1 + c**2 + rest**2 * squares
+    covered = (c >= 0.9).astype(float)
+    values = {
+        "accuracy": (a, q),
+        "signed_gap": (c - a, c - q),
+        "event_brier": ((c - a) ** 2, q * rest**2 + (1 - q) * c**2),
+        "nll": (-np.log(np.where(a == 1, c, rest * wrong_share)), -q * np.log(c) - (1 - q) * (np.log(rest) - entropy)),
+        "coverage": (covered, covered),
+    }
+    if k > 2:
+        values["brier"] = (
+            np.where(a == 1, right, wrong - 2 * rest * wrong_share),
+            q * right + (1 - q) * (wrong - 2 * rest * squares),
+        )
+        values["class_gap"] = (p1 - y1, p1 - q1)
+        values["class_brier"] = ((p1 - y1) ** 2, q1 * (1 - p1) ** 2 + (1 - q1) * p1**2)
+    return Data(c, q, a, p1, y1, {name: (v, float(t.mean())) for name, (v, t) in values.items()})
+
+
+def _confidences(cell: Cell, shape: tuple[int, int], g: np.random.Generator) -> np.ndarray:
+    if isinstance(cell.confidence, str):
+        return 0.5 + 0.5 * g.random(shape)
+    odds = math.log(cell.confidence / (1 - cell.confidence)) + 0.3 * g.standard_normal(shape)
+    return 1 / (1 + np.exp(-odds))
+
+
+def moments(c: np.ndarray, a: np.ndarray) -> Moments:
+    """Return the sums over bins of every data set (d b)."""
+    confidence, outcome = torch.from_numpy(c), torch.from_numpy(a)
+    index = equal_width_index(BINS, confidence.flatten()) + BINS * torch.arange(len(c)).repeat_interleave(c.shape[1])
+    terms = Moments.terms(confidence, outcome)
+    return Moments(*(torch.bincount(index, x.flatten(), len(c) * BINS).view(-1, BINS) for x in terms))
+
+
+def range_of(name: str, data: Data, k: int) -> ScoreRange:
+    """Return the range of a mean score of every data set."""
+    c = data.class_confidence if name.startswith("class") else data.confidence
+    if name not in RANGES:
+        return SHARE
+    return ScoreRange(*(x.numpy() for x in RANGES[name](moments(c, data.outcome), k)))
+
+
+def methods(
+    n: Any, mean: np.ndarray, variance: np.ndarray, ends: ScoreRange, t: Any
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the limits of every method."""
+    half = t * np.sqrt(variance / np.maximum(n - 1, 1e-9))
+    limits = {OURS: mean_limits(n, mean, variance, ends, t), STUDENT: (mean - half, mean + half)}
+    if ends is SHARE:
+        z = float(ndtri((1 + LEVEL) / 2))
+        center, half = mean + z * z / (2 * n), z * np.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+        limits[WILSON] = tuple((center + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    return limits
+
+
+def ranked(score: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return AUROC, the variance of its placements and the number of the rarer outcome, without ties."""
+    ordered = np.take_along_axis(y, score.argsort(1), 1)
+    positives = ordered.sum(1, keepdims=True)
+    negatives = y.shape[1] - positives
+    below, above = (1 - ordered).cumsum(1) / negatives, 1 - ordered.cumsum(1) / positives
+    area = (ordered * below).sum(1, keepdims=True) / positives
+    scale = y.shape[1] / np.where(ordered == 1, positives, negatives)
+    placements = (np.where(ordered == 1, below, above) - area) * scale
+    return area[:, 0], placements.var(1), np.minimum(positives, negatives)[:, 0]
+
+
+@cache
+def population(classes: int, confidence: float | str, shift: float) -> dict[str, float]:
+    """Return the truth of every metric."""
+    data = draw(Cell(classes, confidence, shift, 0), (1, POPULATION), np.random.default_rng(0))
+    truth = {name: float(t) for name, (_, t) in data.scores.items()}
+    gap = moments(data.confidence, data.truth)
+    square = (gap.gap.square() / gap.total_weight.clamp_min(1)).sum() / POPULATION
+    area = ranked(data.class_confidence, data.label)[0]
+    truth["group_gaps"] = truth["signed_gap"]
+    return truth | {"debiased_l2": math.sqrt(float(square)), "auroc": float(area[0])}
+
+
+def independent_limits(data: Data, k: int) -> Limits:
+    """Return the limits of every metric and method."""
+    n = data.confidence.shape[1]
+    t, limits = stdtrit(n - 1, (1 + LEVEL) / 2), Limits()
+    for name, (values, _) in data.scores.items():
+        limits[name] = methods(n, values.mean(1), values.var(1), range_of(name, data, k), t)
+    square = square_limits(*(x.numpy() for x in square_estimate(moments(data.confidence, data.outcome))), t)
+    limits["debiased_l2"] = {OURS: root_limits(square, limits["signed_gap"][OURS])}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        area, variance, rarer = ranked(data.class_confidence, data.label)
+    has_both = rarer > 0
+    area, variance, rarer = area[has_both], variance[has_both], rarer[has_both]
+    limits["auroc"] = methods(rarer, area, variance * (rarer - 1) / (n - 1), ScoreRange(0.0, 1.0), t)
+    return limits
+
+
+def root_limits(square: tuple[Any, Any], gap: tuple[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the limits of a root, no lower than those of the signed gap."""
+    low, high = (np.sqrt(end) for end in square)
+    return low, np.maximum(high, np.maximum(-gap[0], gap[1]))
+
+
+def group_limits(data: Data, k: int) -> Limits:
+    """Return simultaneous limits of the gaps of groups, each a block of data sets."""
+    n, (values, _) = data.confidence.shape[1], data.scores["signed_gap"]
+    t = stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * NUM_GROUPS))
+    low, high = mean_limits(n, values.mean(1), values.var(1), range_of("signed_gap", data, k), t)
+    return {"group_gaps": {OURS: tuple(end.reshape(NUM_GROUPS, -1) for end in (low, high))}}
+
+
+def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
+    """Return the limits of dependent or weighted examples: clusters of 1 to 20 rows, or rows of weight 1 to 10."""
+    weighted = cell.structure == "weights"
+    size = np.full(cell.n, 1) if weighted else 1 + np.arange(cell.n) * 20 // cell.n
+    clusters = torch.from_numpy(np.repeat(np.arange(cell.n), size))
+    effect = None if weighted else np.repeat(np.sqrt(0.5) * g.standard_normal((draws, cell.n)), size, axis=1)
+    data = draw(cell, (draws, len(clusters)), g, effect)
+    w = torch.from_numpy(g.integers(1, 11, data.confidence.shape).astype(float)) if weighted else None
+    limits: Limits = {}
+    for name in ("accuracy", "signed_gap", "event_brier", "nll"):
+        ends, samples = range_of(name, data, cell.classes), []
+        for i, row in enumerate(torch.from_numpy(data.scores[name][0])):
+            samples.append(Sample.from_values(row, None if w is None else w[i], clusters))
+        mean, degrees, error = (np.array([getattr(s, key) for s in samples]) for key in ("mean", "degrees", "error"))
+        n, variance = np.array([s.independent for s in samples]).T
+        t = stdtrit(degrees, (1 + LEVEL) / 2)
+        half = t * error
+        limits[name] = {OURS: mean_limits(n, mean, variance, ends, t), STUDENT: (mean - half, mean + half)}
+    columns = []
+    for i in range(draws):
+        c, a = torch.from_numpy(data.confidence[i]), torch.from_numpy(data.outcome[i])
+        weight = torch.ones_like(c) if w is None else w[i]
+        sums = ClusterSums.from_events(clusters, equal_width_index(BINS, c), BINS, weight, c, a)
+        columns.append([float(x) for x in clustered_square(sums)[0]])
+    square = square_limits(*np.array(columns).T, stdtrit(cell.n - 1, (1 + LEVEL) / 2))
+    limits["debiased_l2"] = {OURS: root_limits(square, limits["signed_gap"][OURS])}
+    return limits
+
+
+def cells(sizes: Sequence[int] = SIZES) -> Iterator[Cell]:
+    """Yield all cells whose probabilities stay below 1."""
+    for confidence, shift in product(CONFIDENCES, SHIFTS):
+        for k in (2, 10):
+            yield from (Cell(k, confidence, shift, n) for n in sizes)
+        yield from (Cell(2, confidence, shift, n, "groups") for n in sizes[:4])
+        yield from (Cell(2, confidence, shift, n, "weights") for n in (20, 100))
+        yield from (Cell(2, confidence, shift, n, "clusters") for n in NUM_CLUSTERS)
+
+
+def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
+    """Yield the coverage and mean width of every metric and method in a cell."""
+    g, parts = np.random.default_rng(zlib.crc32(repr(cell).encode())), []
+    if cell.structure in ("clusters", "weights"):
+        parts.append(clustered_limits(cell, g, draws))
+    else:
+        num_groups = NUM_GROUPS if cell.structure == "groups" else 1
+        limits = group_limits if num_groups > 1 else independent_limits
+        chunk = max(1, min(draws, CHUNK // cell.n))
+        for start in range(0, draws, chunk):
+            shape = num_groups * min(chunk, draws - start), cell.n
+            parts.append(limits(draw(cell, shape, g), cell.classes))
+    truth = population(cell.classes, cell.confidence, cell.shift)
+    for name, of_methods in parts[0].items():
+        for method in of_methods:
+            low, high = (np.concatenate([part[name][method][i] for part in parts], axis=-1) for i in (0, 1))
+            holds = (low <= truth[name] + 1e-9) & (truth[name] - 1e-9 <= high)
+            coverage = holds.all(0).mean() if holds.ndim > 1 else holds.mean()
+            found = {"coverage": float(coverage), "width": float((high - low).mean())}
+            yield asdict(cell) | {"draws": draws, "metric": name, "method": method} | found
+
+
+def run(size: Size) -> Iterator[Row]:
+    """Yield the coverage of every cell."""
+    for cell in cells():
+        yield from measure_cell(cell, max(20, DRAWS // size.shrink))
+
+
+def page(rows: list[Row]) -> str:
+    """Return the lowest coverage of every metric over its cells, and the widths relative to other methods."""
+    cells: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        cell = tuple(row[name] for name in ("metric", "structure", "n", "classes", "confidence", "shift"))
+        cells.setdefault(cell, {})[row["method"]] = row
+    coverage, width = [], []
+    for kind in dict.fromkeys(cell[:2] for cell in cells):
+        by_size = [[row for cell, row in cells.items() if cell[:3] == (*kind, n)] for n in SIZES]
+        name = kind[0] if kind[1] == "independent" else f"{kind[0]}, {kind[1]}"
+        coverage.append([name, *(min((of[OURS]["coverage"] for of in some), default=math.nan) for some in by_size)])
+        width.append([name, *(_median_width(some) for some in by_size)])
+    head = [f"n = {n:,}" for n in SIZES]
+    return "\n\n".join(
+        [
+            "Lowest coverage of Calibrant's intervals over all cells with n examples or clusters:",
+            markdown(["metric", *head], coverage),
+            f"Their mean width, as a multiple of that of the narrowest method of the cell that covers at least "
+            f"{100 * ENOUGH:.0f} % (ours, Student's t, or Wilson's for shares); median over the cells:",
+            markdown(["metric", *head], width),
+        ]
+    )
+
+
+def _median_width(cells: list[dict[str, Row]]) -> float:
+    ratios = [
+        of[OURS]["width"] / max(min(row["width"] for row in of.values() if row["coverage"] >= ENOUGH), 1e-300)
+        for of in cells
+        if any(row["coverage"] >= ENOUGH for row in of.values())
+    ]
+    return float(np.median(ratios)) if ratios else math.nan

@@ -159,7 +159,7 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
     >>> debiased_l2(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
     tensor(0., dtype=torch.float64)
     >>> print(debiased_l2.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    0.0000 [0.0000, 1.0000]
+    0.0000 [0.0000, 0.7422]
     """
     square = squared_error(events.moments(bins), level=0.9).value
     return torch.tensor(square if squared else math.sqrt(max(square, 0.0)), dtype=torch.float64)

@@ -62,10 +62,10 @@ def student_quantile(level: float, degrees: float | int) -> float:
 
 
 class ScoreRange(NamedTuple):
-    """Range of the mean of a score over all outcomes that its examples could have."""
+    """Range of the mean of a score over all outcomes that its examples could have: numbers, or one per sample."""
 
-    low: float
-    high: float
+    low: Any
+    high: Any
 
 
 SHARE = ScoreRange(0.0, 1.0)  # of scores 0 or 1

@@ -27,8 +27,9 @@ def squared_error(moments: Moments, level: float) -> Interval:
         estimate, degrees = square_estimate(moments), total - 1
     if degrees <= 0:
         return Interval(0.0, 0.0, 1.0, level)
-    limits = square_limits(*(x.cpu().numpy() for x in estimate), student_quantile(level, degrees))
-    return Interval(float(estimate.value), *map(float, limits), level)
+    value, mean, variance, root_variance = map(float, estimate)
+    low, high = square_limits(value, mean, variance, root_variance, student_quantile(level, degrees))
+    return Interval(value, float(low), float(high), level)
 
 
 def square_estimate(moments: Moments) -> SquareEstimate:

@@ -26,7 +26,7 @@ from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits,
 from calibrant.metrics._moments import square_estimate
 
 TITLE = "Coverage of intervals"
-LEVEL, ENOUGH = 0.90, 0.88
+LEVEL, REQUIRED_COVERAGE = 0.90, 0.88
 DRAWS, CHUNK = 4_000, 200_000  # data sets per cell, and examples that are drawn at once
 POPULATION = 1_000_000  # examples that stand for the truth
 SIZES = 5, 20, 50, 100, 300, 1000
@@ -251,8 +251,8 @@ def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
             low, high = (np.concatenate([part[name][method][i] for part in parts], axis=-1) for i in (0, 1))
             holds = (low <= truth[name] + 1e-9) & (truth[name] - 1e-9 <= high)
             coverage = holds.all(0).mean() if holds.ndim > 1 else holds.mean()
-            found = {"coverage": float(coverage), "width": float((high - low).mean())}
-            yield asdict(cell) | {"draws": draws, "metric": name, "method": method} | found
+            measured = {"coverage": float(coverage), "width": float((high - low).mean())}
+            yield asdict(cell) | {"draws": draws, "metric": name, "method": method} | measured
 
 
 def run(size: Size) -> Iterator[Row]:
@@ -271,15 +271,17 @@ def page(rows: list[Row]) -> str:
     for kind in dict.fromkeys(cell[:2] for cell in cells):
         by_size = [[row for cell, row in cells.items() if cell[:3] == (*kind, n)] for n in SIZES]
         name = kind[0] if kind[1] == "independent" else f"{kind[0]}, {kind[1]}"
-        coverage.append([name, *(min((of[OURS]["coverage"] for of in some), default=math.nan) for some in by_size)])
-        width.append([name, *(_median_width(some) for some in by_size)])
+        coverage.append(
+            [name, *(min((of[OURS]["coverage"] for of in cells_of_n), default=math.nan) for cells_of_n in by_size)]
+        )
+        width.append([name, *(_median_width(cells_of_n) for cells_of_n in by_size)])
     head = [f"n = {n:,}" for n in SIZES]
     return "\n\n".join(
         [
             "Lowest coverage of Calibrant's intervals over all cells with n examples or clusters:",
             markdown(["metric", *head], coverage),
             f"Their mean width, as a multiple of that of the narrowest method of the cell that covers at least "
-            f"{100 * ENOUGH:.0f} % (ours, Student's t, or Wilson's for shares); median over the cells:",
+            f"{100 * REQUIRED_COVERAGE:.0f} % (ours, Student's t, or Wilson's for shares); median over the cells:",
             markdown(["metric", *head], width),
         ]
     )
@@ -287,8 +289,9 @@ def page(rows: list[Row]) -> str:
 
 def _median_width(cells: list[dict[str, Row]]) -> float:
     ratios = [
-        of[OURS]["width"] / max(min(row["width"] for row in of.values() if row["coverage"] >= ENOUGH), 1e-300)
+        of[OURS]["width"]
+        / max(min(row["width"] for row in of.values() if row["coverage"] >= REQUIRED_COVERAGE), 1e-300)
         for of in cells
-        if any(row["coverage"] >= ENOUGH for row in of.values())
+        if any(row["coverage"] >= REQUIRED_COVERAGE for row in of.values())
     ]
     return float(np.median(ratios)) if ratios else math.nan

@@ -225,8 +225,8 @@ def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor
     """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 for less than two examples."""
     from scipy.special import stdtrit  # slow to import
 
-    known = n.cpu() > 1
-    p, size = share.cpu().where(known, 0.5).numpy(), n.cpu().double().where(known, 2.0).numpy()
+    is_known = n.cpu() > 1
+    p, size = share.cpu().where(is_known, 0.5).numpy(), n.cpu().double().where(is_known, 2.0).numpy()
     limits = mean_limits(size, p, p * (1 - p), SHARE, stdtrit(size - 1, (1 + level) / 2))
     low, high = (torch.as_tensor(end).to(share) for end in limits)
     return torch.minimum(low, share).where(n > 1, 0.0), torch.maximum(high, share).where(n > 1, 1.0)

@@ -422,6 +422,14 @@ def test_reading_options_reach_the_table(table_path):
     assert left["results"] == right["results"]
 
 
+def test_first_class_0_reaches_the_table(tmp_path):
+    path = tmp_path / "table.csv"
+    scores = {f"prob_{name}": [0.2, 0.3, 0.5] for name in (1, 2, 3)}
+    polars.DataFrame({"label": [1, 2, 3]} | scores | {"prob_3": [0.6, 0.4, 0.0]}).write_csv(path)
+    succeeded("measure", path, "--labels-from", 1)
+    refused("labels_from", "measure", path, "--labels-from", 0)
+
+
 def test_command_line_starts_in_a_removed_folder(tmp_path):
     code = (
         "import os, runpy, sys; os.rmdir(os.getcwd()); sys.argv = ['calibrant', '--version']; sys.path.insert(0, '')\n"

@@ -21,7 +21,7 @@ from refusals import refused
 from small_data import write_images
 
 from calibrant.lab import data
-from calibrant.lab.data._loading import load_or_build
+from calibrant.lab.data._loading import Source, load, load_or_build
 from calibrant.registry import DATA_SETS
 
 
@@ -174,14 +174,37 @@ def test_data_sets_of_the_hub_accept_a_revision_but_no_folder_with_it(tmp_path, 
     monkeypatch.setattr(datasets, "load_dataset", from_hub)
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
-    for load in (data.cifar10, data.cifar100, data.svhn, data.tiny_imagenet, data.newsgroups, data.sst):
-        check_refused("hub_unavailable", partial(load, revision="abc"), "not today")
-        with_folder = partial(load, tmp_path, revision="abc")
+    for read in (data.cifar10, data.cifar100, data.svhn, data.tiny_imagenet, data.newsgroups, data.sst):
+        check_refused("hub_unavailable", partial(read, revision="abc"), "not today")
+        with_folder = partial(read, tmp_path, revision="abc")
         check_refused("revision_with_folder", with_folder, "'abc'", str(tmp_path))
     assert len(revisions) == 6
     assert set(revisions.values()) == {"abc"}
     check_refused("hub_unavailable", data.sst, "not today")
     assert revisions["stanfordnlp/sst"] == "refs/convert/parquet"
+
+
+def test_splits_of_the_hub_may_have_other_names(cache_folder, monkeypatch):
+    import datasets
+
+    def convert(tables):
+        return {split: torch.tensor(table) for split, table in tables.items()}, {}
+
+    source = Source(("letters",), "somebody/letters", splits=(("train",), ("validation", "valid", "dev")))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"dev": [3], "train": [1, 2], "valid": [4, 5]})
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    tensors, _ = load(source, None, None, convert)
+    assert {split: rows.tolist() for split, rows in tensors.items()} == {"train": [1, 2], "validation": [4, 5]}
+
+
+def test_missing_split_of_the_hub_is_refused(cache_folder, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": []})
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    check_refused("missing_split", data.cifar10, "uoft-cs/cifar10", "test")
 
 
 def test_default_revision_is_not_part_of_the_identity():

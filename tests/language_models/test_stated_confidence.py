@@ -25,6 +25,11 @@ def test_unreadable_confidences(text):
     assert parse_confidence(text) is None
 
 
+def test_booleans_are_not_the_numbers_that_they_equal():
+    assert parse_confidence(True) is parse_confidence(False) is None
+    assert (parse_confidence(1), parse_confidence(0)) == (1.0, 0.0)
+
+
 def test_percent_applies_to_plain_numbers_only():
     stated = ["85", 85, "1", "85%", "8/10", "likely", "101"]
     assert [parse_confidence(text, percent=True) for text in stated] == [0.85, 0.85, 0.01, 0.85, 0.8, 0.7, None]

@@ -39,13 +39,20 @@ LOG_PANEL_TITLE = "Evaluation logs"
 
 
 def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add these options to a command, which receives the used ones as one mapping, `options`."""
+    """Give a command the options of this module in place of its parameter `options`.
+
+    The command receives those that the user set as one mapping, `options`, from their names to their values.
+    """
 
     @wraps(function)
     def run(**arguments: Any) -> None:
         table_arguments = {name: arguments.pop(name) for name in (*ROLE_HELP, *READING_OPTIONS, *LOG_OPTIONS)}
-        used = {name: value for name, value in table_arguments.items() if value not in (None, False, [])}
-        function(**arguments, options={name: _split_names(name, value) for name, value in used.items()})
+        given_options = {
+            name: value
+            for name, value in table_arguments.items()
+            if value is not None and value is not False and value != []  # 0 equals False, but is the number of a class
+        }
+        function(**arguments, options={name: _split_names(name, value) for name, value in given_options.items()})
 
     signature = inspect.signature(function)
     parameters = [
@@ -58,6 +65,7 @@ def add_table_options(function: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, *option))
         for name, option in (roles | READING_OPTIONS | LOG_OPTIONS).items()
     ]
+    # Typer reads the signature and the type hints; `wraps` has set both to those of the undecorated command
     run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     return run

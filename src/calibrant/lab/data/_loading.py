@@ -217,6 +217,11 @@ def _open_files(original: OriginalFormat | None, files: SplitFiles) -> Tables:
 
 
 def _open_hub(source: Source, revision: str | None) -> Tables:
+    """Return the splits of a data set on the hub, or in the hub's local cache if it does not answer.
+
+    Raises:
+        InputError: If the data set cannot be loaded, or lacks a split.
+    """
     import datasets
 
     try:
@@ -228,7 +233,17 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
             f"give a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA.",
             code="hub_unavailable",
         ) from None
-    return {names[0]: next(tables[name] for name in names if name in tables) for names in source.splits}
+    found_tables: dict[str, Any] = {}
+    for split, *other_names in source.splits:  # the hub may use another name for a split
+        name = next((name for name in (split, *other_names) if name in tables), None)
+        if name is None:
+            raise InputError(
+                f"Expected a split {' or '.join((split, *other_names))} in {source.hub} on the hub, got "
+                f"{', '.join(map(str, tables)) or 'none'}. Try another revision=.",
+                code="missing_split",
+            )
+        found_tables[split] = tables[name]
+    return found_tables
 
 
 def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:

@@ -191,7 +191,7 @@ def _bytecode_texts(definition: Any) -> Iterator[str]:
 
 
 def _imported_user_modules(
-    statements: Iterable[ast.stmt], parent: str | None, package: str
+    statements: Iterable[ast.stmt], parent: str | None, method_package: str
 ) -> Iterator[tuple[str, Path]]:
     """Yield the names and files of the user modules that statements import, and of their parent packages."""
     for node in (node for statement in statements for node in ast.walk(statement)):
@@ -205,15 +205,15 @@ def _imported_user_modules(
                 continue
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         for name in names:
-            yield from _user_module_files(name, package)
+            yield from _user_module_files(name, method_package)
 
 
-def _user_module_files(name: str, package: str) -> Iterator[tuple[str, Path]]:
+def _user_module_files(name: str, method_package: str) -> Iterator[tuple[str, Path]]:
     folder: Path | None = None
     for i in range(len(parts := name.split("."))):
         qualified_name = ".".join(parts[: i + 1])
         path, folder = _locate_module(qualified_name, folder if i else None)
-        if not _is_user_module(path or folder, qualified_name, package):
+        if not _is_user_module(path or folder, qualified_name, method_package):
             return
         if path is not None:
             yield qualified_name, path
@@ -245,12 +245,15 @@ def _is_main_module(module: ModuleType | None) -> bool:
     return getattr(module, "__name__", "") in ("__main__", "__mp_main__")
 
 
-def _is_user_module(path: Path | None, name: str, package: str) -> bool:
-    """Whether a module is not of Python and not installed, or belongs to the package of the method."""
+def _is_user_module(path: Path | None, name: str, method_package: str) -> bool:
+    """Whether a module is the user's: no part of Python, of Calibrant or of another installed package.
+
+    The package of the method is the user's even if it is installed.
+    """
     top_package = name.partition(".")[0]
     if path is None or top_package in sys.stdlib_module_names or top_package == "calibrant":
         return False
-    return top_package == package or not any(path.is_relative_to(folder) for folder in _installed_folders())
+    return top_package == method_package or not any(path.is_relative_to(folder) for folder in _installed_folders())
 
 
 @cache

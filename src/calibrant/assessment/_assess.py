@@ -255,7 +255,8 @@ class Choice:
 def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
     """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
 
-    With few labels, select the simplest calibrator that cannot be told apart from the best.
+    With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
+    to compare, because all are NaN or there are too few rows for folds, select the first candidate.
     """
     held_out = compare_held_out(plan.val, plan.candidates, fits, plan.on_progress)
     if plan.requested_name:
@@ -264,9 +265,9 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
         nll = {name: table["nll"].value for name, table in evaluation.tables.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)
-    finite = {name: value for name, value in nll.items() if not math.isnan(value)}
-    lowest = min(finite, key=finite.__getitem__) if finite else plan.candidates[0].name
-    return Choice(held_out.simplest or lowest, nll, held_out)
+    comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
+    lowest = min(comparable, key=comparable.__getitem__) if comparable else plan.candidates[0].name
+    return Choice(held_out.simplest or lowest, nll, held_out)  # `simplest` is None unless labels are few
 
 
 def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any]) -> dict[str, float]:

@@ -305,8 +305,8 @@ def _usage_instructions(
     )
     parts = [] if calibrator_path else [render("<p>The calibrator was not saved. {}</p>", save_instruction)]
     parts += [render("<pre><code>{}</code></pre>", code)]
-    file = "<p>Or calibrate a file: <code>calibrant apply {} new.npz -o calibrated.npz</code></p>"
-    return join_html([*parts, render(file, path)])
+    file_instruction = "<p>Or calibrate a file: <code>calibrant apply {} new.npz -o calibrated.npz</code></p>"
+    return join_html([*parts, render(file_instruction, path)])
 
 
 def _risk_at_coverage(curve: Curve, share: float) -> float:

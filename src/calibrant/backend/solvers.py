@@ -156,10 +156,9 @@ def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
     A chunk has about `elements` elements of the first array, so that it stays in cache; on a GPU chunks are larger.
     """
     elements = chunk_elements(arrays[0], elements)
-    rows = max(1, elements // arrays[0][0].numel())
-    return map_chunks(
-        lambda chunk: f(*chunk), list(zip(*(array.split(rows) for array in arrays), strict=True)), elements
-    )
+    rows_per_chunk = max(1, elements // arrays[0][0].numel())
+    chunks = list(zip(*(array.split(rows_per_chunk) for array in arrays), strict=True))
+    return map_chunks(function=lambda chunk: f(*chunk), chunks=chunks, elements_per_chunk=elements)
 
 
 def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
@@ -257,11 +256,16 @@ def cholesky_with_jitter(hessian: Tensor) -> Tensor:
 
 
 def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
-    """Return the minimum of a quadratic model, given the Cholesky root of its Hessian, above `min_step`."""
+    r"""Minimize $g^T s + \frac12 s^T L L^T s$ over steps $s$ with entries of at least `min_step`, by BVLS.
+
+    L is the Cholesky root of the Hessian, g the gradient. Up to a constant, the quadratic is $\frac12 \lVert L^T s +
+    L^{-1} g \rVert^2$, a least-squares problem.
+    """
     from scipy.optimize import lsq_linear  # slow to import, needed by few fits
 
+    # -L^-1 g, which L^T s should equal
     target = -torch.linalg.solve_triangular(root, gradient[:, None], upper=False).squeeze(1)
-    lower_bound = np.minimum(min_step.numpy(), -1e-300)
+    lower_bound = np.minimum(min_step.numpy(), -1e-300)  # strictly below 0, so that a step of 0 is inside the bounds
     return torch.from_numpy(lsq_linear(root.mT.numpy(), target.numpy(), (lower_bound, np.inf), method="bvls").x)
 
 

@@ -270,11 +270,16 @@ def _running_total(end: Tensor, total: Tensor, positions: Tensor) -> Tensor:
 
 
 def _beta_binning(bins: int, events: Events, total_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return edges, the posterior mean of every bin, and the log marginal likelihood."""
+    """Return edges, the posterior mean of every bin, and the log marginal likelihood.
+
+    The prior of the accuracy in a bin is Beta(a, b) with a + b = 2 / bins and its mean at the middle of the bin.
+    """
     table = _equal_mass_bins(bins, events)
     n = table.weight * total_weight
     m = table.accuracy.nan_to_num() * n
     middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
-    evidence = (a + b).lgamma() - (n + a + b).lgamma() + (m + a).lgamma() - a.lgamma() + (n - m + b).lgamma()
-    return table.edges, (m + a) / (n + a + b), (evidence - b.lgamma()).sum()
+    # Logarithms of the Beta functions that normalize prior and posterior; their ratio is the marginal likelihood
+    log_prior = a.lgamma() + b.lgamma() - (a + b).lgamma()
+    log_posterior = (m + a).lgamma() + (n - m + b).lgamma() - (n + a + b).lgamma()
+    return table.edges, (m + a) / (n + a + b), (log_posterior - log_prior).sum()

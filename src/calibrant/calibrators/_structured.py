@@ -284,10 +284,15 @@ def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weigh
 def _fit_and_refit_temperature(
     fit: Callable[..., Solution[S]], p: Predictions, start: AffineFit | None, refit_temperature: bool, robust: bool
 ) -> S:
-    """Fit, and add a temperature on top if asked."""
+    """Fit a map, and its final temperature if asked.
+
+    The final temperature divides the logits of the map. It corrects a confidence that shrinkage leaves too low or too
+    high, as seen on predictions for examples that the map was not fitted on.
+    """
     solution = fit(TemperatureCache(p), start, robust=robust)
     if refit_temperature:
-        solution = replace(solution, map=replace(solution.map, final=_out_of_fold_temperature(solution.map, p, robust)))
+        final = _out_of_fold_temperature(solution.map, p, robust)
+        solution = replace(solution, map=replace(solution.map, final=final))
     return solution.with_certificate(p)
 
 

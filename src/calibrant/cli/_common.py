@@ -26,7 +26,7 @@ WithOption = Annotated[
 ]
 
 
-def import_core() -> None:
+def import_prediction_modules() -> None:
     """Import the modules for predictions once, without garbage collection.
 
     No imported object is garbage, and the collector would take as long as measuring a small file.
@@ -40,9 +40,9 @@ def import_core() -> None:
         from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
         from calibrant.backend.dispatch import kernels
 
-        kernels(torch.empty(0))
+        kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
     finally:
-        gc.freeze()
+        gc.freeze()  # later collections skip the objects that exist now
         gc.enable()
 
 

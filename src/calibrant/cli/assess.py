@@ -13,7 +13,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
-    import_core,
+    import_prediction_modules,
     include_sources,
     parse_event,
     print_line,
@@ -152,7 +152,7 @@ def assess_command(
     options: dict[str, Any],
 ) -> None:
     """Fit calibrators on VAL and compare them on TEST, or by cross-fitting."""
-    import_core()
+    import_prediction_modules()
     import calibrant
     from calibrant import assessment
     from calibrant.types import InputError
@@ -229,7 +229,7 @@ def measure_command(
     options: dict[str, Any],
 ) -> None:
     """Measure the calibration of predictions as they are, without fitting anything."""
-    import_core()
+    import_prediction_modules()
     import calibrant
     from calibrant.assessment import calibrator_source, data_source, load_checked_calibrator, summarize
 
@@ -281,7 +281,7 @@ def apply_command(
     A table keeps its rows and columns, and gains the columns calibrated_prob_... and predicted. A file of arrays gets
     calibrated logits.
     """
-    import_core()
+    import_prediction_modules()
     from calibrant.assessment import apply_to_file
     from calibrant.types import InputError
 

@@ -12,7 +12,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
-    import_core,
+    import_prediction_modules,
     include_sources,
     parse_event,
     print_line,
@@ -111,7 +111,7 @@ def sample_size_command(
 
     calibrant sample-size predictions.csv --bound 0.05
     """
-    import_core()
+    import_prediction_modules()
     from calibrant import planning
     from calibrant.types import InputError
 

@@ -95,10 +95,12 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         note += f" {check_weights(columns, float(weights.item()), n)}"
 
     def read_chunk(rows: slice) -> Arrays:
+        # Not when the table is opened: one that turns out to fit in memory is read whole, which explains its labels
         _check_labels(columns, head, options)
-        first, last = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")  # files with these rows
-        offset = int(row_ends[first - 1]) if first else 0
-        frame = polars.concat(scans[first : last + 1]).slice(rows.start - offset, rows.stop - rows.start).collect()
+        first_file, last_file = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")
+        rows_before = int(row_ends[first_file - 1]) if first_file else 0
+        files_with_rows = polars.concat(scans[first_file : last_file + 1])
+        frame = files_with_rows.slice(rows.start - rows_before, rows.stop - rows.start).collect()
         return frame_to_arrays(replace_missing_words(frame, options.na), columns, options, has_all_rows=False)
 
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]

@@ -161,19 +161,25 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
 
 
 def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
-    """Return the columns named by a label or number within the same text, if any.
+    """Return groups of columns whose names differ only in a class label or number, such as cat_score and dog_score.
 
-    Examples are cat and dog, cat_score and dog_score, and Forest (cat) and Forest (dog).
+    Other examples are cat and dog, and Forest (cat) and Forest (dog).
     """
-    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    words = sorted(filter(None, labels), key=len, reverse=True)[:MAX_AFFIXED_LABELS]
-    pattern = re.compile("|".join([*map(re.escape, words), r"[0-9]+"]), re.IGNORECASE)
+    pairs_by_affixes: dict[tuple[str, str], list[tuple[str, str]]] = {}  # column and class, by the text around it
+    # Longest first: an alternation takes the first match
+    known_labels = sorted(filter(None, labels), key=len, reverse=True)[:MAX_AFFIXED_LABELS]
+    pattern = re.compile("|".join([*map(re.escape, known_labels), r"[0-9]+"]), re.IGNORECASE)
     for name in column_names:
         for match in pattern.finditer(name):
             prefix, suffix = name[: match.start()], name[match.end() :]
-            if not (prefix[-1:].isalnum() or suffix[:1].isalnum()):
-                groups.setdefault((prefix, suffix), []).append((name, match[0]))
-    return [ScoreColumns("probs", *zip(*pairs), is_weak=True) for pairs in groups.values() if len(pairs) > 1]
+            if not (prefix[-1:].isalnum() or suffix[:1].isalnum()):  # a whole word, unlike cat in category
+                pairs_by_affixes.setdefault((prefix, suffix), []).append((name, match[0]))
+    groups: list[ScoreColumns] = []
+    for pairs in pairs_by_affixes.values():
+        if len(pairs) > 1:
+            columns, classes = zip(*pairs, strict=True)
+            groups.append(ScoreColumns("probs", columns, classes, is_weak=True))
+    return groups
 
 
 def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:

@@ -26,6 +26,11 @@ def _read_zstandard(path: Path) -> bytes:
 
 
 def _write_zstandard(path: Path, content: bytes) -> None:
+    """Compress a text by Zstandard.
+
+    Python itself has no Zstandard before 3.14, so Polars writes the whole text as the only cell of a CSV file, without
+    header, quotes or a final line break.
+    """
     write_options: dict[str, Any] = {"include_header": False, "quote_style": "never", "line_terminator": ""}
     frame = polars.DataFrame({"text": [content.decode()]})
     frame.write_csv(path, compression="zstd", check_extension=False, **write_options)

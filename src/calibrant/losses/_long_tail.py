@@ -33,9 +33,10 @@ def class_balanced(
 ) -> PerExample:
     r"""Compute the class-balanced loss, $w_y L$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
 
-    $(1 - \beta^n) / (1 - \beta)$ is the effective number of n samples: how many of $1 / (1 - \beta)$ prototypes n draws
-    are expected to hit. As in the paper, the weights have mean 1 over the classes with samples. The minimizer is the
-    true distribution times w, normalized. For the paper's sigmoid form, use `nn.Criterion(..., binary=True)`.
+    $(1 - \beta^n) / (1 - \beta)$ is the effective number of n samples: the expected number of different prototypes
+    among n draws from $1 / (1 - \beta)$ equally likely ones. As in the paper, the weights have mean 1 over the classes
+    with samples. The minimizer is the true distribution times w, normalized. For the paper's sigmoid form, use
+    `nn.Criterion(..., binary=True)`.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -50,10 +51,10 @@ def class_balanced(
     """
     check_labels(logits, labels)
     n = _check_counts(logits, counts, "class_balanced")
-    effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # up to a factor
+    effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # 1 - beta^n; the factor 1 / (1 - beta) cancels below
     weight = torch.where(n > 0, 1 / effective, 0)
     weight = (weight * (n > 0).sum() / weight.sum()).to(logits)
-    if labels.is_floating_point():  # the loss is linear in them
+    if labels.is_floating_point():  # soft labels: the loss is linear in the labels
         return focal(logits, labels * weight, gamma=gamma)
     return weight[labels] * focal(logits, labels, gamma=gamma)
 

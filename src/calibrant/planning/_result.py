@@ -51,9 +51,9 @@ class SampleSize:
     def __str__(self) -> str:
         units = f"{self.n:,} {self.unit}s"
         units += "" if self.unit == "example" else f" (about {self.examples:,} examples)"
-        info, point = metric_info(self.metric), self.simulated
+        info, at_n = metric_info(self.metric), self.simulated
         effect = f"{100 * self.effect:g} %" if info.percent else f"{self.effect:g}"
-        check = f"simulated: {point.power:.3f} ± {point.error:.3f}"
+        check = f"simulated: {at_n.power:.3f} ± {at_n.error:.3f}"
         if self.goal == "detect":
             purpose = (
                 f"detect a calibration error of {100 * self.effect:g} % by the {info.title.removesuffix(' error')} test"
@@ -62,8 +62,8 @@ class SampleSize:
             purpose = f"bound the {info.title} below {effect}"
         else:
             purpose = f"tell apart two models that differ by {effect} in {info.short or info.title}"
-        rate = f"at error rate {self.level:g}" if self.goal == "bound" else f"at level {self.level:g}"
-        return f"Label {units} to {purpose} {rate} with power {self.power:g} ({check})."
+        level_text = f"at error rate {self.level:g}" if self.goal == "bound" else f"at level {self.level:g}"
+        return f"Label {units} to {purpose} {level_text} with power {self.power:g} ({check})."
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the power curve, with the chosen n.

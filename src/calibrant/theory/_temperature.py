@@ -32,10 +32,12 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     r"""Return the temperatures between which the focal map of two classes lies (Komisarenko & Kull 2024, prop. 3).
 
     With q = sigmoid(s) the mapped logit is s / T(s). 1 / T(s) goes from $k(\gamma) = \gamma + \frac{1 + \gamma (1 -
-    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. Below gamma = 5.635 it is monotone, and these are
-    the best bounds; above, it first dips below k, by 0.005 at gamma = 10, and `mildest` is the minimum. The paper
-    proves the weaker bound $\gamma + 1 - \log(\gamma + 1) / 2$, and prints $s / (\gamma + 1)$ where $s (\gamma + 1)$ is
-    meant. For gamma < 0, `sharpest` is the larger temperature.
+    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. Below gamma = 5.635 it is monotone, so that these
+    two values are the best bounds. Above, it first falls below k, by 0.005 at gamma = 10, before it rises. `mildest` is
+    then the reciprocal of its minimum. For gamma < 0, `sharpest` is the larger temperature.
+
+    The paper proves a weaker bound, $\gamma + 1 - \log(\gamma + 1) / 2$. It prints $s / (\gamma + 1)$ where $s
+    (\gamma + 1)$ is meant.
 
     Raises:
         InputError: If gamma is -1 or less.
@@ -44,22 +46,24 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     >>> bounds.sharpest, round(1 / bounds.mildest, 4), round(1 / bounds.paper, 4)
     (0.5, 1.7718, 1.6534)
     """
-    from scipy.optimize import minimize_scalar
-
     if not gamma > -1:
         raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
 
-    def slope(s: float) -> float:
+    def inverse_temperature(s: float) -> float:
         mapped = focal_map(torch.tensor([[s, 0.0]], dtype=torch.float64), gamma=gamma)[0]
         return float(mapped[0] - mapped[1]) / s
 
-    at_zero = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
-    lowest: Any = minimize_scalar(slope, bounds=(1e-2, 20.0), method="bounded")
-    dip = lowest.fun if gamma > 5.5 else at_zero
+    inverse_at_zero = gamma + (1 + gamma * (1 - math.log(2))) / (1 + gamma * math.log(2))
+    lowest_inverse = inverse_at_zero
+    if gamma > 5.5:  # up to 5.635 the search finds nothing lower
+        from scipy.optimize import minimize_scalar
+
+        minimum: Any = minimize_scalar(inverse_temperature, bounds=(1e-2, 20.0), method="bounded")
+        lowest_inverse = min(inverse_at_zero, float(minimum.fun))
     return TemperatureBounds(
         sharpest=1 / (gamma + 1),
-        mildest=1 / min(at_zero, float(dip)),
-        at_zero=1 / at_zero,
+        mildest=1 / lowest_inverse,
+        at_zero=1 / inverse_at_zero,
         paper=1 / (gamma + 1 - math.log(gamma + 1) / 2),
     )
 

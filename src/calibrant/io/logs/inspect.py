@@ -103,13 +103,16 @@ def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
 
 
 def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> RawAnswer:
-    score: Record = (sample.get("scores") or {}).get(scorer) or {}
+    """Return the answer of a sample, graded by a scorer, with its confidence if there is one."""
+    score: Record = (sample.get("scores") or {}).get(scorer) or {}  # empty if the scorer did not grade the sample
     value = score.get("value")
     grade = value.get(key) if isinstance(value, dict) else value
     correct, reason = _read_grade(grade, score)
-    if sample.get("error") and not score:
+    if sample.get("error") and not score:  # the sample failed before it was graded
         correct, reason = None, "sample error"
-    log_probs = find_token_log_probs(sample.get("output")) if options.confidence in TOKEN_SOURCES else None
+    confidence = None  # a number only from tokens; a stated confidence is parsed later
+    if options.confidence in TOKEN_SOURCES:
+        confidence = token_confidence(find_token_log_probs(sample.get("output")), options.confidence)
     return RawAnswer(
         task,
         str(sample.get("id")),
@@ -118,7 +121,7 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
         data=sample.get("metadata") or {},
         reason=reason,
         stated=_find_stated(sample, score, options.confidence),
-        confidence=token_confidence(log_probs, options.confidence or "tokens"),
+        confidence=confidence,
     )
 
 

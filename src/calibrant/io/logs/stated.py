@@ -74,7 +74,7 @@ def parse_confidence(stated: Any, *, percent: bool = False, words: str | Probabi
 
 
 def parse_plain_number(stated: Any) -> float | None:
-    """Return a number, or that of a text that is no more than a number; None for anything else."""
+    """Return the number that `stated` is, or that its whole text spells; None otherwise, also for True and False."""
     if isinstance(stated, bool):
         return None
     if isinstance(stated, Real):

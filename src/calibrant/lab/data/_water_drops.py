@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, pad
 
 MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
+TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
 MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
 
 
@@ -29,15 +30,17 @@ def canny_edges(x: Tensor, low_threshold: float = 50, high_threshold: float = 15
     def neighbor(row: int, column: int) -> Tensor:
         return padded_size[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    flat, steep = down.abs() < 0.41421356 * right.abs(), down.abs() > 2.41421356 * right.abs()
-    falling = right * down < 0
+    is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
+    is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
+    is_rising = right * down < 0  # from bottom left to top right
+    # Of two equal neighbors only the left or upper one is a peak, by > and >=; diagonals need two > as in OpenCV
     horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
     vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))
-    diagonal_above = torch.where(falling, neighbor(-1, 1), neighbor(-1, -1))
-    diagonal_below = torch.where(falling, neighbor(1, -1), neighbor(1, 1))
+    diagonal_above = torch.where(is_rising, neighbor(-1, 1), neighbor(-1, -1))
+    diagonal_below = torch.where(is_rising, neighbor(1, -1), neighbor(1, 1))
     diagonal_peak = (size > diagonal_above) & (size > diagonal_below)
     ridge = (size > low_threshold) & torch.where(
-        flat, horizontal_peak, torch.where(steep, vertical_peak, diagonal_peak)
+        is_nearly_horizontal, horizontal_peak, torch.where(is_nearly_vertical, vertical_peak, diagonal_peak)
     )
     edge = ridge & (size > high_threshold)
     while True:

@@ -225,23 +225,33 @@ def _store_with_data(run: Run, store: Store, data: DatasetCache) -> Store:
 def _train_or_reuse(
     run: Run, store: Store, splits: Splits, shifts: dict[str, Split], train_digest: str
 ) -> Iterator[RunEvent]:
-    sets = {"val": splits.val, "test": splits.test} | shifts
-    partial = store.partial(run)
-    (partial / "error.txt").unlink(missing_ok=True)
+    """Train a run, or predict with the network of a finished run that trained the same one; store the predictions.
+
+    A training continues from its checkpoint. It starts again if that is damaged.
+    """
+    evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
+    unfinished_folder = store.partial(run)
+    (unfinished_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
     if (source_run := store.find_reusable_run(run, train_digest)) is not None:
-        yield _reuse_network(run, store, splits, sets, source_run, train_digest)
+        yield _reuse_network(run, store, splits, evaluated_splits, source_run, train_digest)
         return
-    checkpoint = Checkpoint(partial / "checkpoint.pt")
+    checkpoint = Checkpoint(unfinished_folder / "checkpoint.pt")
     try:
-        yield from _train_run(run, store, splits, sets, checkpoint, train_digest)
+        yield from _train_run(run, store, splits, evaluated_splits, checkpoint, train_digest)
     except DamagedError as error:
         place = store.set_aside(checkpoint.path)
         yield RunEvent("note", run, {"text": f"starts again: {error}; set aside in {place}"})
-        yield from _train_run(run, store, splits, sets, Checkpoint(checkpoint.path), train_digest)
+        checkpoint = Checkpoint(checkpoint.path)  # a new one, without the rows that were read from the damaged file
+        yield from _train_run(run, store, splits, evaluated_splits, checkpoint, train_digest)
 
 
 def _train_run(
-    run: Run, store: Store, splits: Splits, sets: dict[str, Split], checkpoint: Checkpoint, train_digest: str
+    run: Run,
+    store: Store,
+    splits: Splits,
+    evaluated_splits: dict[str, Split],
+    checkpoint: Checkpoint,
+    train_digest: str,
 ) -> Iterator[RunEvent]:
     start_time = time.monotonic()
     torch.manual_seed(run.seed)
@@ -249,7 +259,7 @@ def _train_run(
     facts = _collect_facts(splits, network)
     try:
         yield from _train_epochs(run, network, splits, checkpoint)
-        predictions = _predict_splits(network, splits, sets)
+        predictions = _predict_splits(network, splits, evaluated_splits)
         facts |= {"device": str(next(network.parameters()).device)}
     except FloatingPointError as error:  # stored, too: the training would diverge again
         predictions, diverged_epoch = dict[str, Predictions](), min(len(checkpoint.rows) + 1, run.recipe.epochs)
@@ -263,13 +273,13 @@ def _train_run(
 
 
 def _reuse_network(
-    run: Run, store: Store, splits: Splits, sets: dict[str, Split], source_run: StoredRun, train_digest: str
+    run: Run, store: Store, splits: Splits, evaluated_splits: dict[str, Split], source_run: StoredRun, train_digest: str
 ) -> RunEvent:
     """Predict further examples with the network of a finished run."""
     start_time, (folder, record) = time.monotonic(), source_run
     network = build_network(splits, run.network)
     network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
-    predictions = _predict_splits(move_to_device(network, run.recipe), splits, sets)
+    predictions = _predict_splits(move_to_device(network, run.recipe), splits, evaluated_splits)
     rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
     if record["run"]["dataset"] != run.divided_dataset.canonical:  # other validation examples
         rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
@@ -279,9 +289,9 @@ def _reuse_network(
     return RunEvent("done", run, facts)
 
 
-def _predict_splits(network: nn.Module, splits: Splits, sets: dict[str, Split]) -> dict[str, Predictions]:
+def _predict_splits(network: nn.Module, splits: Splits, evaluated_splits: dict[str, Split]) -> dict[str, Predictions]:
     device = next(network.parameters()).device
-    return {name: predict(network, split, splits.prepare, device=device) for name, split in sets.items()}
+    return {name: predict(network, split, splits.prepare, device=device) for name, split in evaluated_splits.items()}
 
 
 def _collect_facts(splits: Splits, network: nn.Module) -> dict[str, Any]:

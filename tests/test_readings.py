@@ -372,6 +372,11 @@ def test_options_apply_to_array_files(tmp_path):
     assert is_binary(Predictions.load(tmp_path / "a.npz", percent=True, positive="2"), P, Y)
 
 
+def test_confidences_have_no_positive_class(tmp_path):
+    np.savez(tmp_path / "a.npz", confidence=P, correct=Y, labels=Y)
+    assert code_of(Predictions.load, tmp_path / "a.npz", positive="1") == "positive_class"
+
+
 def test_classes_named_by_long_or_foreign_digits_are_names():
     for a, b in (("²", "a"), ("٣", "b"), ("9" * 5000, "c")):
         p = read({"label": np.array([a, b])[Y], f"prob_{a}": 1 - P, f"prob_{b}": P})

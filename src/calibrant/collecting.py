@@ -142,6 +142,7 @@ def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
 
 
 def _unpack_batch(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and labels of a batch: a pair, or a mapping with one key for labels."""
     if isinstance(batch, Mapping):
         names = [name for name in LABEL_KEYS if name in batch]
         if len(names) != 1:
@@ -167,6 +168,7 @@ def _move_to_device(inputs: Any, device: torch.device) -> Any:
 
 
 def _extract_logits(result: Any, output: Any) -> Tensor:
+    """Return the logits in the result of a network, which `output` gets or names."""
     if callable(output):
         logits: Any = output(result)
     elif output is not None:

@@ -178,6 +178,7 @@ def check_finite(logits: Tensor) -> None:
 
 
 def _check_weights(weights: Tensor) -> None:
+    """Raise `InputError` for weights that are negative, that sum to 0 or too much, or that are normalized."""
     total = float(weights.sum())
     if not bool((weights >= 0).all()) or not 0 < total <= MAX_TOTAL_WEIGHT:
         raise InputError(

@@ -67,6 +67,7 @@ def apply_to_file(
 def _calibrate_array_file(
     calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
 ) -> WriteResult:
+    """Calibrate a file of arrays, and write logits beside its labels and ids."""
     with prefix_errors(f"{path}"):
         arrays = io.read(path, options, needs_labels=False)
         p, labeled = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
@@ -91,6 +92,10 @@ def _check_ids(ids: Any, n: int) -> Any:
 def _calibrate_table_file(
     calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
 ) -> WriteResult:
+    """Calibrate a table, and write it with columns of calibrated probabilities.
+
+    Cells keep their spelling from one text file to another. Rows without a result are not counted.
+    """
     with prefix_errors(f"{path}"):
         table = io.read_table(path, options)
         columns = infer_columns(table.frame, options)

@@ -219,6 +219,7 @@ def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
 
 
 def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | StreamedEvaluation:
+    """Calibrate the evaluation data with every fit; without such data, calibrate each fold with fits to the others."""
     test, selector = plan.test, plan.event.selector
     if test is None:
         p = plan.val.double()
@@ -298,6 +299,11 @@ def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: M
 
 
 def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, choice: Choice) -> Assessment:
+    """Collect the results.
+
+    If the selected calibrator loses accuracy, the accuracy-preserving `Auto` is shown beside it: the one among the
+    candidates, or a new one if `Auto` is selected.
+    """
     changes = evaluation.data.compare_metrics(choice.name, plan.event.tested_metrics)
     assessment = Assessment(
         uncalibrated=evaluation.uncalibrated,
@@ -326,6 +332,7 @@ def _loses_accuracy(changes: Comparison | None) -> bool:
 
 
 def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessment: Assessment) -> Assessment:
+    """Fit and evaluate `ACCURACY_PRESERVING_AUTO`, and add it to the results."""
     c = CandidateCalibrator.of(ACCURACY_PRESERVING_AUTO)
     fits = assessment.calibrators | {c.name: c.fit(plan.val, plan.on_progress)}
     if plan.test is None:

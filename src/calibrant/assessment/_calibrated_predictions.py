@@ -84,6 +84,10 @@ class CalibratedPredictions(Predictions):
         return self
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
+        """Return the outcomes, computed in blocks of rows, and cache what else the same pass gives.
+
+        The cache holds the predicted classes and, for two classes, the logits.
+        """
         index = self.of if isinstance(self.of, int) else None
         outcomes: list[Outcomes] = []
         predicted: list[Tensor] = []

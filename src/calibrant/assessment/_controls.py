@@ -66,6 +66,14 @@ def measurement_temperature_control(measurement: MeasurementData) -> Markup:
 def _temperature_control(
     uncalibrated: MeasurementData, maps: Mapping[str, MeasurementData], fitted: Mapping[str, float], max_logits: int
 ) -> Markup:
+    """Return the slider of temperatures and the menu of calibrators, or nothing if neither applies.
+
+    Args:
+        uncalibrated: The measurement before calibration.
+        maps: Measurements after each calibrator, by name.
+        fitted: Fitted temperatures to mark on the slider, by calibrator.
+        max_logits: Budget of logits to process for all temperatures together.
+    """
     p, event = uncalibrated.source, uncalibrated.event
     temperatures: list[float] = []
     if isinstance(p, Predictions):

@@ -145,7 +145,8 @@ class MeasurementData:
         """Return this measurement with the row groups as its groups, or None without row groups."""
         if self.row_groups is None:
             return None
-        return replace(self, group_by="row_groups", event=replace(self.event, group="group"))
+        event = replace(self.event, group="group")
+        return replace(self, group_by="row_groups", event=event)
 
     @property
     def mean_confidence(self) -> float:

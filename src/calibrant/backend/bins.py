@@ -212,6 +212,7 @@ class Events(EventStatistics):
         return cache[bins]
 
     def _compute_moments(self, bins: int) -> Moments:
+        """Sum over the rows of each bin, by the compiled kernel or by torch."""
         c, a = self.confidence.double(), self.outcome.double()
         w = None if self.weights is None else self.weights.double()
         clusters, index = None, None if kernels(c) and self.clusters is None else equal_width_index(bins, c)

@@ -179,6 +179,7 @@ def _class_name(cls: type) -> str:
 
 
 def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON; its tensors are added to `tensors`, under the path of their field."""
     if isinstance(value, Tensor):
         key = field_path or "value"
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -202,6 +203,7 @@ def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[str, type]) -> Any:
+    """Return the value that `_encode` wrote."""
     match node:
         case {"tensor": str(key)}:
             return tensors[key]
@@ -220,6 +222,7 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
 
 
 def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
+    """Build a calibrator from its fields, after checking their names, types, shapes and ranges."""
     cls = _find_class(name, custom_classes)
     if cls is None:
         hint = "--with its file, or upgrading calibrant"
@@ -286,6 +289,7 @@ def _in_range(value: Any, wanted: Range) -> bool:
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and tensors of a file, after checking its format, version and checksum."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

@@ -98,7 +98,10 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
 def _with_data_digest(fitted: Any, p: Predictions) -> Any:
     """Return a fitted map whose certificate names these predictions as the data."""
     certificate = getattr(fitted, "certificate", None)
-    return fitted if certificate is None else replace(fitted, certificate=replace(certificate, data=p.digest))
+    if certificate is None:
+        return fitted
+    certificate = replace(certificate, data=p.digest)
+    return replace(fitted, certificate=certificate)
 
 
 def fit_function(calibrator: Any) -> FitFunction:

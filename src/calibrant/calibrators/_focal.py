@@ -138,6 +138,7 @@ def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Se
 
 
 def _resolve_grid(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Return the gammas and temperatures of a grid, which is given by name or as lists."""
     if isinstance(grid, str):
         if grid not in FOCAL_GRIDS:
             raise InputError(

@@ -118,6 +118,7 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _to_array(name: str, value: Any) -> Any:
+    """Return an entry of a file as an array or tensor with a row per sample. Raises `InputError` for anything else."""
     if isinstance(value, Tensor):
         if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise InputError(f"Expected a dense tensor {name!r}, got another layout.", code="odd_tensor")
@@ -137,6 +138,7 @@ def _to_array(name: str, value: Any) -> Any:
 
 
 def _to_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return an entry of a file as names. Raises `InputError` for anything else."""
     if isinstance(value, Tensor):
         value = value.detach().numpy()
     if isinstance(value, np.ndarray):

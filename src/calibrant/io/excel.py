@@ -40,6 +40,11 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
 
 
 def _read_sheet(book: Any, name: str) -> Any:
+    """Return a sheet as a frame.
+
+    The reader infers the type of each column. A column with words among its numbers is read as text, in which rounded
+    numbers are replaced by the full ones. Columns of whole numbers become integers. Empty rows are left out.
+    """
     load_options = {"header_row": 0, "schema_sample_rows": None}
     typed_frame = book.load_sheet(name, **load_options).to_polars()
     text_frame = book.load_sheet(name, dtypes="string", **load_options).to_polars()

@@ -252,9 +252,10 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
     if options.labels_from is not None:
         labels, extras = count_from(options.labels_from, values[~is_ignored], None), {}
     else:
-        scores = next(np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays)
-        if scores.ndim > 1 and scores.shape[1] > 1:
-            raise InputError("Expected a single score for positive=, got a column per class.", code="positive_class")
+        scores = next((np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays), None)
+        if scores is None or (scores.ndim > 1 and scores.shape[1] > 1):
+            actual = "confidences" if scores is None else "a column per class"
+            raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
         columns = Columns(kind="probs", scores=("scores",))
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
         extras: dict[str, Any] = {"class_names": names, "notes": notes}

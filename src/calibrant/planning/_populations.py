@@ -239,6 +239,7 @@ def assumed_clusters(cluster_size: int | Sequence[int], icc: float | None) -> Cl
 
 
 def _parse_confidence(confidence: Any) -> Population:
+    """Return a population from a mean confidence, a text "beta(a, b)", or confidences."""
     if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
         return _beta_population(*map(float, match.groups()))
     if isinstance(confidence, float | int):
@@ -261,6 +262,7 @@ def _parse_confidence(confidence: Any) -> Population:
 
 
 def _beta_population(a: float, b: float) -> Population:
+    """Return a calibrated population whose confidences are the quantiles of Beta(a, b) at `NUM_PLACES` places."""
     from scipy.special import betaincinv  # slow to import
 
     if not (0 < a < math.inf and 0 < b < math.inf):

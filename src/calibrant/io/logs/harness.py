@@ -123,6 +123,11 @@ def _choice_scores(record: Record) -> ChoiceScores | None:
 def _read_choices(
     records: Sequence[Record], scores: Sequence[ChoiceScores], task: str, options: LogOptions
 ) -> tuple[list[RawAnswer], list[str]]:
+    """Return the answers of a multiple-choice task, and notes on how they were read.
+
+    The right choices in the log grade the answers if they reproduce its scores, or if these are known to be mispaired.
+    Otherwise the scores in the log are the grades.
+    """
     name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
     labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
     top_choices = [int(np.argmax(score.log_likelihoods)) for score in scores]
@@ -160,6 +165,7 @@ _NORMALIZATION_WORDS = {
 def _choice_answer(
     record: Record, task: str, logits: np.ndarray, label: int | None, predicted: int, name: str
 ) -> RawAnswer:
+    """Return the answer to one question: its logits, the top probability, and whether it is correct."""
     logged = record.get(name)
     correct = float(predicted == label) if label is not None else None if logged is None else float(logged)
     is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
@@ -228,6 +234,7 @@ def _is_score(value: Any) -> TypeGuard[float]:
 
 
 def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> RawAnswer:
+    """Return the answer of a generation task, graded by the score `name`."""
     response = record["filtered_resps"]
     while isinstance(response, list):
         response = response[0] if response else ""

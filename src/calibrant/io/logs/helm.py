@@ -79,6 +79,7 @@ def _read_answer(
     *,
     has_log_probs: bool,
 ) -> RawAnswer:
+    """Return the answer of a request; `names` are its task, the score that grades it, and its subject."""
     task, score, subject = names
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []

@@ -77,6 +77,7 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
 
 
 def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> RawAnswer:
+    """Return the answer of a record; its fields are found by role, and its confidence at `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
     correct, reason = _read_grade(values["correct"])
     response = find_response_text(record)

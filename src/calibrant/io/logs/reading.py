@@ -115,6 +115,7 @@ def is_log(path: str | Path) -> bool:
 
 
 def _has_log_line(path: Path) -> bool:
+    """Whether the first line of a file is a record of an evaluation log."""
     try:
         if path.suffix in (".gz", ".zst"):
             line = read_decompressed(path).split(b"\n", 1)[0]
@@ -128,6 +129,7 @@ def _has_log_line(path: Path) -> bool:
 
 
 def _read_source(path: Path, options: LogOptions) -> RawLog:
+    """Read a folder or file by the format that its suffix and content show."""
     if path.is_dir():
         return helm.read_run(path, options)
     check_file(path, BY_SUFFIX)

@@ -119,6 +119,10 @@ class Ray:
             ray.shutdown()  # also stops a cluster that this process started
 
     def _follow_tasks(self, ray: Any, work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
+        """Start a task per run on the cluster, and yield their events as they arrive.
+
+        A run whose process dies is started again, and fails when that has happened `MAX_PROCESS_DEATHS` times.
+        """
         available_gpus = ray.cluster_resources().get("GPU", 0)
         gpus = min(1, available_gpus) if self.gpus is None else self.gpus
         if gpus > available_gpus:
@@ -253,6 +257,10 @@ def _train_run(
     checkpoint: Checkpoint,
     train_digest: str,
 ) -> Iterator[RunEvent]:
+    """Train a network, predict the evaluated splits, and store both.
+
+    A training that diverges is stored without predictions, and reported as failed.
+    """
     start_time = time.monotonic()
     torch.manual_seed(run.seed)
     network = build_network(splits, run.network)

@@ -112,6 +112,7 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
+    """Measure runs in new processes, and yield the results in the order of the runs; a failure cancels the rest."""
     context = get_context("spawn"), _init_worker, (list(registry.INCLUDED_SOURCES),)
     payloads = [pickle.dumps((study, store, run)) for run in runs]  # unpickled once the worker has included the sources
     with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), *context) as pool:
@@ -172,6 +173,10 @@ def _measure_run(study: Study, store: Store, run: Run) -> RunMeasurement:
 def _measure_predictions(
     study: Study, run: Run | Model, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
 ) -> RunMeasurement:
+    """Fit each calibrator of a study to `val`, and measure `test` and the shifts after it.
+
+    A calibrator that does not apply to these data has rows without values, with the reason.
+    """
     rows: list[ResultRow] = []
     events_after: dict[str, Events] = {}
     with thread_limit(max(val.logits.numel(), test.logits.numel())):

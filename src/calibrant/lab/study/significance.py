@@ -29,7 +29,8 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
 
     with warnings.catch_warnings():  # equal differences, for which p is 0
         warnings.simplefilter("ignore", RuntimeWarning)
-        return float(ttest_rel(*zip(*pairs, strict=True)).pvalue)  # pyright: ignore
+        first_values, second_values = zip(*pairs, strict=True)
+        return float(ttest_rel(first_values, second_values).pvalue)  # pyright: ignore
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

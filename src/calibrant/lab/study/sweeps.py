@@ -98,6 +98,7 @@ def _family_drawings(
     line_name: Callable[[Mapping[str, Any]], str],
     main_metrics: Collection[str],
 ) -> Iterator[Drawing]:
+    """Yield figures of metrics against the parameter of a family of methods, one per metric and group."""
     family_rows = [row for row in rows if row[axis] in family.values and not math.isnan(row["value"])]
     groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
     for (metric, *place), group_rows in groups.items():
@@ -137,6 +138,7 @@ def _sweep_drawing(
     place: str,
     lines: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> Drawing:
+    """Return a figure of a metric against the parameter of a family, with a line per name and a point per run."""
     about = metrics.metric_info(metric)
     unit = 100 if about.percent else 1
     xs = sorted({x for points in lines.values() for x in points})

@@ -307,6 +307,7 @@ def main_calibration_error(names: Iterable[str]) -> str:
 
 
 def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
+    """Return a cell of a table from the rows of its runs; diverged runs are counted, but have no value."""
     reason = next((row["reason"] for row in rows if row.get("reason")), "")
     applicable_rows = [row for row in rows if not row.get("reason")]
     converged_rows = [row for row in applicable_rows if not row.get("diverged")]
@@ -325,6 +326,7 @@ def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None)
 
 
 def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
+    """Return the cells with their marks and letters, and whether each is the best of its data set and network."""
     neighbors = group_pairs((row[:2], cell.mean) for (row, _), cell in cells.items())
     best = {place: metrics.metric_info(metric).best(values) for place, values in neighbors.items()}
     marks, letters = _row_marks(cells), _calibrator_letters(cells)

@@ -224,6 +224,7 @@ def last_layer(network: nn.Module) -> nn.Linear:
 
 
 def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
+    """Return the norm of each training example's gradient in the weights and bias of the last linear layer (n)."""
     network, examples, splits = context.epoch.network, context.splits.train, context.splits
     layer = last_layer(network)
     layer_inputs: list[Tensor] = []

@@ -96,7 +96,7 @@ def test_jackknife_of_odds_cells_gives_the_standard_errors_of_rows(monkeypatch):
         assert approximate.high == pytest.approx(expected.high, abs=0.05 * (expected.high - expected.low))
 
 
-def test_auroc_interval_is_as_wide_as_delongs():
+def test_auroc_interval_is_little_wider_than_delongs():
     p = draw(400, 2, sharpened=0.7)
     score, positive = p.logits.double().diff(dim=1).squeeze(1), p.labels == 1
     score = (3 * score).round()  # with ties
@@ -106,7 +106,7 @@ def test_auroc_interval_is_as_wide_as_delongs():
     tied = Predictions(torch.stack([torch.zeros_like(score), score], 1), p.labels)
     result = metrics.auroc.interval(tied)
     assert result.value == pytest.approx(float(order.mean())) == pytest.approx(float(metrics.auroc(tied)))
-    assert result.high - result.low == pytest.approx(2 * 1.6448536 * error, rel=0.03)
+    assert 1 < (result.high - result.low) / (2 * 1.6448536 * error) < 1.15
     doubled = Predictions(torch.cat([tied.logits, tied.logits]), torch.cat([tied.labels, tied.labels]))
     weighted = Predictions(tied.logits, tied.labels, torch.full((400,), 2.0))
     assert metrics.auroc.interval(weighted).high == pytest.approx(metrics.auroc.interval(doubled).high)

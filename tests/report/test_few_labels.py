@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,3 +105,11 @@ def test_gain_of_one_temperature_is_inside_its_interval():
         gain = compare_held_out(val, candidates, fits, lambda _: None).gains["Temperature"]
         inside += float(metrics.nll(test) - metrics.nll(test.apply(fits["Temperature"]))) in gain
     assert inside >= 0.84 * draws
+
+
+def test_a_gain_of_any_size_has_a_sentence():
+    result = assess(draw(80, 1, 4.0), draw(50, 2, 4.0), ("Identity", "Temperature"))
+    huge = {name: metrics.Interval(300.0, -1e6, 1e6) for name in result.held_out.gains}
+    result = replace(result, held_out=replace(result.held_out, gains=huge))
+    assert "%" not in lay_text.gain_sentence(result)
+    assert "1000000" in expert_text.gain_sentence(result)

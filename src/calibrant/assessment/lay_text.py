@@ -8,6 +8,8 @@ from calibrant.assessment.expert_text import DIRECTION_OPENINGS, list_miscalibra
 from calibrant.events import quote
 from calibrant.registry import CALIBRATORS
 
+MAX_STATED_GAIN_NATS = math.log(100)  # a probability that changes by a larger factor says nothing to lay readers
+
 
 def calibrator_label(calibrator: str) -> str:
     """Return the name of a calibrator in words with its code, such as "Temperature scaling (Temperature)"."""
@@ -108,6 +110,8 @@ def gain_sentence(assessment: AssessmentData) -> str:
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
+    if gain.high > MAX_STATED_GAIN_NATS:
+        return f"There are too few data to say how much {display_name(name)} would change the probabilities."
     low, high = (100 * math.expm1(end) for end in (gain.low, gain.high))
     return (
         f"With other data of the same size to learn from, {display_name(name)} would change the typical "

@@ -100,3 +100,10 @@ def test_results_come_back_from_a_pool_of_processes():
         assessed = pool.submit(assess, p[:120], p[120:], ("Identity", "Temperature"))
         assert contents(measured.result())[0] == measure(p).json({"time": "then"})
         assert assessed.result().chosen_name == assess(p[:120], p[120:], ("Identity", "Temperature")).chosen_name
+
+
+def test_statistics_are_not_pickled():
+    p = draw()
+    size = len(pickle.dumps(p))
+    measure(p)
+    assert len(pickle.dumps(p)) < size + 10_000

@@ -419,6 +419,12 @@ class Predictions:
     def _cache(self) -> StatisticsCache:
         return StatisticsCache()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: no statistics, which another thread may be computing."""
+        state = dict(self.__dict__)
+        state.pop("_cache", None)
+        return state
+
     @property
     def outcomes(self) -> Outcomes:
         """Confidence, correctness, log-likelihood and Brier score of each sample, from one pass over the logits."""

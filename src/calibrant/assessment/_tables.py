@@ -301,4 +301,5 @@ def _value_cell(info: MetricInfo, value: float) -> Markup:
 
 def _change_cell(info: MetricInfo, value: float, low: float, high: float, *, show_plus: bool = False) -> Markup:
     plus = "+" if show_plus and value > 0 else ""
-    return two_lines(plus + info.text(value), f"[{info.text(low)}, {info.text(high)}]")
+    change = Row("", value, low, high, info=info)
+    return two_lines(plus + change.text, change.interval)

@@ -110,9 +110,8 @@ def simultaneous_level(ties: GroupedScores, level: float) -> float:
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
         steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
-        walks = (steps * covered_weight.diff(prepend=covered_weight.new_zeros(1)).sqrt()).cumsum(
-            1
-        ) / covered_weight.sqrt()
+        step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
+        walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
     else:
         weight, outcome = _cluster_sums_above(ties.clusters)
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()

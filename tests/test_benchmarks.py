@@ -63,6 +63,7 @@ def test_command_writes_every_part_with_correct_values(tmp_path):
     assert titles == [
         "Accuracy of calibration",
         "Calibrators that hurt",
+        "Coverage of intervals",
         "Agreement",
         "Speed",
         "Training",

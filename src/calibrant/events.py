@@ -28,8 +28,8 @@ class EventKind:
 
     kind: str
     title: str  # completes "Evaluated event: ..."
-    over: str  # headline of a model whose probabilities are too high, and with `copula`, what "it" does
-    under: str
+    over: str  # headline for probabilities that are too high; after "It " and `copula` it makes a sentence
+    under: str  # the same for probabilities that are too low
     score: str  # noun of the predicted number, such as "confidence"
     scores: str  # its plural
     rate: str  # noun of the observed number, such as "accuracy"
@@ -39,7 +39,7 @@ class EventKind:
     rows: tuple[str, ...]  # metrics of the table, in reading order
     tested_metrics: tuple[str, ...]  # metrics whose change is tested
     compared_metrics: tuple[str, ...]  # metrics that compare calibrators
-    copula: str = ""
+    copula: str = ""  # "is " if `over` and `under` are adjectives
     population: str = "examples of {k} classes"
     unit: str = "example"
     cluster: str = "cluster"
@@ -71,7 +71,7 @@ class EventKind:
         return {"over": self.over, "under": self.under}.get(direction or "", "")
 
     def predicate(self, direction: str | None) -> str:
-        """Return what completes "It ...", or an empty text without a direction."""
+        """Return the rest of a sentence that begins with "It ", or an empty text without a direction."""
         return f"{self.copula}{self.headline(direction)}" if direction else ""
 
 
@@ -189,7 +189,9 @@ def describe_event(selector: Selector, k: int, names: tuple[str, ...] | None = N
 
 
 def _without_metric(event: EventKind, name: str) -> EventKind:
-    rows, tested_metrics = (tuple(row for row in names if row != name) for names in (event.rows, event.tested_metrics))
+    """Return an event whose table and tests leave out a metric."""
+    rows = tuple(metric for metric in event.rows if metric != name)
+    tested_metrics = tuple(metric for metric in event.tested_metrics if metric != name)
     return replace(event, rows=rows, tested_metrics=tested_metrics)
 
 

@@ -1,5 +1,6 @@
 """Statistics of events: confidences and outcomes, sorted, grouped by equal confidence, or summed over bins."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,15 +17,18 @@ _CELL_MANTISSA_BITS = 10  # 1,024 cells for every factor of two in the odds
 FIRST_ODDS_CELL = (1023 - 40) << _CELL_MANTISSA_BITS  # odds of an error below 2^-40 share the first cell
 NUM_ODDS_CELLS = 60 << _CELL_MANTISSA_BITS  # up to odds of 2^20
 _MIN_CHUNK_ROWS = 1 << 15
+_SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to the total
+_NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
 TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterSums:
-    """Sums of every cluster at every place of confidence (a bin or a group of ties).
+    """Sums of every cluster at every place: a bin of confidence, or a group of equal confidences.
 
-    They tell how the sums of dependent events vary. More than 512 clusters are joined into 512 sets of whole clusters.
+    Their variance over clusters is that of sums of dependent events. More than 512 clusters are joined into 512 sets of
+    whole clusters. There are m clusters and g places.
     """
 
     value: Tensor  # (g) float64, mean confidence of a place
@@ -35,7 +39,16 @@ class ClusterSums:
     def from_events(
         cls, clusters: Tensor, place: Tensor, num_places: int, weights: Tensor, c: Tensor, a: Tensor
     ) -> "ClusterSums":
-        """Sum events of confidence c and outcome a, each with its cluster and place; empty places are left out."""
+        """Sum events by cluster and place; empty places are left out.
+
+        Args:
+            clusters: Index of the cluster of each event, (n) int64.
+            place: Index of the place of each event, (n) int64 below `num_places`.
+            num_places: Number of places.
+            weights: Weights, (n).
+            c: Confidences, (n).
+            a: Outcomes, 0 or 1, (n).
+        """
         num_clusters = min(int(clusters.max()) + 1, MAX_CLUSTER_SLOTS)
         index = (clusters % num_clusters) * num_places + place
 
@@ -51,10 +64,10 @@ class ClusterSums:
         """Return the sums over bins of equal mass; a place that a bin's edge cuts is divided."""
         n = self.total_weight.sum(0)
         sums = _cumulative_sums(n, n * self.value, *self.total_weight, *self.gap)
-        rows = _sums_between_cuts(_equal_mass_cuts(bins, sums[0, -1], _is_integer(n)), sums)
-        rows = rows[:, rows[0] > 0]
-        weight, gap = rows[2:].chunk(2)
-        return ClusterSums(rows[1] / rows[0], weight, gap)
+        bin_rows = _sums_between_cuts(_equal_mass_cuts(bins, sums[0, -1], _is_integer(n)), sums)
+        bin_rows = bin_rows[:, bin_rows[0] > 0]
+        weight, gap = bin_rows[2:].chunk(2)
+        return ClusterSums(bin_rows[1] / bin_rows[0], weight, gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +91,14 @@ class GroupedScores:
         weights: PerExample | None = None,
         clusters: Tensor | None = None,
     ) -> "GroupedScores":
-        """Sort and group; examples of weight 0 are left out."""
+        """Sort and group examples by confidence; those of weight 0 are left out.
+
+        Args:
+            confidence: Probability of the event, (n).
+            outcome: 1 if the event happened, else 0, or a mean of such outcomes, (n).
+            weights: Weights, (n); 1 by default.
+            clusters: Index of the cluster of each example, (n), if examples may depend on each other.
+        """
         if weights is None and clusters is None:
             if _is_packable(confidence, outcome):
                 return cls._from_sorted(*_sort_scores(confidence, outcome), None)[0]
@@ -98,14 +118,18 @@ class GroupedScores:
 
     @classmethod
     def _from_sorted(cls, c: Tensor, a: Tensor, w: Tensor | None) -> tuple["GroupedScores", Tensor]:
-        """Group sorted confidences, outcomes and weights; return the groups and the group of every example."""
+        """Group examples by their sorted confidences c, with outcomes a and weights w, each (n).
+
+        Returns:
+            The groups, and the index of every example's group, (n).
+        """
         value, index, count = _group_ties(c)
-        hits = a if w is None else w * a
-        count = count if w is None else w
+        correct = a if w is None else w * a
+        total_weight = count if w is None else w
         if len(value) < len(index):
-            hits = torch.zeros_like(value).index_add_(0, index, hits)
-            count = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
-        return cls(value, count, hits), index
+            correct = torch.zeros_like(value).index_add_(0, index, correct)
+            total_weight = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
+        return cls(value, total_weight, correct), index
 
     @cached_property
     def cumulative_sums(self) -> Tensor:
@@ -118,10 +142,11 @@ class GroupedScores:
 
     @cached_property
     def _has_integer_weights(self) -> bool:
+        """Whether the weights may be numbers of copies, which bins of equal mass then do not divide."""
         return _is_integer(self.total_weight)
 
     def slot_indices(self, max_slots: int) -> Tensor:
-        """Return for every group one of `max_slots` places of nearly equal mass, or its own if there are enough."""
+        """Return the index of a slot for every group, (g): its own, or one of `max_slots` of nearly equal mass."""
         if len(self.value) <= max_slots:
             return torch.arange(len(self.value), device=self.value.device)
         share = (self.total_weight.cumsum(0) - self.total_weight / 2) / self.total_weight.sum()
@@ -170,11 +195,11 @@ class EventStatistics:
 
     @cached_property
     def ties(self) -> GroupedScores:
-        """Confidences, sorted and grouped."""
+        """The events, sorted and grouped by equal confidence."""
         raise NotImplementedError
 
     def moments(self, bins: int) -> Moments:
-        """Return sums over bins of equal width."""
+        """Return sums over `bins` bins of equal width."""
         raise NotImplementedError
 
     def equal_width(self, bins: int) -> "Bins":
@@ -201,7 +226,7 @@ class Events(EventStatistics):
 
     @cached_property
     def ties(self) -> GroupedScores:
-        """The events, sorted and grouped."""
+        """The events, sorted and grouped by equal confidence."""
         return GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
 
     def moments(self, bins: int) -> Moments:
@@ -212,31 +237,37 @@ class Events(EventStatistics):
         return cache[bins]
 
     def _compute_moments(self, bins: int) -> Moments:
-        """Sum over the rows of each bin, by the compiled kernel or by torch."""
+        """Sum over the rows of each bin, by the compiled kernel if there is one, otherwise by torch."""
         c, a = self.confidence.double(), self.outcome.double()
         w = None if self.weights is None else self.weights.double()
-        clusters, index = None, None if kernels(c) and self.clusters is None else equal_width_index(bins, c)
-        if self.clusters is not None and index is not None:
-            clusters = ClusterSums.from_events(self.clusters, index, bins, torch.ones_like(c) if w is None else w, c, a)
-        if fast := kernels(c):
-            return Moments(*_compiled_bin_sums(fast.event_bin_sums, c, a, w, bins), clusters=clusters)
-        assert index is not None
+        compiled, clusters = kernels(c), None
+        needs_index = compiled is None or self.clusters is not None
+        index = equal_width_index(bins, c) if needs_index else torch.empty(0)
+        if self.clusters is not None:
+            weights = torch.ones_like(c) if w is None else w
+            clusters = ClusterSums.from_events(self.clusters, index, bins, weights, c, a)
+        if compiled is not None:
+            return Moments(*_compiled_bin_sums(compiled.event_bin_sums, c, a, w, bins), clusters=clusters)
         sums = (bin_sums(index, x if w is None else w * x, bins) for x in Moments.terms(c, a))
         return Moments(*sums, clusters=clusters)
 
 
-def _compiled_bin_sums(kernel: Any, x: Tensor, y: Tensor, w: Tensor | None, bins: int) -> Tensor:
-    """Return the sums (6, b) of `Moments` by a compiled kernel, chunk by chunk so that threads do not change a bit."""
-    edges, size = equal_width_edges(bins).numpy(), max(_MIN_CHUNK_ROWS, 64 * bins)
-    w = x.new_zeros(0, dtype=torch.float64) if w is None else w
-    inputs, targets, weights = (part.contiguous().numpy() for part in (x, y, w))
-    chunk_sums = np.zeros((-(-len(x) // size), 6, bins))
+def _compiled_bin_sums(kernel: Any, c: Tensor, a: Tensor, w: Tensor | None, bins: int) -> Tensor:
+    """Return the sums (6, b) of `Moments` by the kernel `compiled.event_bin_sums`.
+
+    Chunks of rows are summed on their own and then added in order, so that the number of threads changes no bit. c, a
+    and w are the confidences, outcomes and weights, (n) float64.
+    """
+    edges, chunk_rows = equal_width_edges(bins).numpy(), max(_MIN_CHUNK_ROWS, 64 * bins)
+    w = c.new_zeros(0) if w is None else w
+    confidences, outcomes, weights = (part.contiguous().numpy() for part in (c, a, w))
+    chunk_sums = np.zeros((math.ceil(len(c) / chunk_rows), 6, bins))
 
     def add_chunk(i: int) -> None:
-        rows = slice(i * size, (i + 1) * size)
-        kernel(inputs[rows], targets[rows], weights[rows], edges, chunk_sums[i])
+        rows = slice(i * chunk_rows, (i + 1) * chunk_rows)
+        kernel(confidences[rows], outcomes[rows], weights[rows], edges, chunk_sums[i])
 
-    map_chunks(add_chunk, range(len(chunk_sums)), size * x[:1].numel())
+    map_chunks(add_chunk, range(len(chunk_sums)), chunk_rows)
     return torch.from_numpy(chunk_sums.sum(0))
 
 
@@ -267,13 +298,21 @@ class Bins:
     def from_sums(
         cls, edges: Tensor, n: PerBin, confidence_sum: PerBin, outcome_sum: PerBin, total: Tensor | None = None
     ) -> "Bins":
-        """Build from the sums of every bin; `total`, the weight of all examples, is that of all bins by default."""
+        """Build bins from the sums of their examples.
+
+        Args:
+            edges: Edges of the bins, (b + 1).
+            n: Total weight in every bin.
+            confidence_sum: Weighted sum of confidences in every bin.
+            outcome_sum: Weighted sum of outcomes in every bin.
+            total: Weight of all examples; by default that of all bins.
+        """
         weight = n / (n.sum() if total is None else total)
         return cls(edges, weight, confidence_sum / n, outcome_sum / n, n.round().long())
 
     @classmethod
     def from_moments(cls, moments: Moments) -> "Bins":
-        """Build bins of equal width."""
+        """Build bins of equal width from sums over their examples."""
         n = moments.total_weight
         edges = equal_width_edges(len(n)).to(n.device)
         return cls.from_sums(edges, n, moments.confidence_sum, moments.outcome_sum)
@@ -287,7 +326,7 @@ class Bins:
         Examples outside all bins are left out but still count in the total, so that `weight` may sum to less than 1.
         """
         b, index = len(edges) - 1, assign_bins(edges, confidence)
-        index = index.where((index >= 0) & (index < b), b)  # one more bin collects the examples outside
+        index = index.where((index >= 0) & (index < b), b)  # an additional bin, b, collects the examples outside
         w = torch.ones_like(confidence, dtype=torch.float64) if weights is None else weights.to(confidence)
         n, c, a = (bin_sums(index, x, b + 1) for x in (w, w * confidence, w * correct))
         return cls.from_sums(edges, n[:b], c[:b], a[:b], n.sum())
@@ -312,8 +351,11 @@ def equal_mass_variance(bins: int, ties: GroupedScores) -> Tensor:
 
 
 def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
-    """Sum values over bins, a million at a time: the sum of a hundred million numbers keeps 13 digits."""
-    blocks = zip(index.split(1 << 20), values.split(1 << 20))
+    """Return the sum of the values (n) in every bin, (bins), given the index (n) of each value's bin.
+
+    Sums a million values at a time, so that the sum of a hundred million numbers keeps 13 digits.
+    """
+    blocks = zip(index.split(_SUM_BLOCK_ROWS), values.split(_SUM_BLOCK_ROWS))
     return torch.stack([torch.bincount(i, v, minlength=bins) for i, v in blocks]).sum(0)
 
 
@@ -325,13 +367,14 @@ def assign_bins(edges: Tensor, confidence: PerExample) -> Tensor:
 def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
     """Return the index of the bin ((i-1)/b, i/b] of every example; 0 belongs to the first bin.
 
-    Only confidences next to an edge need a search.
+    Only confidences next to an edge (or nan) need a search among the edges.
 
     >>> equal_width_index(10, torch.tensor([0.0, 0.1, 0.15, 1.0], dtype=torch.float64))
     tensor([0, 0, 1, 9])
     """
     scaled = confidence.double() * bins
-    near_edge = (~((scaled - scaled.round()).abs_() > 1e-6)).nonzero().squeeze(1)  # nan too
+    is_clear = (scaled - scaled.round()).abs_() > _NEAR_EDGE  # False for nan
+    near_edge = (~is_clear).nonzero().squeeze(1)
     index = scaled.ceil_().sub_(1).clamp_(0, bins - 1).long()
     edges = equal_width_edges(bins).to(confidence.device)
     index[near_edge] = assign_bins(edges, confidence[near_edge]).clamp_(0, bins - 1)
@@ -339,9 +382,10 @@ def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
 
 
 def odds_cell(confidence: PerExample) -> Tensor:
-    """Return the index of one of `NUM_ODDS_CELLS` cells, uniform in the log odds of an error to 1/1024.
+    """Return the index of the cell of every confidence, (n) int64 below `NUM_ODDS_CELLS`, the most confident first.
 
-    The most confident come first. The index is the leading bits of the odds.
+    Every factor of 2 in the odds of an error, 1/confidence - 1, has 1024 cells. The index is the exponent and the
+    leading bits of the mantissa of the odds, read as an integer.
     """
     odds = (1 / confidence - 1).clamp_min_(0)
     return ((odds.view(torch.int64) >> (52 - _CELL_MANTISSA_BITS)) - FIRST_ODDS_CELL).clamp_(0, NUM_ODDS_CELLS - 1)
@@ -362,7 +406,8 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
     w = np.ones(len(c)) if weights is None else weights.detach().cpu().double()[order].numpy()
     end = w.cumsum()
     n = end[-1]
-    position = np.stack([end - w, np.maximum(end - 1, end - w)], 1).ravel()  # of the first copy and of the last
+    first_copy, last_copy = end - w, np.maximum(end - 1, end - w)  # positions, if a weight is a number of copies
+    position = np.stack([first_copy, last_copy], 1).ravel()
     edges = np.interp(np.linspace(0, n, bins + 1), position, c.numpy().repeat(2))
     return torch.from_numpy(edges).to(confidence.device)
 
@@ -371,7 +416,7 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
 
 
 def _is_packable(score: Tensor, outcome: Tensor) -> bool:
-    """Whether scores and outcomes can be sorted as one 64-bit number each."""
+    """Return whether every score can be sorted together with its outcome as one 64-bit integer, by `pack_scores`."""
     is_cpu_float64 = score.device.type == "cpu" and score.dtype == torch.float64
     return is_cpu_float64 and bool(((outcome == 0) | (outcome == 1)).all())
 
@@ -395,7 +440,7 @@ def unpack_scores(keys: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 def _sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort scores, each with its outcome, 0 or 1."""
+    """Return the sorted float64 scores, and the outcomes, 0 or 1, in the same order."""
     keys, is_negative = pack_scores(score, outcome), (score < 0).numpy()
     negative, positive = (keys[is_negative], keys[~is_negative]) if is_negative.any() else (keys[:0], keys)
     negative.sort()
@@ -406,7 +451,11 @@ def _sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the distinct ones of sorted values, the index of each value among them, and their counts as float64."""
+    """Group equal values of a sorted tensor.
+
+    Returns:
+        The distinct values, the index of each value among them, and the count of each distinct value in float64.
+    """
     low, high = value[:-1], value[1:]
     starts_group = torch.ones_like(value, dtype=torch.bool)
     # relative to the smaller one, which may be finite where the larger is not
@@ -418,7 +467,7 @@ def _group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def distinct_values(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct numbers, up to rounding, in increasing order, and the index of each number among them."""
+    """Return the distinct values, up to rounding, in increasing order, and the index of each value among them."""
     ordered, order = value.sort()
     levels, index, _ = _group_ties(ordered)
     return levels, torch.empty_like(order).scatter_(0, order, index)
@@ -428,11 +477,15 @@ def distinct_values(value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_integer(weights: Tensor) -> bool:
+    """Return whether all weights are whole numbers."""
     return bool((weights == weights.round()).all())
 
 
 def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
-    """Return the cumulative mass at the b + 1 ends of bins of equal mass, whole numbers if all weights are."""
+    """Return the cumulative mass at the b + 1 ends of bins of equal mass.
+
+    With integer weights the masses are whole numbers, and the first bins have one more than the last ones.
+    """
     if not integer_weights:
         return torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=total.device) * total
     base_size, num_larger = divmod(int(total), bins)
@@ -441,7 +494,7 @@ def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
 
 
 def _cumulative_sums(*parts: Tensor) -> Tensor:
-    """Return the running sums of every part, from 0."""
+    """Return the running sums (r, g + 1) of r tensors (g), each from 0 to its total."""
     sums = parts[0].new_zeros(len(parts), len(parts[0]) + 1)
     for row, part in zip(sums, parts, strict=True):
         torch.cumsum(part, 0, out=row[1:])
@@ -449,7 +502,10 @@ def _cumulative_sums(*parts: Tensor) -> Tensor:
 
 
 def _sums_between_cuts(cuts: Tensor, running: Tensor) -> Tensor:
-    """Return the sums of all rows between cuts of the first row, the mass; a group at a cut is divided."""
+    """Return the sums (r, b) between b + 1 cuts of the mass, from running sums (r, g + 1) whose first row is the mass.
+
+    A group that a cut divides adds to both sides in proportion to its mass there.
+    """
     total = running[0]
     right = torch.searchsorted(total, cuts).clamp_(1, len(total) - 1)
     low, high = running[:, right - 1], running[:, right]

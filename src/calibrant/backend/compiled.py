@@ -34,6 +34,7 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 
 def _compile(function: Callable[..., Any]) -> Any:
+    """Compile a kernel that keeps the order of its operations, so that results are the same on all processors."""
     return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function)
 
 
@@ -66,7 +67,7 @@ def _exp(x):
 @_compile
 @no_type_check
 def _log(x):
-    """Return log x for normal x > 0."""
+    """Return log x for normal x > 0, from x = m 2^exponent with m in [.7, 1.42]."""
     bits = np.float64(x).view(np.int64)
     exponent = (bits - _SQRT_HALF_BITS) >> 52
     m = np.int64(bits - (exponent << 52)).view(np.float64)
@@ -95,7 +96,7 @@ def _load_columns(z, m, row_max):
 @_compile
 @no_type_check
 def _load_margins(row, lanes, d):
-    """Fill d with a row minus its maximum, and return the maximum."""
+    """Fill d with a row minus its maximum, and return the maximum; `lanes` is memory for 16 running maxima."""
     end = len(row) - len(row) % _LANES
     lanes[:] = row[0]
     for first in range(0, end, _LANES):
@@ -117,6 +118,7 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 @_compile
 @no_type_check
 def _stats_by_column(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+    """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column."""
     n, k = z.shape
     m, row_max, odds = np.zeros((k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype), np.zeros((k, _BLOCK_ROWS))
     total, log_total, sums = np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS)
@@ -174,12 +176,14 @@ def _stats_by_column(z, y, index, confidence, correct, log_likelihood, brier, en
 @_compile
 @no_type_check
 def _brier(squares, odds, total):
+    """Return the Brier score of a row from the sum of squared odds, the odds of the label and the sum of all odds."""
     return max(squares / (total * total) - 2.0 * (odds / total) + 1.0, 0.0)
 
 
 @_compile_sums
 @no_type_check
 def _stats_by_row(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+    """Compute `row_stats` for many classes, row by row."""
     n, k = z.shape
     lanes, d, odds = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
     for i in range(n):
@@ -216,7 +220,7 @@ def _stats_by_row(z, y, index, confidence, correct, log_likelihood, brier, entro
 @_compile
 @no_type_check
 def _bin_indices(c, edges, index):
-    """Fill index with `bins.equal_width_index`; edges are searched only if a number is close to one."""
+    """Fill index with the bin of equal width of every c; the edges are searched only if some c is close to one."""
     bins = len(edges) - 1
     min_distance = 1.0
     for i in range(len(c)):
@@ -233,7 +237,7 @@ def _bin_indices(c, edges, index):
 @_compile
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
-    """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields."""
+    """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields; w has the weights or length 0."""
     index = np.empty(_BLOCK_ROWS, np.int64)
     sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
     for first in range(0, len(c), _BLOCK_ROWS):
@@ -299,13 +303,14 @@ def row_hashes(z, y, keys, total):
 @_compile
 @no_type_check
 def _cross_product(ax, ay, bx, by, cx, cy):
+    """Return the cross product of b - a and c - b, positive if the path a, b, c turns left."""
     return (bx - ax) * (cy - by) - (by - ay) * (cx - bx)
 
 
 @_compile
 @no_type_check
 def venn_abers_pass(w, s, slopes):
-    """Fill the slopes of `calibrators._isotonic._venn_abers_pass`."""
+    """Fill the slopes (n) of `calibrators._isotonic._venn_abers_pass`, from weights w and weighted means s."""
     n = len(w)
     cx, cy = np.empty(n + 2), np.empty(n + 2)  # corners of the minorant
     cx[0], cy[0], top = -1.0, -1.0, 1
@@ -351,7 +356,7 @@ def _column_moments(m, row_max, b, s):
 @_compile_sums
 @no_type_check
 def _row_moments(d, b):
-    """Return the same sums over one row."""
+    """Return the four sums of `_column_moments` for one row, given its margins d = z - max z."""
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(len(d)):
         t = d[j] * (b * _LOG2_E)
@@ -369,7 +374,7 @@ def _row_moments(d, b):
 @_compile_sums
 @no_type_check
 def nll_derivatives(z, y, w, b, out):
-    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives`."""
+    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b."""
     n, k = z.shape
     is_wide = k >= MANY_CLASSES
     m, row_max = np.zeros((0 if is_wide else k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype)
@@ -385,13 +390,13 @@ def nll_derivatives(z, y, w, b, out):
             _column_moments(m, row_max, b, s)
         for i in range(end - first):
             weight, unit = w[first + i] if len(w) else 1.0, _LN_2 / s[0, i]
-            b_y = (np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])) * b
+            label_score = (np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])) * b
             m1, m2, m3 = s[1, i] * unit, s[2, i] * (unit * _LN_2), s[3, i] * (unit * _LN_2 * _LN_2)
-            out[0] += weight * (_log(s[0, i]) - b_y)
-            out[1] += weight * (m1 - b_y)
+            out[0] += weight * (_log(s[0, i]) - label_score)
+            out[1] += weight * (m1 - label_score)
             out[2] += weight * (m2 - m1 * m1)
             out[3] += weight * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
-            out[4] += weight * ((m1 - b_y) * (m1 - b_y))
+            out[4] += weight * ((m1 - label_score) * (m1 - label_score))
 
 
 _FIXED_POINT_SCALE, _LOWER_WORD_SPAN = 2.0**52, 2.0**36  # those of `metrics._sums`
@@ -401,7 +406,11 @@ _MAX_ROWS_BEFORE_CARRY = 1024  # sums of so many parts below 2^52 fit into 63 bi
 @_compile
 @no_type_check
 def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence, first_cell, sums, cells):
-    """Add rows to the sums (3, f, b) and cells (2, 3, g) of a summary, as `metrics._summary` does."""
+    """Add rows to the exact sums of a summary, as `metrics._summary` does.
+
+    Sums (3, f, b) of f features over b bins and cells (2, 3, g) of three features over g odds are fixed-point numbers
+    of several words, so that they do not depend on the order of the rows.
+    """
     bins, features = len(edges) - 1, sums.shape[1]
     low, high = np.zeros((bins, features), np.int64), np.zeros((bins, features), np.int64)
     index = np.empty(len(c), np.int64)

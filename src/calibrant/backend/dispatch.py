@@ -26,7 +26,10 @@ def chunk_elements(x: Tensor, cpu_elements: int) -> int:
 
 @cache
 def _load_once() -> Any:
-    """Import the kernels in a thread of their own: an interrupt in the middle would break numba for good."""
+    """Return the compiled kernels, or None without numba.
+
+    They are imported in a thread of their own, which an interrupt does not stop: a half imported numba stays broken.
+    """
     try:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_import_kernels).result()
@@ -35,6 +38,7 @@ def _load_once() -> Any:
 
 
 def _import_kernels() -> Any:
+    """Import the compiled kernels and prepare numba's compiler, unless compilation is switched off (None)."""
     config: Any = importlib.import_module("numba").config
     if config.DISABLE_JIT:
         return None

@@ -35,21 +35,20 @@ class LBFGSMemory:
     def append_pair(
         cls, step: np.ndarray, change: np.ndarray, memory: "LBFGSMemory | None", max_pairs: int = 20
     ) -> "LBFGSMemory":
-        """Return the memory with another pair; the oldest of more than `max_pairs` is dropped."""
+        """Return a memory (None: an empty one) with another pair of a step and its change of the gradient.
+
+        The oldest of more than `max_pairs` pairs is dropped.
+        """
         scale = _dot(step, change) ** -0.5
         s, y = scale * step, scale * change
         if memory is None:
             return cls(s[None], y[None], np.ones((1, 1)), np.full((1, 1), _dot(y, y)))
         recent = slice(1 if len(memory.steps) == max_pairs else 0, None)
-        steps, changes = (
-            np.concatenate([old[recent], new[None]]) for old, new in ((memory.steps, s), (memory.changes, y))
-        )
-        m = len(steps)
-        products, squares = np.empty((2, m, m))
-        products[:-1, :-1], squares[:-1, :-1] = (
-            memory.products[recent, recent],
-            memory.squares[recent, recent],
-        )
+        steps = np.concatenate([memory.steps[recent], s[None]])
+        changes = np.concatenate([memory.changes[recent], y[None]])
+        products, squares = np.empty((2, len(steps), len(steps)))
+        products[:-1, :-1] = memory.products[recent, recent]
+        squares[:-1, :-1] = memory.squares[recent, recent]
         products[-1], products[:, -1] = _matvec(changes, s), _matvec(steps, y)
         squares[-1] = squares[:, -1] = _matvec(changes, y)
         return cls(steps, changes, products, squares)
@@ -79,7 +78,7 @@ def minimize(
         start: Float64 vector.
         steps: Largest number of steps.
         tolerance: Largest absolute entry of the gradient at the end.
-        memory: Of a search on similar data.
+        memory: Memory of a search on similar data, to start with its curvature.
     """
     x = start.double().numpy()
     value, gradient, evaluations = *_evaluate(f, x), 1
@@ -115,7 +114,15 @@ class _LineSearchResult:
 def _line_search(
     f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray, value: float, step: np.ndarray, slope: float
 ) -> _LineSearchResult:
-    """Find a length that fulfills Wolfe's conditions; the whole step is tried first."""
+    """Find a length of the step that fulfills Wolfe's conditions; the whole step is tried first.
+
+    Args:
+        f: Returns value and gradient.
+        x: Start of the line.
+        value: Value of f at x.
+        step: Direction and first length.
+        slope: Product of the gradient at x and the step, below 0.
+    """
     length, shortest, longest, evaluations = 1.0, 0.0, math.inf, 0
     while length > 1e-12 and evaluations < 100:
         new_value, gradient = _evaluate(f, x + length * step)
@@ -132,15 +139,16 @@ def _line_search(
 
 
 def _matvec(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Multiply by torch, whose number of threads `thread_limit` controls; numpy would use all cores."""
+    """Return a matrix times a vector, by torch, whose threads `thread_limit` controls; numpy would use all cores."""
     return (torch.from_numpy(matrix) @ torch.from_numpy(vector)).numpy()
 
 
 def _dot(first: np.ndarray, second: np.ndarray) -> float:
-    """Multiply by torch, as in `_matvec`."""
+    """Return the product of two vectors, by torch for the same reason."""
     return float(torch.dot(torch.from_numpy(first), torch.from_numpy(second)))
 
 
 def _evaluate(f: Callable[[Tensor], tuple[float, Tensor]], x: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the value and gradient of a function of tensors at a numpy vector."""
     value, gradient = f(torch.from_numpy(x))
     return value, gradient.numpy()

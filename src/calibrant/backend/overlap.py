@@ -17,16 +17,18 @@ _HASH_CHUNK_ELEMENTS = 1 << 18  # elements hashed at a time, to stay in cache
 
 
 def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
-    r"""Return a 64-bit hash of every row and its label.
+    r"""Return a 64-bit hash of every row and its label, (n) uint64.
 
-    $\sum_j a_j w_j + a y$ with odd random numbers a and w the bits of two float32 logits each, mixed.
+    The hash is $\sum_j a_j w_j + a y$ with its bits mixed, where the a are odd random numbers, each word w holds the
+    bits of two float32 logits, and y is the label.
     """
     n, k = logits.shape
     words = (k + 1) // 2
     keys = _hash_keys(words + 1)
-    if (fast := kernels(logits)) and logits.dtype in (torch.float32, torch.float64):
+    compiled = kernels(logits)
+    if compiled and logits.dtype in (torch.float32, torch.float64):
         total = np.empty(n, np.int64)
-        fast.row_hashes(logits.detach().contiguous().numpy(), labels.contiguous().numpy(), keys.numpy(), total)
+        compiled.row_hashes(logits.detach().contiguous().numpy(), labels.contiguous().numpy(), keys.numpy(), total)
         return _mix_bits(total.view(np.uint64))
     result = np.empty(n, dtype=np.uint64)
     size, keys = max(1, chunk_elements(logits, _HASH_CHUNK_ELEMENTS) // k), keys.to(logits.device)
@@ -40,7 +42,7 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
 
 @lru_cache(8)
 def _hash_keys(count: int) -> Tensor:
-    """Return odd random numbers, the same in every process."""
+    """Return odd random numbers, (count) int64, the same in every process."""
     return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1)
 
 
@@ -59,9 +61,9 @@ class Sketch:
     that shares of the sketch estimate shares of the set.
     """
 
-    n: int
+    n: int  # rows of the set
     hashes: np.ndarray  # uint64, sorted
-    level: int = 0
+    level: int = 0  # number of zero bits in which every kept hash ends
 
     @classmethod
     def from_hashes(cls, hashes: np.ndarray) -> "Sketch":
@@ -69,7 +71,7 @@ class Sketch:
         return cls(0, np.empty(0, dtype=np.uint64)).add(hashes)
 
     def add(self, hashes: np.ndarray) -> "Sketch":
-        """Return the sketch with more rows."""
+        """Return the sketch with the hashes of more rows, thinned if there are too many."""
         merged = np.concatenate([self.hashes, _thin(hashes, self.level)])
         level = self.level
         while len(merged) > MAX_SKETCH_HASHES:
@@ -78,7 +80,7 @@ class Sketch:
         return Sketch(self.n + len(hashes), np.sort(merged), level)
 
     def thin_to_level(self, level: int) -> "Sketch":
-        """Return the sketch thinned to a higher level."""
+        """Return the sketch with only the hashes that end in `level` zero bits."""
         return Sketch(self.n, _thin(self.hashes, level), level)
 
     def thin_to_size(self, max_hashes: int) -> "Sketch":
@@ -129,21 +131,22 @@ class Overlap:
 
     @classmethod
     def compare(cls, first: Sketch, second: Sketch) -> "Overlap":
-        """Compare two sets."""
+        """Compare two data sets by their sketches, thinned to the same level."""
         level = max(first.level, second.level)
         first, second = first.thin_to_level(level), second.thin_to_level(level)
         pairs = (first, second), (second, first)
         shares = tuple(float(_is_member(a.hashes, b.hashes).mean()) if len(a.hashes) else 0.0 for a, b in pairs)
-        expected = tuple(_expected_share(a.hashes, b.hashes) for a, b in pairs)
+        expected_shares = tuple(_expected_share(a.hashes, b.hashes) for a, b in pairs)
         errors = tuple(
-            _standard_error(share, e, a, b) for share, e, (a, b) in zip(shares, expected, pairs, strict=True)
+            _standard_error(share, expected, a, b)
+            for share, expected, (a, b) in zip(shares, expected_shares, pairs, strict=True)
         )
         is_identical = (
             first.n == second.n
             and len(np.unique(first.hashes)) >= MIN_DISTINCT_ROWS
             and np.array_equal(first.hashes, second.hashes)
         )
-        return cls(shares, expected, errors, is_identical)  # pyright: ignore[reportArgumentType]
+        return cls(shares, expected_shares, errors, is_identical)  # pyright: ignore[reportArgumentType]
 
     @property
     def too_large(self) -> bool:
@@ -152,7 +155,7 @@ class Overlap:
 
     @property
     def text(self) -> str:
-        """The shares in words."""
+        """A sentence with both shares, and the share expected by chance."""
         (evaluated, fitted), (by_chance, _) = self.shares, self.expected_shares
         return (
             f"{100 * evaluated:.3g} % of the evaluated rows are among the fitted rows, {100 * fitted:.3g} % of the "
@@ -170,7 +173,11 @@ class Overlap:
 
 
 def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
-    """Return the share of rows expected in the other set by chance: its common values, and new pairs."""
+    """Return the share of rows expected in the other set by chance.
+
+    It is the share that equals a value which the other set holds more than once, plus the share of the other set's rows
+    that come in pairs: so likely is a new row to equal one that the set holds once.
+    """
     if not len(rows):
         return 0.0
     values, counts = np.unique(other_hashes, return_counts=True)
@@ -187,10 +194,12 @@ def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> floa
 
 
 def _thin(hashes: np.ndarray, level: int) -> np.ndarray:
+    """Return the hashes that end in `level` zero bits."""
     return hashes[hashes & np.uint64((1 << level) - 1) == 0] if level else hashes
 
 
 def _is_member(rows: np.ndarray, sorted_hashes: np.ndarray) -> np.ndarray:
+    """Return for each hash in `rows` whether it is among the sorted hashes."""
     if not len(sorted_hashes):
         return np.zeros(len(rows), dtype=bool)
     return sorted_hashes[np.searchsorted(sorted_hashes, rows).clip(max=len(sorted_hashes) - 1)] == rows

@@ -49,7 +49,7 @@ class StatelessVisitor:
     min_rows: int = 1
 
     def begin_chunk(self) -> RowCallback:
-        """Return the callback."""
+        """Return the callback, the same for every chunk."""
         return self.callback
 
 
@@ -124,26 +124,34 @@ def visit_probabilities(logits: Logits, visitor: ChunkVisitor) -> None:
 def _row_stats(
     logits: Logits, labels: Labels | None, *names: str, index: int = 0, visitor: ChunkVisitor | None = None
 ) -> list[PerExample]:
-    """Return the named statistics of all rows; this is the only pass over logits."""
+    """Return the named statistics of all rows, each (n) float64, in the order of the names; the only pass over logits.
+
+    Args:
+        logits: Logits of any floating type.
+        labels: Class indices, needed by some statistics.
+        names: Members of `_COLUMNS`.
+        index: Class of "class_probability".
+        visitor: Receives the probabilities of all rows.
+    """
     z, (n, k) = logits.detach(), logits.shape
     y = torch.zeros(n, dtype=torch.int64, device=z.device) if labels is None else labels.contiguous()
     stats = {name: torch.empty(n, dtype=torch.float64, device=z.device) for name in names}
     chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k)
-    piece_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
-    fast = kernels(z)
+    large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
+    compiled = kernels(z)
 
-    def process(chunk: "tuple[int, RowCallback | None]") -> None:
-        start, callback = chunk
-        end = min(start + piece_rows, n)
+    def process(large_chunk: "tuple[int, RowCallback | None]") -> None:
+        start, callback = large_chunk
+        end = min(start + large_chunk_rows, n)
         buffer = np.empty(min(chunk_rows, end - start) * k if callback else 0)
         for first in range(start, end, chunk_rows):
             rows = slice(first, min(first + chunk_rows, end))
-            if fast:
+            if compiled:
                 columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
                 part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
                 p = buffer[: len(part) * k if callback else 0]
-                p = p.reshape(-1, k).T if k >= fast.MANY_CLASSES else p.reshape(k, -1)
-                fast.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
+                p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)  # (k, rows)
+                compiled.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
                 probs = torch.from_numpy(p.T)
             else:
                 computed = reference_stats(z[rows], y[rows], (*names, "probs") if callback else names, index)
@@ -153,25 +161,28 @@ def _row_stats(
             if callback and probs is not None:
                 callback(rows, probs)
 
-    chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, piece_rows)]
-    map_chunks(process, chunks, piece_rows * k if z.device.type == "cpu" else 0)
+    large_chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large_chunk_rows)]
+    map_chunks(process, large_chunks, large_chunk_rows * k if z.device.type == "cpu" else 0)
     return list(stats.values())
 
 
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
-    """Return the named statistics of a chunk of rows; "probs" are all probabilities (rows, k)."""
+    """Return the named statistics of a chunk of rows, each (rows); "probs" are all probabilities (rows, k).
+
+    Rows are columns here, and as many are added at the end as fill torch's vectors.
+    """
     n = len(labels)
     z, y = pad(logits, (0, 0, 0, -n % _SUM_COLUMNS)), pad(labels, (0, -n % _SUM_COLUMNS))
-    d = z.T.double().contiguous()
-    d = d - d.amax(0)
-    odds = d.exp()
-    total, d_y = odds.sum(0), d.gather(0, y[None])[0]
+    margin = z.T.double().contiguous()
+    margin = margin - margin.amax(0)
+    odds = margin.exp()
+    total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]
     equations = {
         "confidence": lambda: 1 / total,
-        "correct": lambda: is_predicted(d_y, total, z, y).double(),
-        "log_likelihood": lambda: d_y - total.log(),
-        "brier": lambda: (odds.square().sum(0) / total.square() - 2 * d_y.exp() / total + 1).clamp_min(0),
-        "entropy": lambda: total.log() - (odds * d.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
+        "correct": lambda: is_predicted(margin_y, total, z, y).double(),
+        "log_likelihood": lambda: margin_y - total.log(),
+        "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
+        "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
         "class_probability": lambda: odds[index] / total,
         "probs": lambda: (odds / total).T,
     }

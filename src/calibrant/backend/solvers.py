@@ -48,7 +48,7 @@ class Certificate:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the fit is the optimum of its family, up to 1e-6 in its criterion."""
+        """Whether the fitted map is the best of its family for these data, up to 1e-6 in its criterion."""
         return STATUS_SEVERITY[self.status] == 0 and self.gap <= MAX_OPTIMUM_GAP_NATS
 
     @property
@@ -145,9 +145,10 @@ def increasing_root(
 
 
 def _halley_step(point: PointEvaluation) -> float:
-    """Return Halley's step, at least half and at most twice Newton's."""
-    newton = -point.value / point.slope
-    return newton / max(0.5, min(2.0, 1 + newton * point.second_derivative / (2 * point.slope)))
+    """Return the step of Halley's method from a point toward the root, limited to half or twice Newton's step."""
+    newton_length = -point.value / point.slope
+    divisor = 1 + newton_length * point.second_derivative / (2 * point.slope)
+    return newton_length / max(0.5, min(2.0, divisor))
 
 
 def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
@@ -162,7 +163,7 @@ def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
 
 
 def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
-    """Return the sum of `map_row_chunks`, in a fixed order."""
+    """Return the sum of `map_row_chunks`, in the order of the chunks, so that the number of threads changes no bit."""
     parts = map_row_chunks(f, *arrays, elements=elements)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
@@ -221,7 +222,9 @@ def newton(
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
-    """Return the step to the minimum of the quadratic model, with entries of at least `min_step`.
+    """Return the step (d) to the minimum of a quadratic model, with entries of at least `min_step` (d).
+
+    The model has this gradient (d) and Hessian (d d).
 
     The equations are solved in coordinates in which the diagonal of the Hessian is 1, so that scales do not matter.
     """
@@ -246,11 +249,14 @@ def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
 
 
 def cholesky_with_jitter(hessian: Tensor) -> Tensor:
-    """Return the Cholesky root of a Hessian, shifted as little as possible if rounding made it indefinite."""
-    floor, unit = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
+    """Return the lower Cholesky factor of a Hessian, whose diagonal is raised until the factor exists.
+
+    It is raised by 1e-12 to 1e-4 of its largest element: rounding can make a positive Hessian indefinite.
+    """
+    jitter, eye = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
     for power in range(5):
-        root, failed = torch.linalg.cholesky_ex(hessian + 100**power * floor * unit)
-        if not int(failed):
+        root, error_code = torch.linalg.cholesky_ex(hessian + 100**power * jitter * eye)
+        if not int(error_code):
             return root
     return torch.linalg.cholesky(hessian)
 
@@ -273,7 +279,7 @@ def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
 class Mixture:
     """Maximum likelihood shares of the members of a mixture."""
 
-    shares: Tensor  # on the simplex
+    shares: Tensor  # (m), on the simplex
     gap: float  # upper bound on the remaining gain per example
     steps: int
 

@@ -27,6 +27,8 @@ __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 
 LOG_PROB_FLOOR = -87.0  # log of the smallest float32; lower log-probabilities are raised to it
 MIN_RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at negligible cost
+MIN_ODIR_RIDGE = 1e-9  # the same for a map whose off-diagonal entries and intercepts are penalized anyway
+MIN_INVERSE_TEMPERATURE = 1e-6  # replaces a weight that the data make 0 or negative
 PENALTY_GRID = tuple(10.0**power for power in range(5, -8, -1))  # tried by cross-validation, until two are worse
 MAX_MATRIX_CLASSES = 1000  # up to which a full matrix is fitted
 
@@ -34,9 +36,10 @@ AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias), 
 
 
 def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
-    r"""Return the penalties of a (k, k) matrix and of its intercepts (Berta et al. 2025, SMS), times a strength.
+    r"""Return the ridge penalties of a matrix, (k, k), and of its intercepts (Berta et al. 2025, SMS).
 
-    k/n for the diagonal and the intercepts, k(k-1)/n elsewhere: they vanish as the number of examples grows.
+    They are `strength` times k/n for the diagonal and the intercepts, and times k(k-1)/n elsewhere. They vanish as the
+    number of examples n grows.
     """
     eye = torch.eye(k, dtype=torch.float64)
     return (strength * k / n) * (eye + (k - 1) * (1 - eye)), strength * k / n
@@ -74,10 +77,10 @@ class BiasCorrectedTemperature:
     @fit_method
     def fit(cls, p: Predictions) -> "BiasCorrectedTemperature":
         """Fit T and c by NLL."""
-        unit = fit_nll_temperature(p).unit
-        x = drop_impossible(p).apply(lambda z: _scaled_logits(z, unit))
+        initial_temperature = fit_nll_temperature(p).finite_temperature
+        x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
         fit = fit_affine(x, torch.ones((), dtype=torch.float64), 0.0, 0.0, min_ridge=MIN_RIDGE)
-        fitted = cls(unit / fit.weight.clamp_min(1e-6), fit.bias)
+        fitted = cls(initial_temperature / fit.weight.clamp_min(MIN_INVERSE_TEMPERATURE), fit.bias)
         status = fit.status if fit.weight > 0 else "at bound"
         gap = fit.remaining_gap + fit.ridge_cost
         return Solution(fitted, status, fit.gradient, fit.iterations, gap=gap).with_certificate(p)
@@ -239,18 +242,21 @@ def _scaled_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_
 
 
 def _centered_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
+    """Return z / T, raised to the floor below the top of its row, less the mean of its row."""
     x = _scaled_logits(logits, temperature, floor)
     return x - x.mean(-1, keepdim=True)
 
 
 def _log_p(logits: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
+    """Return the log-probabilities, of which lower ones are raised to the floor."""
     return logits.double().log_softmax(-1).clamp_min(floor)
 
 
 def _log_prob_floor(values: Tensor) -> float:
-    """Return the smallest finite value if some are -inf, at least -87; otherwise -87.
+    """Return the floor to which a fit raises these log-probabilities, or logits below the top of their row.
 
-    A forest's probability of exactly 0 means that no tree voted for the class. One such label at -87 would undo the map
+    It is -87, unless there are values of -inf: these are raised to the smallest finite value, if that is above -87. A
+    forest's probability of exactly 0 means that no tree voted for the class. One such label at -87 would undo the map
     for all other examples.
     """
     if not bool(values.isneginf().any()):
@@ -259,8 +265,9 @@ def _log_prob_floor(values: Tensor) -> float:
     return max(LOG_PROB_FLOOR, float(finite_values.min())) if len(finite_values) else -1.0
 
 
-def _floor_under_top(p: Predictions, unit: Tensor) -> float:
-    x = p.logits.double() / unit
+def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
+    """Return the floor of z / T relative to the top of each row."""
+    x = p.logits.double() / temperature
     return _log_prob_floor(x - x.amax(-1, keepdim=True))
 
 
@@ -273,11 +280,12 @@ def fit_vector(
     tolerance: float = GRADIENT_TOLERANCE,
 ) -> Solution[Vector]:
     """Fit `Vector` without a certificate, given the temperature that minimizes the NLL."""
-    unit, floor = temperature_fit.unit, _floor_under_top(p, temperature_fit.unit)
-    x = p.apply(lambda z: _scaled_logits(z, unit, floor))
+    temperature = temperature_fit.finite_temperature
+    floor = _floor_under_top(p, temperature)
+    x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
     strength, identity = ridge * p.k / p.total_weight, torch.ones(p.k, dtype=torch.float64)
     fit = fit_affine(x, identity, strength, strength, start, tolerance, min_ridge=MIN_RIDGE)
-    return fit.solution(Vector(unit, fit.weight, fit.bias, floor))
+    return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
 
 def fit_matrix(
@@ -289,24 +297,38 @@ def fit_matrix(
     ridge: float | None = None,
     tolerance: float = GRADIENT_TOLERANCE,
 ) -> Solution[Matrix]:
-    """Fit `Matrix` without a certificate, given the temperature that minimizes the NLL."""
-    unit, floor = temperature_fit.unit, _floor_under_top(p, temperature_fit.unit)
-    x = p.apply(lambda z: _centered_logits(z, unit, floor))
+    """Fit `Matrix` without a certificate, given the temperature that minimizes the NLL.
+
+    With a ridge, the penalties are those of Berta et al. (2025); otherwise ODIR with the given penalty, or one chosen
+    by cross-validation.
+    """
+    temperature = temperature_fit.finite_temperature
+    floor = _floor_under_top(p, temperature)
+    x = p.apply(lambda z: _centered_logits(z, temperature, floor))
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
         eye, strength = torch.eye(p.k, dtype=torch.float64), ridge
         fit = fit_affine(x, eye, *shrinkage(p.total_weight, p.k, ridge), start, tolerance)
-    return fit.solution(Matrix(unit, fit.weight, fit.bias, strength, floor))
+    return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 
 def _fit_odir(x: Predictions, penalty: float | None, start: AffineFit | None = None) -> tuple[AffineFit, float]:
-    """Fit a matrix with off-diagonal and intercept regularization (Kull et al. 2019, section 3)."""
+    """Fit a matrix with off-diagonal and intercept regularization (Kull et al. 2019, section 3).
+
+    Args:
+        x: Predictions whose logits the matrix multiplies.
+        penalty: Strength of both regularizations, chosen by cross-validation if None.
+        start: A fit to start from.
+
+    Returns:
+        The fit, and the penalty.
+    """
     eye = torch.eye(x.k, dtype=torch.float64)
 
     def fit(x: Predictions, strength: float, start: AffineFit | None, tolerance: float) -> AffineFit:
         ridge = (strength / (x.k * (x.k - 1))) * (1 - eye)
-        return fit_affine(x, eye, ridge, strength / x.k, start, tolerance, min_ridge=MIN_RIDGE * 1e-3)
+        return fit_affine(x, eye, ridge, strength / x.k, start, tolerance, min_ridge=MIN_ODIR_RIDGE)
 
     if penalty is None:
         penalty, best_fit = _choose_penalty(x, fit)
@@ -319,19 +341,20 @@ def _choose_penalty(
 ) -> tuple[float, AffineFit | None]:
     """Choose the penalty by cross-validated NLL, from the strongest down; return it with a fit to start from.
 
-    Each fit starts from the previous one: of another fold, or of the next stronger penalty. The search ends when two
-    penalties are worse than the best, because weaker ones overfit more and take more steps.
+    `fit` takes predictions, a penalty, a fit to start from, and a gradient tolerance. Each fit starts from the previous
+    one: of another fold, or of the next stronger penalty. The search ends when two penalties in a row are worse than
+    the best, because weaker ones overfit more and take more steps.
     """
     folds = min(3, num_units(x))
     if folds < 2:
         return PENALTY_GRID[0], None
-    parts = [(training, x[in_fold]) for training, in_fold in split_folds(x, folds)]
+    splits = [(training, x[in_fold]) for training, in_fold in split_folds(x, folds)]
     best_penalty, best_fit, lowest_loss, num_worse, last_fit = PENALTY_GRID[0], None, math.inf, 0, None
     for strength in PENALTY_GRID:
-        if last_fit is not None:  # its curvature is that of another penalty
+        if last_fit is not None:  # start from its map only: its preconditioner belongs to another penalty
             last_fit = AffineFit(last_fit.weight, last_fit.bias)
         loss = 0.0
-        for training, validation in parts:
+        for training, validation in splits:
             last_fit = fit(training, strength, last_fit, COARSE_GRADIENT_TOLERANCE)
             log_p = validation.apply(last_fit).log_likelihood
             loss -= float(log_p.sum() if validation.weights is None else (log_p * validation.weights).sum())

@@ -46,12 +46,12 @@ class AffineFit:
 
     @property
     def status(self) -> Status:
-        """Whether the search converged: separable data with many classes have an optimum too far away."""
-        has_ended = self.gradient <= MAX_CONVERGED_GRADIENT and self.remaining_gap <= MAX_OPTIMUM_GAP_NATS
-        return "converged" if has_ended else "not converged"
+        """Whether the search converged: for separable data of many classes the optimum may be too far away."""
+        has_converged = self.gradient <= MAX_CONVERGED_GRADIENT and self.remaining_gap <= MAX_OPTIMUM_GAP_NATS
+        return "converged" if has_converged else "not converged"
 
     def solution(self, fitted: Fitted) -> Solution[Fitted]:
-        """Return the solution of a calibrator built from this fit."""
+        """Return a calibrator that was built from this fit, with the status and precision of the search."""
         gap = self.remaining_gap + self.ridge_cost
         return Solution(fitted, self.status, self.gradient, self.iterations, clips_zeros=True, warm_start=self, gap=gap)
 
@@ -149,7 +149,10 @@ class _Problem:
         tolerance: float,
         min_ridge: float,
     ) -> "_Problem":
-        """Center the columns and scale the minimal ridge."""
+        """Build the problem of `fit_affine`, whose parameters these are: center the columns, scale the minimal ridge.
+
+        Coarse fits of large matrices compute in float32.
+        """
         row_weights = None if p.weights is None else p.weights[:, None] * (len(p) / p.total_weight)
         is_large_matrix = identity.ndim == 2 and identity.numel() > MAX_HESSIAN_PARAMETERS
         dtype = torch.float32 if tolerance >= COARSE_GRADIENT_TOLERANCE and is_large_matrix else torch.float64
@@ -158,10 +161,10 @@ class _Problem:
         if min_ridge:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
-            size = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
+            column_scale = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
             if identity.ndim == 2:
-                size = size.diag()
-            min_ridges = min_ridge * (size if identity.ndim else size.mean())
+                column_scale = column_scale.diag()
+            min_ridges = min_ridge * (column_scale if identity.ndim else column_scale.mean())
             if ridge_bias == 0:
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
         ridges = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape) + min_ridges
@@ -179,24 +182,24 @@ class _Problem:
         )
 
     def unpack(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the change of w, and c."""
+        """Return the change of w from the identity, in the shape of w, and the intercepts c (k) of centered columns."""
         k = len(self.center)
         by_class = packed.reshape(k if self.identity.ndim else k + 1, -1)
         change, c = (by_class[:, :-1], by_class[:, -1]) if self.identity.ndim else (by_class[0], by_class[1:, 0])
         return change.reshape(self.identity.shape), c
 
     def pack(self, change: Tensor, c: Tensor) -> Tensor:
-        """Return packed parameters."""
+        """Return the change of w and the intercepts c as packed parameters."""
         if self.identity.ndim:
             return torch.cat([change.reshape(len(self.center), -1), c[:, None]], 1)
         return torch.cat([change.view(1), c])[:, None]
 
     def weighted_sum(self, rows: Tensor) -> Tensor:
-        """Return the weighted sum over rows."""
+        """Return the weighted sum of one number per row, (n 1), in float64 if there are no weights."""
         return rows.sum(dtype=torch.float64) if self.row_weights is None else (self.row_weights * rows).sum()
 
     def objective(self, frame: "Preconditioner") -> Callable[[Tensor], tuple[float, Tensor]]:
-        """Return the objective and its gradient as a function of a frame's coordinates."""
+        """Return the function of a frame's coordinates that gives the penalized mean NLL and its gradient."""
         buffer = torch.empty_like(self.x)
 
         def f(t: Tensor) -> tuple[float, Tensor]:
@@ -206,29 +209,34 @@ class _Problem:
         return f
 
     def value_and_gradient(self, packed: Tensor, buffer: Tensor | None = None) -> tuple[float, Tensor]:
-        """Return the objective and its gradient at packed parameters."""
+        """Return the penalized mean NLL and its gradient at packed parameters.
+
+        The scores w x + c are written to the buffer, (n k), and overwritten step by step: by exp(score - top), and by
+        the residuals p - 1[y = j], times the weight of the row over n.
+        """
         x, n = self.x, len(self.x)
         change, c = self.unpack(packed)
         w, b = (self.identity + change).to(x), (c + _transform_center(self.identity, self.center)).to(x)
-        s = torch.addmm(b, x, w.mT, out=buffer) if w.ndim == 2 else torch.addcmul(b, x, w, out=buffer)
-        top = s.amax(-1, keepdim=True)
-        s_y = self.weighted_sum(s.gather(1, self.index))
-        e = s.sub_(top).mul_(LOG2_E).exp2_()
-        norm = e.sum(-1, keepdim=True)
-        mean = (self.weighted_sum(norm.log()) + self.weighted_sum(top) - s_y) / n
-        value = mean + (self.ridge * change.square()).sum() + self.ridge_bias * c.square().sum()
+        scores = torch.addmm(b, x, w.mT, out=buffer) if w.ndim == 2 else torch.addcmul(b, x, w, out=buffer)
+        top = scores.amax(-1, keepdim=True)
+        label_score_sum = self.weighted_sum(scores.gather(1, self.index))
+        exp_scores = scores.sub_(top).mul_(LOG2_E).exp2_()
+        norm = exp_scores.sum(-1, keepdim=True)
+        mean_nll = (self.weighted_sum(norm.log()) + self.weighted_sum(top) - label_score_sum) / n
+        value = mean_nll + (self.ridge * change.square()).sum() + self.ridge_bias * c.square().sum()
         row_shares = torch.full_like(norm, 1 / n) if self.row_weights is None else (self.row_weights / n).to(x.dtype)
-        r = e.div_(norm.mul_(n) if self.row_weights is None else norm / row_shares)
-        r.scatter_add_(1, self.index, -row_shares)
-        by_c = r.sum(0).cpu()
+        residuals = exp_scores.div_(norm.mul_(n) if self.row_weights is None else norm / row_shares)
+        residuals.scatter_add_(1, self.index, -row_shares)
+        gradient_c = residuals.sum(0).cpu()
         match w.ndim:
             case 2:
-                by_w = r.mT @ x
+                gradient_w = residuals.mT @ x
             case 1:
-                by_w = r.mul_(x).sum(0)
+                gradient_w = residuals.mul_(x).sum(0)
             case _:
-                by_w = r.mul_(x).sum()
-        return float(value), self.pack(by_w.cpu() + 2 * self.ridge * change, by_c + 2 * self.ridge_bias * c)
+                gradient_w = residuals.mul_(x).sum()
+        gradient = self.pack(gradient_w.cpu() + 2 * self.ridge * change, gradient_c + 2 * self.ridge_bias * c)
+        return float(value), gradient
 
     @property
     def uses_hessian(self) -> bool:
@@ -236,17 +244,27 @@ class _Problem:
         return self.identity.numel() + len(self.center) <= MAX_HESSIAN_PARAMETERS
 
     def centered_map(self, packed: Tensor) -> AffineFit:
-        """Return the map for centered columns."""
+        """Return the map that gives the scores from `logits`, whose columns are centered."""
         change, c = self.unpack(packed)
         return AffineFit(self.identity + change, c + _transform_center(self.identity, self.center))
 
     def build_preconditioner(self, packed: Tensor) -> "Preconditioner":
-        """Return coordinates for a search from here, by the Hessian if there are few parameters."""
+        """Return coordinates for a search from these parameters, by the exact Hessian if there are few of them."""
         build = _exact_preconditioner if self.uses_hessian else _approximate_preconditioner
         return build(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
 
     def polish(self, packed: Tensor, value: float, gradient: Tensor) -> tuple[Tensor, float, float]:
-        """Take a last Newton step if there are few parameters, and estimate the remaining gap and the ridge cost."""
+        """Take a last Newton step, if there are few parameters and the step does not raise the objective.
+
+        Args:
+            packed: Parameters at the end of the search.
+            value: The objective there.
+            gradient: Its gradient there, in packed parameters.
+
+        Returns:
+            The packed parameters; the estimated distance of the objective from its minimum; and the estimated
+            distance between the minima with and without the minimal ridge, in nats.
+        """
         change, c = self.unpack(packed)
         ridge_gradient = self.pack(2 * self.min_ridge * change, 2 * self.min_ridge_bias * c)
         if not self.uses_hessian:
@@ -276,26 +294,27 @@ class _Problem:
         remaining_gap: float = 0.0,
         ridge_cost: float = 0.0,
     ) -> AffineFit:
-        """Return the map for columns that are not centered."""
+        """Return the result of a search, as a map of the given columns, which are not centered."""
         change, c = self.unpack(packed)
         bias = c - _transform_center(change, self.center)
         return AffineFit(self.identity + change, bias, gradient, passes, frame, memory, remaining_gap, ridge_cost)
 
 
 def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
-    """Return w times the center."""
+    """Return w times the center of the columns, which moves between the intercepts of centered and given columns."""
     return weight @ center if weight.ndim == 2 else weight * center
 
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """Coordinates t of the changes d of w and c: d = (t @ root^-1) * scale, in blocks of rows.
+    """Coordinates t of the packed parameters d (changes of w, and c), in which the Hessian is nearly the unit matrix.
 
-    By the chain rule, dL/dt = (dL/dd * scale) @ root^-T.
+    d = (t @ root^-1) * scale, in one block for all parameters or one for each class. By the chain rule,
+    dL/dt = (dL/dd * scale) @ root^-T.
     """
 
     scale: Tensor  # (blocks d)
-    root: Tensor  # (d d) or (blocks d d)
+    root: Tensor  # (d d) or (blocks d d), a Cholesky factor of the Hessian
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -303,19 +322,19 @@ class Preconditioner:
         return torch.linalg.inv(self.root)
 
     def to_parameters(self, t: Tensor) -> Tensor:
-        """Return d at t."""
+        """Return the packed parameters d, (blocks d), of coordinates t."""
         return (t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale
 
     def to_coordinates(self, changes: Tensor) -> Tensor:
-        """Return t at d."""
+        """Return the coordinates t, flat, of packed parameters d."""
         return ((changes.reshape(self.scale.shape) / self.scale).unsqueeze(1) @ self.root).flatten()
 
     def gradient_to_coordinates(self, gradient: Tensor) -> Tensor:
-        """Return dL/dt from dL/dd."""
+        """Return the gradient in t, flat, from the gradient in d."""
         return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
 
     def gradient_to_parameters(self, slope: Tensor) -> Tensor:
-        """Return dL/dd from dL/dt."""
+        """Return the gradient in d, (blocks d), from the gradient in t."""
         return (slope.view(len(self.scale), 1, -1) @ self.root.mT).squeeze(1) / self.scale
 
 
@@ -395,7 +414,11 @@ def _approximate_preconditioner(
 
 
 def _block_curvature(x: Tensor, row_shares: Tensor, fit: AffineFit, weight_ndim: int) -> tuple[Tensor, Tensor]:
-    """Return the part of weighted rows in the Hessian of every class and in its diagonal."""
+    """Return what some rows, weighted by their shares, add to the Hessian of each class and to its diagonal.
+
+    For a number w, the two are the diagonal of the intercepts, (k), and the curvature in w, (1). For a diagonal w they
+    are (k 2 2) and (k 2). For a matrix w, one Hessian (k+1 k+1) stands for all classes, with the diagonals (k k+1).
+    """
     p = fit(x).softmax(-1)
     if weight_ndim == 0:
         curvature = (p * x.square()).sum(-1) - (p * x).sum(-1).square()

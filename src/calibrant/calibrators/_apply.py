@@ -32,7 +32,7 @@ class Capabilities:
     """
 
     preserves_argmax: bool | Callable[[Any], bool] = False  # never changes a predicted class
-    num_classes: int | Callable[[Any], int] = certified_classes  # that it accepts, 0 for any number
+    num_classes: int | Callable[[Any], int] = certified_classes  # number of classes that it accepts, 0 for any
     repairs_overconfidence: bool = True  # False if it learns nothing from the data
     takes_groups: bool = False  # maps each group differently
     is_differentiable: bool = True  # False for step functions
@@ -51,7 +51,7 @@ def num_classes(calibrator: Any) -> int:
 
 
 def preserves_argmax(calibrator: Any) -> bool:
-    """Return whether a fitted map never changes a predicted class."""
+    """Return whether a fitted map, as its class promises, never changes a predicted class."""
     promised = capabilities(calibrator).preserves_argmax
     return promised if isinstance(promised, bool) else promised(calibrator)
 
@@ -72,7 +72,7 @@ def calibrator_call(call: Call) -> Call:
 
 
 def prepare(calibrator: Any, logits: Tensor) -> Any:
-    """Return a fitted map on the device of logits that it can map.
+    """Move a fitted map to the device of the logits, after checking that it can map them.
 
     Raises:
         InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors.
@@ -92,22 +92,22 @@ def prepare(calibrator: Any, logits: Tensor) -> Any:
     return calibrator if logits.device.type == "cpu" else to_device(calibrator, logits.device)
 
 
-def to_device(part: Any, device: torch.device | str) -> Any:
-    """Return a fitted map, a tuple or a tensor on a device; the same object if it is there already."""
-    if isinstance(part, Tensor):
-        return part.to(device)
-    if type(part) is tuple:
-        copied = tuple(to_device(item, device) for item in part)
-        return part if all(a is b for a, b in zip(part, copied, strict=True)) else copied
-    if not is_dataclass(part) or isinstance(part, type):
-        return part
-    old_values = {field.name: getattr(part, field.name) for field in fields(part)}
-    new_values = {name: to_device(value, device) for name, value in old_values.items()}
-    if all(new_values[name] is value for name, value in old_values.items()):
-        return part
-    copied = copy(part)
-    for name, value in new_values.items():
-        object.__setattr__(copied, name, value)
+def to_device(value: Any, device: torch.device | str) -> Any:
+    """Copy the tensors in a fitted map or tuple to a device; any other value, or one that is there, stays as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if type(value) is tuple:
+        copied = tuple(to_device(item, device) for item in value)
+        return value if all(old is new for old, new in zip(value, copied, strict=True)) else copied
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    old_fields = {field.name: getattr(value, field.name) for field in fields(value)}
+    new_fields = {name: to_device(part, device) for name, part in old_fields.items()}
+    if all(new_fields[name] is part for name, part in old_fields.items()):
+        return value
+    copied = copy(value)
+    for name, part in new_fields.items():
+        object.__setattr__(copied, name, part)
     return copied
 
 

@@ -41,12 +41,12 @@ MAX_LOG_ODDS = 1e4  # at which log-odds and -log p are clipped
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A family with its weight and its out-of-fold NLL."""
+    """A family of calibrators with its weight in the stack and its out-of-fold NLL."""
 
     name: str
     weight: float
     held_out: float  # out-of-fold NLL, nan without folds
-    fitted: Any = None  # to all examples; None without a weight
+    fitted: Any = None  # calibrator that was fitted to all examples; None without a weight
 
 
 @CALIBRATORS.register
@@ -181,6 +181,7 @@ class Auto:
         return torch.where(excess == 0, mixed, mixed_at_end + change)
 
     def _mixed_log_odds(self, z: Tensor) -> Tensor:
+        """Return the weighted sum, (n), of the log-odds that the members give logits (n 2)."""
         return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)
 
     def __str__(self) -> str:
@@ -194,7 +195,7 @@ class Auto:
 
     @property
     def _report_lines(self) -> list[str]:
-        """Heaviest member, refused candidates, and the gain."""
+        """Lines of `print` on the member with the largest weight, candidates without a weight, and the gain."""
         if math.isnan(self.gain):
             return ["too few examples for out-of-fold predictions: all have the same weight"]
         heaviest = max(self.candidates, key=lambda candidate: candidate.weight)
@@ -250,25 +251,32 @@ def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, fo
 
 
 def _label_scores(p: Predictions) -> Tensor:
+    """Return log p of each label, (n); for two classes, the log-odds of the label."""
     if p.k == 2:
         return _log_odds(p.logits) * (2 * p.labels - 1)
     return p.log_likelihood.clamp_min(-MAX_LOG_ODDS)
 
 
 def _log_odds(logits: Tensor) -> Tensor:
-    """Return the clipped log-odds of class 1 of two."""
-    z = logits.double().log_softmax(-1).clamp_min(-MAX_LOG_ODDS)
-    return z[..., 1] - z[..., 0]
+    """Return the log-odds of class 1 of two; log-probabilities are clipped at -10,000."""
+    log_p = logits.double().log_softmax(-1).clamp_min(-MAX_LOG_ODDS)
+    return log_p[..., 1] - log_p[..., 0]
 
 
 def _log_odds_range(p: Predictions) -> tuple[float, float]:
-    """Return the smallest and largest of the log-odds of class 1 and 0."""
-    s = _log_odds(p.logits)
-    return min(float(s.min()), 0.0), max(float(s.max()), 0.0)
+    """Return the smallest and the largest log-odds of class 1 in the data, of which one may be replaced by 0."""
+    log_odds = _log_odds(p.logits)
+    return min(float(log_odds.min()), 0.0), max(float(log_odds.max()), 0.0)
 
 
 def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:
-    """Return prior weights by the number of standard errors that each family is behind the best one."""
+    """Return prior weights (m), which fall with the number of standard errors by which a family is behind the best one.
+
+    Args:
+        families: The m families; only those without a handicap can be the best one.
+        log_p: Out-of-fold log-probability that each family gives the label, (n m).
+        p: The predictions, for their weights and classes.
+    """
     handicap = log_p.new_tensor([family.handicap for family in families])
     best = example_mean(log_p, p).where(handicap == 0, -torch.inf).argmax()
     gains, error = _mean_gains(log_p - log_p[:, best, None], p)
@@ -279,14 +287,22 @@ def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predi
 
 
 def _mean_gains(gains: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
-    """Return the mean gains over examples, (n m) -> (m), and their standard errors."""
+    """Return the mean of gains (n m) over examples, (m), and its standard error, (m)."""
     mean = example_mean(gains, p)
-    spread = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)
-    return mean, (spread / p.total_weight).sqrt()
+    variance = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)
+    return mean, (variance / p.total_weight).sqrt()
 
 
 def _fit_mixture_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minimum:
-    """Maximize the likelihood of the mixture; the prior adds pseudo-examples that only one member predicts."""
+    """Maximize the likelihood of a mixture of probabilities over its weights (m).
+
+    The prior adds pseudo-examples to which only one member gives a probability above 0.
+
+    Args:
+        scores: Out-of-fold log-probability that each member gives the label, (n m).
+        p: The predictions, for the weights of the examples.
+        prior: Prior weights, (m).
+    """
     weights = scores.new_ones(len(scores)) if p.weights is None else p.weights
     likelihoods = (scores - scores.amax(1, keepdim=True)).exp()
     rows = torch.cat([likelihoods, torch.eye(len(prior)).to(likelihoods)])
@@ -295,16 +311,23 @@ def _fit_mixture_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minim
 
 
 def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minimum:
-    """Minimize the penalized NLL of mixed log-odds: a logistic regression with nonnegative weights."""
+    """Minimize the penalized NLL of mixed log-odds: a logistic regression with nonnegative weights (m).
+
+    Args:
+        scores: Out-of-fold log-odds that each member gives the label, (n m).
+        p: The predictions, for the weights of the examples.
+        prior: Prior weights, (m), which the penalty draws the weights to.
+    """
     weights = scores.new_ones(len(scores)) if p.weights is None else p.weights
     weights, penalty = weights / p.total_weight, BINARY_PRIOR_EXAMPLES / p.total_weight
 
-    def f(w: Tensor) -> tuple[float, Tensor, Tensor]:
-        s, deviation = scores @ w.to(scores), w - prior
-        error = (-s).sigmoid() * weights
-        value = -float(weights @ logsigmoid(s)) + penalty * float(deviation @ deviation)
-        curvature = ((scores * (error * s.sigmoid())[:, None]).mT @ scores).cpu()
+    def penalized_nll(w: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the value, gradient and Hessian at w."""
+        mixed, deviation = scores @ w.to(scores), w - prior
+        error = (-mixed).sigmoid() * weights  # probability of the wrong class, weighted
+        value = -float(weights @ logsigmoid(mixed)) + penalty * float(deviation @ deviation)
+        hessian = ((scores * (error * mixed.sigmoid())[:, None]).mT @ scores).cpu()
         slope = (error @ scores).cpu()
-        return value, 2 * penalty * deviation - slope, curvature + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
+        return value, 2 * penalty * deviation - slope, hessian + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
 
-    return newton(f, prior, lower=torch.zeros_like(prior))
+    return newton(penalized_nll, prior, lower=torch.zeros_like(prior))

@@ -154,7 +154,12 @@ def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadrati
 
 
 def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the clipped scores, the median of the positive absolute ones (or 1), and the limit of the clipping."""
+    """Return what the fits of this file need, after checking that there are 2 classes.
+
+    Returns:
+        The scores (n), clipped to +-limit; the median of the positive absolute scores, or 1 if there is none; and the
+        limit.
+    """
     if p.k != 2:
         raise InputError(
             f"Expected predictions of 2 classes for {name}, got {p.k}. Try StructuredMatrix.", code="num_classes"
@@ -162,12 +167,14 @@ def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
     s = _score(p.logits)
     limit = _score_limit(s)
     s = s.clamp(-limit, limit)
-    size = s.abs()
-    unit = weighted_median(size[size > 0], None if p.weights is None else p.weights[size > 0])
+    magnitude = s.abs()
+    positive = magnitude > 0
+    unit = weighted_median(magnitude[positive], None if p.weights is None else p.weights[positive])
     return s, unit, limit
 
 
 def _score(logits: Tensor, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
+    """Return the score z_1 - z_0 of each row, (n), clipped to +-limit."""
     z = logits.double()
     return (z[:, 1] - z[:, 0]).clamp(-limit, limit)
 
@@ -185,6 +192,7 @@ def _score_limit(s: Tensor) -> Tensor:
 
 
 def _score_to_logits(s: Tensor) -> Tensor:
+    """Return the logits -s/2 and s/2, (n 2), of scores (n)."""
     return torch.stack([-s / 2, s / 2], -1)
 
 
@@ -194,7 +202,10 @@ def _beta_features(s: Tensor) -> Tensor:
 
 
 def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
-    """Return the factors (n, 2) of the slopes at the ends; straight outside them."""
+    """Return the features (n 2) of scores s whose product with the slopes at both ends is the quadratic map.
+
+    Between the ends, the slope of the map changes linearly from the first to the second; outside it is constant.
+    """
     low, high = ends
     length = (high - low).where(high > low, 1e-300)
     position = (s.clamp(low, high) - low) / length
@@ -206,8 +217,9 @@ def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
 class _Logistic:
     r"""The cross-entropy of sigmoid(features @ w + c) with a ridge, in well-conditioned coordinates.
 
-    The ridge is 1e-6 of the mean square log-odds, weighted by the uncertainty of a reference. It does not depend on
-    the coordinates, and outliers have no part in it because the reference is certain of them.
+    A reference (w, c), roughly the uncalibrated map, states which examples are uncertain. The ridge is 1e-6 of the
+    mean square log-odds, weighted by this uncertainty. It does not depend on the coordinates, and outliers have no part
+    in it because the reference is certain of them.
     """
 
     x: Tensor  # (m+1 n) standardized features, and 1
@@ -219,7 +231,7 @@ class _Logistic:
 
     @classmethod
     def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
-        """Standardize features (n m), weighted by the curvature at a reference (w, c) that is not saturated."""
+        """Standardize features (n m), weighted by the curvature of the loss at a reference (w, c), (m+1)."""
         n, m = features.shape
         example_weights = (
             features.new_full((n,), 1 / p.total_weight) if p.weights is None else p.weights / p.total_weight
@@ -263,7 +275,7 @@ class _Logistic:
         )
 
     def minimize(self, monotone: bool) -> Minimum:
-        """Return the minimum in (w, c)."""
+        """Return the minimum, with x = (w, c) and a gap that includes the cost of the ridge."""
         m = len(self.ridge) - 1
         lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
         lower[m] = -torch.inf

@@ -70,7 +70,7 @@ class HistogramBinning:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p, with the accuracy of its bin as confidence."""
         return replace_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
 
 
@@ -172,7 +172,7 @@ class ScalingBinning:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p, with the mean scaled confidence of its bin as confidence."""
         scaled = self.scaler(logits)
         return replace_confidence(scaled, _look_up(self.edges, self.value, confidence(scaled, self.of)), self.of)
 
@@ -213,29 +213,33 @@ class BayesianBinning:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p, with the average of its bins over all binnings as confidence."""
         return replace_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
 
 
 def _binned_class(logits: Tensor, event: BinnedEvent) -> Tensor:
-    """Return the class of every row whose probability is binned."""
+    """Return the class of every row whose probability is binned, (n): the predicted class, or always the same one."""
     top = logits.argmax(-1)
     return top if event == "top" else torch.full_like(top, event)
 
 
 def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return log(c / (1 - c)) of the probability c of one class per row; does not tie where c rounds to 1."""
+    """Return the log-odds log(c / (1 - c)), (n), of the probability c of one class per row.
+
+    Computed from the logits, so that they differ between rows whose probabilities round to 1.
+    """
     z = logits.double()
     other_logits = z.scatter(-1, class_index[:, None], -torch.inf)
     return z.gather(-1, class_index[:, None]).squeeze(-1) - other_logits.logsumexp(-1)
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
-    """Return the value of each confidence's bin; an empty bin keeps the confidence."""
+    """Return the value of each confidence's bin; a confidence in an empty bin (nan) stays as it is."""
     return _fill_nan(value[assign_bins(edges, confidence).clamp(0, len(value) - 1)], confidence)
 
 
 def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
+    """Return the values, with the fallback in the place of nan."""
     return value.where(~value.isnan(), fallback)
 
 
@@ -247,31 +251,48 @@ def _equal_mass_bins(bins: int, events: Events) -> Bins:
 
 
 def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inner edges at order statistics, and the mean and number of the examples strictly between them."""
+    """Place bins of at least `points` examples, with order statistics of the scores as edges.
+
+    Args:
+        score: Log-odds of the binned class, (n).
+        correct: 1 where that class is the label, otherwise 0, (n).
+        weights: Weight of each example, (n).
+        points: Smallest total weight of a bin.
+
+    Returns:
+        The inner edges, (b - 1); and the accuracy and number of the examples strictly between two edges, both (b).
+    """
     order = score.argsort(stable=True)
     s, end = score[order], weights[order].cumsum(0)  # end: total weight up to and including each example
     n = float(end[-1]) if len(end) else 0.0
     bins = max(1, math.floor(n) // points)
-    rank = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
-    between = torch.tensor([[low, max(low, high - 1)] for low, high in pairwise(rank)], device=s.device)
-    hits = _running_total(end, (weights * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
+    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
+    between = torch.tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)], device=s.device)
+    num_correct = _running_total(end, (weights * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
     counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
-    edges = s[torch.searchsorted(end, torch.tensor(rank[1:-1], device=s.device).to(end))]
+    edges = s[torch.searchsorted(end, torch.tensor(edge_ranks[1:-1], device=s.device).to(end))]
     finite = s[s.isfinite()]
     if len(finite):  # scores of impossible classes are -inf, or finite where a mask is
         edges = edges.clamp_min(float(finite[0]) - 1)
-    return edges, hits / counts, counts.long()
+    return edges, num_correct / counts, counts.long()
 
 
 def _running_total(end: Tensor, total: Tensor, positions: Tensor) -> Tensor:
-    """Return the running total at positions in cumulative weight, linear within an example."""
+    """Return a running total at positions (b 2) in cumulative weight, linear within an example.
+
+    Args:
+        end: Cumulative weight at the end of each example, (n).
+        total: The running total there, (n).
+        positions: Cumulative weights at which to read it.
+    """
     zero = end.new_zeros(1)
     return interpolate(torch.cat([zero, end]), torch.cat([zero, total]), positions.to(end))
 
 
 def _beta_binning(bins: int, events: Events, total_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return edges, the posterior mean of every bin, and the log marginal likelihood.
+    """Return the edges (bins + 1) of an equal-mass binning, the posterior mean accuracy of every bin, and the evidence.
 
+    The evidence is the log marginal likelihood of the binning, by which `BayesianBinning` weights it.
     The prior of the accuracy in a bin is Beta(a, b) with a + b = 2 / bins and its mean at the middle of the bin.
     """
     table = _equal_mass_bins(bins, events)

@@ -62,9 +62,8 @@ class Chain:
             second: Name of the second calibrator.
         """
         first_map = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
-        second_map = _fit_by_name(
-            second, p.double().apply(first_map), None if warm_start is None else warm_start.second
-        )
+        first_output = p.double().apply(first_map)
+        second_map = _fit_by_name(second, first_output, None if warm_start is None else warm_start.second)
         certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
         status = worst_status(certificate.status, status_of(first_map))
         solution = Solution(cls(first_map, second_map), status, certificate.gradient, certificate.iterations)
@@ -82,12 +81,13 @@ class Chain:
         return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
-        """Return the notes of both maps."""
+        """Return the notes of both maps to the user, such as one on groups that they were not fitted on."""
         maps = [part for part in (self.first, self.second) if isinstance(part, ColumnMap)]
         return tuple(note for part in maps for note in part.column_notes(columns))
 
 
 def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
+    """Fit the named calibrator, from an earlier fit if one is given and the calibrator takes it."""
     method = CALIBRATORS.method(calibrator)
     fit: Callable[..., Any] = fit_function(method)
     return fit(p) if start is None or not has_parameter(method.function, "warm_start") else fit(p, warm_start=start)

@@ -21,7 +21,7 @@ def binned_event(p: Predictions) -> BinnedEvent:
 
 
 def binned_num_classes(calibrator: Any) -> int:
-    """Return the number of classes that a map of a confidence accepts."""
+    """Return the number of classes that a map of a confidence accepts, 0 if unknown; 2 if it maps one of two."""
     return certified_classes(calibrator) if calibrator.of == "top" else 2
 
 
@@ -43,25 +43,30 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
     log_p_without_top = log_p.masked_fill(top, -torch.inf)
     log_rest = log_p_without_top.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
-    share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
-    other_log_p = ((-confidence).log1p()[:, None] + share).masked_fill(top, -torch.inf)
+    log_share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
+    other_log_p = ((-confidence).log1p()[:, None] + log_share).masked_fill(top, -torch.inf)
     lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)
-    limit = confidence.log() + math.log1p(-lead)
-    exceeds = other_log_p.amax(-1) > limit
+    log_limit = confidence.log() + math.log1p(-lead)
+    exceeds = other_log_p.amax(-1) > log_limit
     if bool(exceeds.any()):
-        other_log_p[exceeds] = _cap_probabilities(other_log_p[exceeds], limit[exceeds, None])
+        other_log_p[exceeds] = _cap_probabilities(other_log_p[exceeds], log_limit[exceeds, None])
     return torch.where(top, confidence.log()[:, None], other_log_p).to(logits.dtype)
 
 
 def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
     """Lower probabilities above the limit of their row to it, and raise the others in proportion to keep row sums.
 
-    Rows without room for that stay unchanged.
+    Rows in which the limit is too low for that stay unchanged. Column m of the work arrays is the case that the m
+    largest probabilities are at the limit; the first feasible case is taken.
+
+    Args:
+        log_p: Log-probabilities, (n k).
+        log_limit: Logarithm of the limit of each row, (n 1).
     """
-    limit, s = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
-    tail = s.flip(-1).cumsum(-1).flip(-1)  # of the m-th largest and all below
-    remaining_mass = tail[:, :1] - limit * torch.arange(s.shape[-1], device=s.device)  # if m classes are at the limit
+    limit, sorted_p = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
+    tail = sorted_p.flip(-1).cumsum(-1).flip(-1)  # sum of the probabilities that are not at the limit
+    remaining_mass = tail[:, :1] - limit * torch.arange(log_p.shape[-1], device=log_p.device)  # for these
     factor = remaining_mass / tail
-    feasible = (factor * s <= limit) & (remaining_mass >= 0)
+    feasible = (factor * sorted_p <= limit) & (remaining_mass >= 0)
     raised = log_p + factor.gather(-1, feasible.int().argmax(-1, keepdim=True)).log()
     return torch.where(feasible.any(-1, keepdim=True), raised.minimum(log_limit), log_p)

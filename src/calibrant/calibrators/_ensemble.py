@@ -74,11 +74,16 @@ class EnsembleTemperature:
 
 
 def _mixture_members(z: Tensor, t: Tensor) -> list[Tensor]:
+    """Return the three probabilities that are mixed, each (n k): temperature-scaled, original and uniform."""
     return [(z / t).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / z.shape[1])]
 
 
 def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
-    """Minimize the Brier score over T: a grid in log T, then Brent's method around the best point."""
+    """Minimize the Brier score over T: a grid in log T around the spread of the logits, then Brent's method.
+
+    Returns:
+        The temperature, the number of evaluations, and the status.
+    """
     from scipy.optimize import minimize_scalar
 
     z, index = p.logits, p.labels[:, None]
@@ -99,26 +104,32 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
 
 
 def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
-    """Minimize a quadratic over the simplex exactly: the best of its faces' own minima."""
+    r"""Minimize the Brier score of a mixture over its three weights w, exactly.
+
+    The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic. On every face of the simplex, whose
+    members have a weight, its minimum solves a linear system (with a Lagrange multiplier for the sum of 1). The best of
+    these minima with nonnegative weights is the solution.
+    """
     truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
     weights = parts[0].new_ones(1) if p.weights is None else p.weights
-    counted, n = [part * weights[:, None] for part in parts], p.total_weight
-    q = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in counted]).cpu()
-    linear = torch.stack([(a * truth).sum() / n for a in counted]).cpu()
+    weighted_parts, n = [part * weights[:, None] for part in parts], p.total_weight
+    quadratic = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in weighted_parts]).cpu()
+    linear = torch.stack([(a * truth).sum() / n for a in weighted_parts]).cpu()
     best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
     for size in (1, 2, 3):
         for face in combinations(range(3), size):
-            i = list(face)
+            members = list(face)
             system = torch.ones(size + 1, size + 1, dtype=torch.float64)
-            system[:size, :size] = 2 * q[i][:, i]
+            system[:size, :size] = 2 * quadratic[members][:, members]
             system[size, size] = 0
-            rhs = torch.cat([2 * linear[i], torch.ones(1, dtype=torch.float64)])
+            right_side = torch.cat([2 * linear[members], torch.ones(1, dtype=torch.float64)])
             w = torch.zeros(3, dtype=torch.float64)
-            w[i] = torch.linalg.lstsq(system, rhs[:, None], driver="gelsd").solution[:size, 0]
+            w[members] = torch.linalg.lstsq(system, right_side[:, None], driver="gelsd").solution[:size, 0]
             if bool((w < -1e-12).any()) or abs(float(w.sum()) - 1) > 1e-9:
                 continue
-            value = float(w @ q @ w - 2 * linear @ w)
+            value = float(w @ quadratic @ w - 2 * linear @ w)
             if value < lowest - 1e-15:
                 best, lowest = w.clamp_min(0), value
-    slope = 2 * (q @ best - linear)
-    return Mixture(best / best.sum(), float((slope @ best - slope.min()).clamp_min(0)), 1)
+    slope = 2 * (quadratic @ best - linear)
+    gap = float((slope @ best - slope.min()).clamp_min(0))
+    return Mixture(best / best.sum(), gap, 1)

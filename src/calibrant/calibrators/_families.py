@@ -57,32 +57,42 @@ class CalibratorFamily:
         return self.parameter_count == "matrix" and n * k * k > MAX_MATRIX_WORK
 
 
+# Fits of the families: to predictions with cached temperatures, from a fit to similar data
+
+
 def _fit_identity(x: TemperatureCache, _: Any) -> Solution[SmoothedTemperature]:
-    unit = torch.ones((), dtype=torch.float64)
-    return Solution(SmoothedTemperature(unit, x.p.total_weight * unit), "closed form", slack=smoothing_cost(x.p))
+    """Return the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
+    temperature, count = torch.tensor([1.0, x.p.total_weight], dtype=torch.float64)
+    return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(x.p))
 
 
 def _fit_monotone(x: TemperatureCache, start: Tensor | None) -> Solution[Any]:
+    """Fit `Monotone`, from slopes that were fitted to similar data."""
     return fit_monotone(x.p, x.nll_fit, start, tolerance=0.01 * x.tolerance**2)
 
 
 def _fit_structured_vector(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
+    """Fit `StructuredVector` with a robust temperature."""
     return fit_structured_vector(x, start, robust=True)
 
 
 def _fit_structured_matrix(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
+    """Fit `StructuredMatrix` with a robust temperature."""
     return fit_structured_matrix(x, start, robust=True)
 
 
 def _fit_vector(x: TemperatureCache, start: AffineFit | None, ridge: float = 0.0) -> Solution[Any]:
+    """Fit `Vector` with a ridge, to the tolerance of the cache."""
     return fit_vector(x.p, x.nll_fit, start, ridge=ridge, tolerance=x.tolerance)
 
 
 def _fit_light_vector(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
+    """Fit `Vector` with a tenth of the ridge of `StructuredVector`."""
     return _fit_vector(x, start, LIGHT_RIDGE)
 
 
 def _fit_light_matrix(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
+    """Fit `Matrix` with a tenth of the ridge of `StructuredMatrix`."""
     return fit_matrix(x.p, x.nll_fit, start, ridge=LIGHT_RIDGE, tolerance=x.tolerance)
 
 
@@ -121,10 +131,10 @@ FAMILIES = (
 
 @dataclass(frozen=True, eq=False)
 class FittedFamilies:
-    """Families fitted to the same data."""
+    """Families of `Auto` fitted to the same data, some of them to the output of another one, their base."""
 
-    inputs: dict[str, TemperatureCache]  # the data under "", and mapped by a base under its name
-    solutions: dict[str, Solution[Any]]
+    inputs: dict[str, TemperatureCache]  # what families are fitted to: the data under "", a base's output by its name
+    solutions: dict[str, Solution[Any]]  # by name of the family
 
     @classmethod
     def fit_all(
@@ -134,13 +144,14 @@ class FittedFamilies:
         warm_starts: WarmStarts,
         tolerance: float = GRADIENT_TOLERANCE,
     ) -> "FittedFamilies":
-        """Fit every family, and the base of each."""
+        """Fit every family, and the base of each, to predictions."""
         fitted = cls({"": TemperatureCache(p, tolerance)}, {})
         for family in families:
             fitted._fit_family(family, warm_starts)
         return fitted
 
     def _fit_family(self, family: CalibratorFamily, warm_starts: WarmStarts) -> None:
+        """Fit one family, after its base if that is not fitted yet, and store the solution."""
         if family.base not in ("", *self.solutions):
             self._fit_family(next(base for base in FAMILIES if base.name == family.base), warm_starts)
         if family.base not in self.inputs:
@@ -154,10 +165,10 @@ class FittedFamilies:
         return {name: solution.warm_start for name, solution in self.solutions.items()}
 
     def apply_each(self, families: Sequence[CalibratorFamily], p: Predictions) -> Iterator[Predictions]:
-        """Yield other predictions mapped by each family."""
+        """Yield predictions, such as those of the fold left out, as mapped by each family."""
         base_outputs = {name: p.apply(self.solutions[name].map) if name else p for name in self.inputs}
         for family in families:
-            mapped = base_outputs.get(family.name)
+            mapped = base_outputs.get(family.name)  # a base was applied already
             yield base_outputs[family.base].apply(self.solutions[family.name].map) if mapped is None else mapped
 
     def certified(self, family: CalibratorFamily) -> Any:

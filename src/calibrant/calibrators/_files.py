@@ -132,6 +132,7 @@ def origin(path: str | Path) -> Origin:
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
+    """Return the class name and fields of the calibrator in a file's metadata. Raises `ValueError` for other JSON."""
     match json.loads(meta["calibrator"]):
         case {"class": str(), "fields": dict()} as node:
             return node
@@ -140,7 +141,10 @@ def _description(meta: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_applies(calibrator: Any) -> Any:
-    """Return the calibrator; one of this package maps a few logits first, which inconsistent fields fail."""
+    """Return a loaded calibrator, after letting one of this package map three rows of logits as a test.
+
+    Fields that are valid on their own but do not fit together make the test fail.
+    """
     if not isinstance(calibrator, Calibrator) or not type(calibrator).__module__.startswith("calibrant."):
         return calibrator
     name = type(calibrator).__name__
@@ -279,10 +283,11 @@ def _matches_hint(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
 
 
-def _in_range(value: Any, wanted: Range) -> bool:
+def _in_range(value: Any, allowed: Range) -> bool:
+    """Return whether a number, or every element of a tensor, lies in a range."""
     if not isinstance(value, Tensor):
-        return value in wanted
-    return not value.numel() or all(float(end) in wanted for end in (value.min(), value.max()))
+        return value in allowed
+    return not value.numel() or all(float(extreme) in allowed for extreme in (value.min(), value.max()))
 
 
 # The file
@@ -315,9 +320,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             "Try upgrading calibrant.",
             code="newer_format",
         )
-    sealed = meta.pop("sha256", "")
+    stored_checksum = meta.pop("sha256", "")
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
-    if meta.keys() != keys or sealed != _checksum(meta, tensors):
+    if meta.keys() != keys or stored_checksum != _checksum(meta, tensors):
         raise InputError(
             f"Expected the checksum in {path}, got another: the file was damaged or changed. Try saving it again.",
             code="checksum",
@@ -326,6 +331,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _checksum(meta: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 digest, as hex digits, of a file's metadata and tensors."""
     h = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
     for key in sorted(tensors):
         value = tensors[key]

@@ -32,7 +32,7 @@ class Solution(Generic[Fitted]):
     gradient: float = math.nan
     iterations: int = 1
     standard_error: float = math.nan
-    slack: float = 0.0  # by which the map may be worse than the identity
+    slack: float = 0.0  # by which the criterion of the map may exceed that of the identity
     clips_zeros: bool = False  # whether probabilities of 0 are replaced by tiny ones, and counted
     warm_start: Any = None  # start for a search on similar data
     criterion: str = "nll"  # what was minimized
@@ -82,7 +82,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
             p = validated
-            warm_start = {key: settings.pop(key) for key in ("warm_start",) if key in settings}
+            warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
             if validated.weights is not None and not bool((validated.weights > 0).all()):
                 p = validated[validated.weights > 0]
             p = replace_masks(p)
@@ -189,6 +189,7 @@ def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _scalar_mean(values: Tensor, weights: Tensor | None) -> float:
+    """Return the weighted mean of values (n) as a number."""
     return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
 
 
@@ -196,8 +197,7 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of the public call: predictions or logits and labels, then the hyperparameters."""
     signature = inspect.signature(method)
     cls, _, *settings = signature.parameters.values()
-    data = [inspect.Parameter("predictions", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    data += [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in ("labels", "weights")
-    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    data = [inspect.Parameter("predictions", kind)]
+    data += [inspect.Parameter(name, kind, default=None) for name in ("labels", "weights")]
     return signature.replace(parameters=[cls, *data, *settings])

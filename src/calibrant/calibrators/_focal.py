@@ -54,7 +54,7 @@ class FocalMap:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p after the focal calibration map."""
         return theory.focal_map(logits, gamma=self.gamma)
 
 
@@ -116,20 +116,23 @@ class FocalTemperature:
         is_full = search == "full"
         minimum = search_grid(p, criterion, gammas, ts) if is_full else _search_line(p, criterion, gammas, ts)
         t, best_gamma = torch.tensor([minimum.temperature, minimum.gamma], dtype=torch.float64)
-        outermost = gamma is None and minimum.gamma in (min(gammas), max(gammas))
-        on_edge = is_full and (minimum.temperature in (min(ts), max(ts)) or outermost)
+        gamma_on_edge = gamma is None and minimum.gamma in (min(gammas), max(gammas))
+        on_edge = is_full and (minimum.temperature in (min(ts), max(ts)) or gamma_on_edge)
         passes = len(gammas) * len(ts) if is_full else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
         return Solution(cls(t, best_gamma), status, iterations=passes, criterion=criterion).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p after the temperature and the focal calibration map."""
         return theory.focal_map(logits / self.temperature, gamma=self.gamma)
 
 
 def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:
-    """Search the line between the best temperatures of the smallest and the largest gamma."""
+    """Minimize a metric over m points on a line in the (gamma, T) plane, for m temperatures `ts`.
+
+    The line connects the smallest gamma with its best temperature and the largest gamma with its best temperature.
+    """
     first, last = (search_grid(p, criterion, [gamma], ts) for gamma in (min(gammas), max(gammas)))
     share = np.linspace(0, 1, len(ts))
     gamma = first.gamma + share * (last.gamma - first.gamma)

@@ -25,7 +25,7 @@ from calibrant.predictions import Predictions
 
 BOUND_ROUNDING = 1e-9  # by which rounding may lift a bound above the value that it bounds
 MIN_MONOTONE_GAMMA = -0.75  # log(p_top / p_y) need not fall with T below
-BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions, value) -> parts that fall, rise with T
+BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions at T, metric) -> falling, rising part
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def search_points(p: Predictions, criterion: str, points: Sequence[tuple[float, 
 def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:
     """Return the first strict minimum over a grid, gamma by gamma and in the order of the temperatures.
 
-    Always takes the interval with the lowest bound and evaluates its middle, until all bounds lie above the minimum.
+    Branch and bound over intervals of temperatures: in an interval, the part of the metric that falls with T is at
+    least that at its right end, and the part that rises at least that at its left end. Always takes the interval with
+    the lowest bound and evaluates its middle, until all bounds lie above the lowest value so far.
     """
     points = [(gamma, t) for gamma in gammas for t in ts]
     metric, p = registry.METRICS.method(criterion), p.double()
@@ -56,17 +58,19 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
         return search_points(p, criterion, points)
     combine = max if parts is _gap_parts else sum
     order = sorted(range(len(ts)), key=ts.__getitem__)
-    values: dict[int, float] = {}  # by index into the points
-    ends: dict[tuple[int, int], tuple[float, float]] = {}  # by gamma and rank of the temperature
+    values: dict[int, float] = {}  # metric by index into the points
+    falling: dict[tuple[int, int], float] = {}  # part of the metric by row (index of gamma) and rank of the temperature
+    rising: dict[tuple[int, int], float] = {}
 
     def evaluate(row: int, rank: int) -> None:
         index = row * len(ts) + order[rank]
-        q = _apply_point(p, *points[index])
-        values[index] = float(metric(q))
-        ends[row, rank] = parts(q, values[index])
+        mapped = _apply_point(p, *points[index])
+        values[index] = float(metric(mapped))
+        falling[row, rank], rising[row, rank] = parts(mapped, values[index])
 
     def interval(row: int, left: int, right: int) -> tuple[float, int, int, int]:
-        return combine((ends[row, right][0], ends[row, left][1])), row, left, right
+        """Return the lower bound of the metric between two ranks, and the interval."""
+        return combine((falling[row, right], rising[row, left])), row, left, right
 
     last = len(ts) - 1
     for row in range(len(gammas)):
@@ -90,17 +94,19 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
 
 
 def _apply_point(p: Predictions, gamma: float, t: float) -> Predictions:
+    """Return the predictions after temperature t and the focal map with this gamma, which is the identity at 0."""
     if not gamma:
         return p.apply(lambda z: z / t)
     return p.apply(lambda z: torch.cat(map_row_chunks(partial(_focal_map, gamma, t), z)))
 
 
 def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
+    """Return the logits z after temperature t and the focal map; z comes last so that `partial` fixes the others."""
     return theory.focal_map(z / t, gamma=gamma)
 
 
 def _bound_parts(metric: registry.Method, p: Predictions) -> BoundParts | None:
-    """Return how a metric is bounded, None if it is evaluated everywhere."""
+    """Return the function that gives the falling and the rising part of a metric, None if it has no bound."""
     settings = registry.hyperparameters(metric.function) | metric.settings
     if metric.canonical == "nll(among='all')":
         return _nll_parts
@@ -110,10 +116,12 @@ def _bound_parts(metric: registry.Method, p: Predictions) -> BoundParts | None:
 
 
 def _gap_parts(p: Predictions, _: float) -> tuple[float, float]:
+    """Return the two parts of |mean confidence - accuracy|, a lower bound of a binned error that is their maximum."""
     gap = float(example_mean(p.events.confidence - p.events.outcome, p))
     return gap, -gap
 
 
-def _nll_parts(p: Predictions, value: float) -> tuple[float, float]:
+def _nll_parts(p: Predictions, nll: float) -> tuple[float, float]:
+    """Return the two parts of the NLL, which is their sum: the means of log(p_top / p_y) and of -log p_top."""
     rising = -float(example_mean(p.outcomes.confidence.log(), p))
-    return (value - rising if value < math.inf else math.inf), rising
+    return (nll - rising if nll < math.inf else math.inf), rising

@@ -74,7 +74,8 @@ class GroupCalibrated:
             p: Validation predictions.
             calibrator: The common map, by name (default: Platt for 2 classes, BiasCorrectedTemperature for more).
         """
-        fit = fit_function(CALIBRATORS.method(calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")))
+        default = "Platt" if p.k == 2 else "BiasCorrectedTemperature"
+        fit = fit_function(CALIBRATORS.method(calibrator or default))
         p = p.double()
         pooled = fit(p)
         names, groups = _nonempty_groups(p)
@@ -82,10 +83,10 @@ class GroupCalibrated:
             fitted = cls(pooled, (), torch.ones(0, dtype=torch.float64), torch.zeros(0, p.k, dtype=torch.float64))
         else:
             out_of_fold = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
-            theta = _posterior_means(out_of_fold, [groups == i for i in range(len(names))])
-            slopes = (1 + theta[:, 0]).clamp_min(MIN_GROUP_SLOPE)
+            differences = _posterior_means(out_of_fold, [groups == i for i in range(len(names))])
+            slopes = (1 + differences[:, 0]).clamp_min(MIN_GROUP_SLOPE)
             biases = torch.zeros(len(names), p.k, dtype=torch.float64)
-            biases[:, : theta.shape[1] - 1] = theta[:, 1:]
+            biases[:, : differences.shape[1] - 1] = differences[:, 1:]
             fitted = cls(pooled, names, slopes, biases)
         status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
         return Solution(fitted, status, slack=2 / p.total_weight).with_certificate(p)
@@ -106,10 +107,10 @@ class GroupCalibrated:
         if "groups" not in columns:
             return self(logits)
         fitted: GroupCalibrated = prepare(self, logits)
-        groups, place = columns["groups"], {name: i for i, name in enumerate(self.names)}
-        index = torch.tensor([place.get(name, len(place)) for name in groups.names], device=logits.device)
-        group_index = index[groups.index]
-        slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])
+        groups, position = columns["groups"], {name: i for i, name in enumerate(self.names)}
+        fitted_index = torch.tensor([position.get(name, len(position)) for name in groups.names], device=logits.device)
+        group_index = fitted_index[groups.index]
+        slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])  # the last one is for new groups
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
         return (fitted.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
 
@@ -142,38 +143,61 @@ def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
 
 
 def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
-    """Return the posterior mean differences of slope and biases of every group, (m, 1 + k)."""
-    biases = p.k <= MAX_BIAS_CLASSES
-    pairs = [(a, b) for a in PRIOR_DEVIATIONS for b in (PRIOR_DEVIATIONS if biases else PRIOR_DEVIATIONS[:1])]
-    size = p.k if biases else 0
-    spread = torch.tensor([[a] + [b] * size for a, b in pairs], dtype=torch.float64)
-    precision = spread**-2
+    """Return the posterior mean differences of every group from the common map, (m d).
+
+    They are the difference of the slope and, if there are few classes, those of the k biases. Each group is fitted
+    under c priors, which are pairs of a standard deviation of slopes and one of biases. The fits are averaged.
+
+    Args:
+        p: Predictions of the common map.
+        groups: Mask of the examples of each group.
+    """
+    num_biases = p.k if p.k <= MAX_BIAS_CLASSES else 0
+    bias_deviations = PRIOR_DEVIATIONS if num_biases else PRIOR_DEVIATIONS[:1]
+    priors = [[slope] + [bias] * num_biases for slope in PRIOR_DEVIATIONS for bias in bias_deviations]
+    precision = torch.tensor(priors, dtype=torch.float64) ** -2  # (c d)
     posteriors = [_group_posterior(p[rows], precision) for rows in groups]
     modes, evidence = (torch.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
-    return (_posterior_weights((evidence - evidence.amax(1, keepdim=True)).exp())[:, :, None] * modes).sum(1)
+    weights = _posterior_weights((evidence - evidence.amax(1, keepdim=True)).exp())
+    return (weights[:, :, None] * modes).sum(1)
 
 
 def _posterior_weights(likelihood: Tensor) -> Tensor:
-    """Return the posterior probability of each prior (c) for each group (m), averaged over the hyperpriors."""
+    """Return the posterior probability of each of c priors for each of m groups, (m c).
+
+    Averages over hypotheses: that all groups have the same prior; or, for every pair of priors and every share of
+    outliers, that most groups have the first prior and that share of them the second.
+
+    Args:
+        likelihood: Marginal likelihood of each group's data under each prior, (m c), up to a factor for each group.
+    """
     c = likelihood.shape[1]
-    prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
-    prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
-    outlier_prior = (1 - prior.sum()) / (len(OUTLIER_SHARES) * c * c)
+    hypothesis_prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
+    hypothesis_prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
+    outlier_prior = (1 - hypothesis_prior.sum()) / (len(OUTLIER_SHARES) * c * c)
     mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]  # (m c c)
-    logs = [
-        likelihood.log().sum(0) + prior.log(),
-        *((part.log().sum(0) + outlier_prior.log()).flatten() for part in mixed),
+    log_posteriors = [
+        likelihood.log().sum(0) + hypothesis_prior.log(),
+        *((pair_likelihood.log().sum(0) + outlier_prior.log()).flatten() for pair_likelihood in mixed),
     ]
-    common, *outlier_weights = torch.cat(logs).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
+    common, *pairs = torch.cat(log_posteriors).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
     weights = common.expand_as(likelihood).clone()
-    for share, part, p in zip(OUTLIER_SHARES, mixed, outlier_weights, strict=True):
-        of_pair = p.view(c, c) / part
-        weights += likelihood * ((1 - share) * of_pair.sum(2) + share * of_pair.sum(1))
+    for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, pairs, strict=True):
+        ratio = pair_posterior.view(c, c) / pair_likelihood
+        weights += likelihood * ((1 - share) * ratio.sum(2) + share * ratio.sum(1))
     return weights
 
 
 def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the modes (c d) of a group's differences under priors of these precisions (c d), and log evidence (c)."""
+    """Return a group's differences from the common map under c priors, and how well each prior explains its data.
+
+    Args:
+        p: Predictions of the common map for the examples of the group.
+        precision: Inverse variances of the normal priors, (c d).
+
+    Returns:
+        The posterior modes, (c d), and the logarithm of the marginal likelihood, (c).
+    """
     x = p.logits.log_softmax(-1).clamp_min(LOG_PROB_FLOOR)
     weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
     weights = weights / _design_effect(x, p)
@@ -196,17 +220,26 @@ def _design_effect(x: Tensor, p: Predictions) -> float:
 
 
 def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximize the concave log posterior for all priors at once by Newton's method with step halving."""
-    count, size = precision.shape
-    theta = torch.zeros(count, size, dtype=torch.float64)
+    """Maximize the concave log posterior for all priors at once by Newton's method with step halving.
+
+    Args:
+        x: Log-probabilities, (n k).
+        y: Labels, (n).
+        w: Weights of the examples, (n).
+        precision: Inverse variances of the normal priors, (c d).
+
+    Returns:
+        The modes, (c d), and Laplace's approximation of the logarithm of the marginal likelihood, (c).
+    """
+    theta = torch.zeros_like(precision)
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
         if float((step * gradient).sum(1).max()) < 1e-9:
             break
         proposal = _log_posterior(theta + step, x, y, w, precision)
-        while bool((falls := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
-            step = step * torch.where(falls, 0.5, 1.0)[:, None]
+        while bool((is_lower := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
+            step = step * torch.where(is_lower, 0.5, 1.0)[:, None]
             proposal = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
         value, gradient, hessian = proposal
@@ -215,24 +248,28 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
 
 
 def _log_posterior(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log posterior, its gradient, and minus its Hessian, for every row of theta."""
+    """Return the log posterior (c), its gradient (c d), and minus its Hessian (c d d), for every row of theta (c d).
+
+    A row of theta has the differences of a slope from 1 and of the biases from 0. The others are as in
+    `_posterior_modes`.
+    """
     bias = theta[:, None, 1:] if theta.shape[1] > 1 else 0.0
     log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
     p = log_p.exp()
     value = (log_p[:, torch.arange(len(y)), y] * w).sum(1) - (precision * theta.square()).sum(1) / 2
     mean = (p * x).sum(-1)
-    by_slope = ((x[torch.arange(len(y)), y] - mean) * w).sum(1, keepdim=True)
+    slope_gradient = ((x[torch.arange(len(y)), y] - mean) * w).sum(1, keepdim=True)
     centered = x - mean[..., None]
-    curve = ((p * centered.square()).sum(-1) * w).sum(1)
+    slope_hessian = ((p * centered.square()).sum(-1) * w).sum(1)
     if theta.shape[1] == 1:
-        hessian = curve[:, None, None]
-        gradient = by_slope
+        hessian = slope_hessian[:, None, None]
+        gradient = slope_gradient
     else:
         label_weights = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
-        pw = p * w[:, None]
-        gradient = torch.cat([by_slope, label_weights - pw.sum(1)], 1)
-        cross = (pw * centered).sum(1)
-        bias_hessian = torch.diag_embed(pw.sum(1)) - pw.mT @ p
-        top = torch.cat([curve[:, None], cross], 1)[:, None]
+        weighted_p = p * w[:, None]
+        gradient = torch.cat([slope_gradient, label_weights - weighted_p.sum(1)], 1)
+        cross = (weighted_p * centered).sum(1)
+        bias_hessian = torch.diag_embed(weighted_p.sum(1)) - weighted_p.mT @ p
+        top = torch.cat([slope_hessian[:, None], cross], 1)[:, None]
         hessian = torch.cat([top, torch.cat([cross[:, :, None], bias_hessian], 2)], 1)
     return value, gradient - precision * theta, hessian + torch.diag_embed(precision)

@@ -1,6 +1,7 @@
 """Isotonic regression: nondecreasing maps of probabilities without a parametric form."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated
 
 import numpy as np
@@ -52,14 +53,11 @@ class Isotonic:
         """Return log p."""
         p = logits.double().softmax(-1)
         bounds = self.start.tolist()
-        fitted = torch.stack(
-            [
-                interpolate(self.p[a:b], self.value[a:b], p_j)
-                for a, b, p_j in zip(bounds[:-1], bounds[1:], p.T, strict=True)
-            ],
-            dim=1,
-        )
-        return _log_shares(fitted.clamp_min(self.floor))
+        fitted = [
+            interpolate(self.p[start:end], self.value[start:end], p_j)
+            for start, end, p_j in zip(bounds[:-1], bounds[1:], p.T, strict=True)
+        ]
+        return _log_shares(torch.stack(fitted, 1).clamp_min(self.floor))
 
 
 @CALIBRATORS.register
@@ -120,15 +118,18 @@ class VennAbers:
         return fit_venn_abers(p).with_certificate(p)
 
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
-        """Return p0 and p1 of every example and class; a large distance means that the data leave much open."""
+        """Return p0 and p1 of every example and class, both (n k).
+
+        The farther they are apart, the less the data determine the probability.
+        """
         fitted: VennAbers = prepare(self, logits)
         lows: list[Tensor] = []
         highs: list[Tensor] = []
         bounds = fitted.start.tolist()
-        for a, b, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
-            x, p_j = fitted.p[a:b], p_j.contiguous()
-            low_values = torch.cat([x.new_zeros(1), fitted.low[a:b]])
-            high_values = torch.cat([fitted.high[a:b], x.new_ones(1)])
+        for start, end, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
+            x, p_j = fitted.p[start:end], p_j.contiguous()
+            low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])
+            high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])
             lows.append(low_values[_rank(x, p_j, right=True)])
             highs.append(high_values[_rank(x, p_j)])
         return torch.stack(lows, 1), torch.stack(highs, 1)
@@ -154,7 +155,10 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
 
 
 def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
-    """Return the number of sorted x below each value, or with `right` at or below; ONNX counts, it cannot search."""
+    """Return the number of sorted x below each value, or with `right` at or below it.
+
+    ONNX has no `searchsorted`: an export counts instead.
+    """
     if torch.onnx.is_in_onnx_export():
         return (x <= values[..., None] if right else x < values[..., None]).sum(-1)
     return torch.searchsorted(x, values, right=right)
@@ -170,12 +174,14 @@ def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
 
 
 def _log_shares(p: Tensor) -> Tensor:
+    """Return the logarithm of each row of p, (n k), divided by its sum; a row of zeros becomes uniform."""
     total = p.sum(-1, keepdim=True)
     return torch.where(total > 0, p / total, 1 / p.shape[-1]).log()
 
 
-def _class_starts(lengths: list[int], like: Tensor) -> Tensor:
-    return torch.tensor([0, *lengths], device=like.device).cumsum(0)
+def _class_starts(lengths: list[int], points: Tensor) -> Tensor:
+    """Return where the points of each class start, and their end, (k + 1), on the device of the points."""
+    return torch.tensor([0, *lengths], device=points.device).cumsum(0)
 
 
 def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -185,7 +191,7 @@ def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarra
 
 
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the isotonic fit of y on x: the ends of its flat pieces, and their values."""
+    """Return the isotonic fit of y on x: the first and last x of each flat piece, and the fitted values there."""
     from scipy.optimize import isotonic_regression  # slow to import, needed by fits only
 
     points, mean, weight = _group_ties(x, y, weights)
@@ -201,24 +207,22 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
     The fit is the slope of the greatest convex minorant of the cumulative sums. Moving the added example up by one
     point changes a single corner of the diagram, so that the whole sweep costs as much as one fit.
     """
-    if fast := kernels(torch.empty(0)):
-        slopes = np.empty(len(weight))
-        fast.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
+    slopes = np.empty(len(weight))
+    if compiled := kernels(torch.empty(0)):
+        compiled.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
         return slopes
-    w, s = weight.tolist(), (mean * weight).tolist()
+    widths, heights = weight.tolist(), (mean * weight).tolist()
     px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
     corners = [(px, py)]  # of the minorant; from right to left after the reversal
-    x = y = 0.0
-    for point in [(x, y)] + [(x := x + a, y := y + b) for a, b in zip(w, s, strict=True)]:
+    for point in zip(accumulate(widths, initial=0.0), accumulate(heights, initial=0.0), strict=True):
         while len(corners) > 1 and _cross_product(corners[-2], corners[-1], point) <= 0:
             corners.pop()
         corners.append(point)
     corners.reverse()
-    slopes = np.empty(len(w))
-    for i, (a, b) in enumerate(zip(w, s, strict=True)):
+    for i, (width, height) in enumerate(zip(widths, heights, strict=True)):
         (x0, y0), (x1, y1) = corners[-1], corners[-2]
         slopes[i] = (y1 - y0) / (x1 - x0)
-        px, py = px + a, py + b  # the example moves past point i
+        px, py = px + width, py + height  # the example moves past point i
         if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
             continue
         corners.pop()
@@ -229,4 +233,5 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _cross_product(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
+    """Return the cross product of b - a and c - b, positive if the path a, b, c turns left, so that b is a corner."""
     return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])

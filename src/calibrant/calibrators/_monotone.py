@@ -69,7 +69,7 @@ class Monotone:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return -m(v), with m the increasing piecewise linear map."""
+        """Return -m(v), with v = -log softmax(z / T) and m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)
         total = v * self.slopes[-1]  # linear beyond the last knot; below, add the differences of the slopes
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
@@ -87,20 +87,23 @@ def fit_monotone(
     tolerance: float = 1e-14,
 ) -> Solution[Monotone]:
     """Fit `Monotone` without a certificate, given the temperature that minimizes the NLL and slopes to start from."""
-    unit = temperature_fit.unit
-    v = drop_impossible(p).apply(lambda z: -(z.double() / unit).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
+    temperature = temperature_fit.finite_temperature
+    v = drop_impossible(p).apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
     minimum = _fit_slopes(v, knots, smoothness, start, tolerance)
     status = "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
     status = "not converged" if minimum.gap > MAX_OPTIMUM_GAP_NATS else status
-    fitted = Monotone(unit, knots, minimum.x)
+    fitted = Monotone(temperature, knots, minimum.x)
     return Solution(fitted, status, minimum.gradient, minimum.evaluations, warm_start=minimum.x, gap=minimum.gap)
 
 
 def _place_knots(v: Predictions, pieces: int) -> Tensor:
-    """Place the knots at quantiles of the two smallest v of every row and of the label's."""
-    of_label = v.logits.gather(1, v.labels[:, None])
-    positions = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), of_label.reshape(-1)])
+    """Return the knots, (J) increasing from 0: quantiles of the two smallest v of every row and of the label's v.
+
+    `v` are predictions whose "logits" are -log p.
+    """
+    label_v = v.logits.gather(1, v.labels[:, None])
+    positions = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), label_v.reshape(-1)])
     weights = None if v.weights is None else torch.cat([v.weights.repeat_interleave(2), v.weights])
     inner = np.unique(_weighted_quantiles(positions, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
     inner = inner[inner > 1e-12]
@@ -121,39 +124,46 @@ def _weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarr
 
 
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
-    r"""Minimize the penalized NLL over the slopes by Newton's method.
+    r"""Minimize the penalized NLL over the slopes, one per piece, by Newton's method.
 
-    A pass sums the odds, and the odds times the offsets and their squares, in each piece. An element adds the whole
-    width of every lower piece to its row, so that only the piece that contains it needs a look-up.
+    A pass sums the odds exp(-m(v)), and the odds times the offsets and their squares, in each piece. An element adds
+    the whole width of every lower piece to its row, so that only the piece that contains it needs a look-up.
+
+    Args:
+        v: Predictions whose "logits" are -log p.
+        knots: Lower ends of the pieces.
+        smoothness: Factor of the penalty on differences of neighboring slopes.
+        start: Slopes to start from, if there are as many.
+        tolerance: Squared Newton decrement at which the search ends.
     """
     n, pieces, device = v.total_weight, len(knots), v.logits.device
     knots = knots.to(device)
     width = torch.cat([knots.diff(), knots.new_zeros(1)])
-    label_part = example_mean(_piece_lengths(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v).cpu()
+    label_lengths = example_mean(_piece_lengths(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v).cpu()
     piece_index, offset = _locate_pieces(v.logits, knots)
     weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
     penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is the sum of squared differences
 
-    def f(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
+    def penalized_nll(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the value, gradient and Hessian."""
         theta = slopes.to(device)
-        base = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])
+        base = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])  # m at the knots
 
-        def part(offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
+        def sum_rows(offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
+            """Return the sums over rows of log norm, the lengths in each piece, their squares and products, flat."""
             index = piece_index.long()
             flat = index.view(-1)
-            s = torch.addcmul(base[flat].view_as(offset), theta[flat].view_as(offset), offset)
-            least = s.amin(1, keepdim=True)
-            e = s.sub_(least).mul_(-LOG2_E).exp2_()
+            mapped = torch.addcmul(base[flat].view_as(offset), theta[flat].view_as(offset), offset)
+            least = mapped.amin(1, keepdim=True)
+            element_odds = mapped.sub_(least).mul_(-LOG2_E).exp2_()
 
-            def sum_by_piece() -> Tensor:
-                return offset.new_zeros(len(offset), pieces).scatter_add_(1, index, e)
+            def sum_by_piece(elements: Tensor) -> Tensor:
+                return offset.new_zeros(len(offset), pieces).scatter_add_(1, index, elements)
 
-            odds = sum_by_piece()
-            e.mul_(offset)
-            first_moment = sum_by_piece()
-            e.mul_(offset)
-            second_moment = sum_by_piece()
+            odds = sum_by_piece(element_odds)
+            first_moment = sum_by_piece(element_odds.mul_(offset))
+            second_moment = sum_by_piece(element_odds.mul_(offset))
             norm = odds.sum(1)
             odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
             mean = (first_moment + width * odds_above) / norm[:, None]
@@ -168,22 +178,25 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
                 ]
             )
 
-        sums = sum_row_chunks(part, offset, piece_index, *weights).cpu() / n
-        mean, mean_square, mixed = sums[1 : pieces + 1], sums[pieces + 1 : 2 * pieces + 1], sums[2 * pieces + 1 :]
-        square = (width.cpu()[:, None] * mean).triu(1)
-        square = square + square.mT + mean_square.diag() - mixed.view(pieces, pieces)
-        value = sums[0] + slopes @ label_part + slopes @ penalty @ slopes
-        return float(value), label_part - mean + 2 * penalty @ slopes, square + 2 * penalty
+        sums = sum_row_chunks(sum_rows, offset, piece_index, *weights).cpu() / n
+        log_norm, mean, mean_square, mixed = sums.split([1, pieces, pieces, pieces * pieces])
+        hessian = (width.cpu()[:, None] * mean).triu(1)
+        hessian = hessian + hessian.mT + mean_square.diag() - mixed.view(pieces, pieces)
+        value = log_norm + slopes @ label_lengths + slopes @ penalty @ slopes
+        return float(value), label_lengths - mean + 2 * penalty @ slopes, hessian + 2 * penalty
 
     initial = torch.ones(pieces, dtype=torch.float64)
     if start is not None and len(start) == pieces:
         initial = start
     lower = torch.full((pieces,), MIN_PIECE_SLOPE, dtype=torch.float64)
-    return newton(f, initial, lower=lower, tolerance=tolerance)
+    return newton(penalized_nll, initial, lower=lower, tolerance=tolerance)
 
 
 def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the piece of each element and its offset in it; the offsets overwrite v in blocks of rows."""
+    """Return the piece of each element of v, (n k), and its offset above the lower end of the piece, (n k).
+
+    The offsets overwrite v, in blocks of rows, to save memory.
+    """
     piece_index = torch.empty(v.shape, dtype=torch.uint8 if len(knots) < 256 else torch.int64, device=v.device)
     rows = max(1, BLOCK_ELEMENTS // v.shape[1])
     for block, piece in zip(v.split(rows), piece_index.split(rows), strict=True):

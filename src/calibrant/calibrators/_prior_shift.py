@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.backend.solvers import Certificate, fit_mixture, worst_status
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
-from calibrant.calibrators._fitting import Solution, fit_function, fit_method, status_of
+from calibrant.calibrators._fitting import Solution, example_mean, fit_function, fit_method, status_of
 from calibrant.predictions import Predictions, from_unlabeled_arrays, load_unlabeled
 from calibrant.registry import CALIBRATORS
 from calibrant.types import CalibratorText, InputError, Logits, PerClass
@@ -90,6 +90,7 @@ def _label_shares(p: Predictions) -> Tensor:
 
 
 def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> Tensor:
+    """Return the k class shares of a given prior, divided by their sum. Raises `InputError` for an invalid prior."""
     shares = torch.ones(k, dtype=torch.float64) if prior == "uniform" else torch.tensor(prior, dtype=torch.float64)
     if len(shares) != k or not bool((shares > 0).all() & shares.isfinite().all()):
         raise InputError(
@@ -115,18 +116,21 @@ def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) 
 
 
 def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions) -> Tensor:
-    """Return the maximum likelihood shares of the unlabeled examples, shrunk toward the old shares."""
+    """Return the maximum likelihood class shares of the unlabeled examples, shrunk toward the old shares, (k).
+
+    The shares of a mixture of the k class distributions are estimated by EM. An example's density in a class is
+    proportional to its calibrated probability over the class's mean probability in the labeled examples.
+    """
     fitted = BiasCorrectedTemperature.fit(p)
-    source_probs = p.apply(fitted).logits.softmax(-1)
-    source = (source_probs.mean(0) if p.weights is None else p.weights @ source_probs / p.total_weight).cpu()
+    source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()
     target_probs = unlabeled.apply(fitted).logits.softmax(-1)
-    ratios = target_probs / source.to(target_probs)
+    ratios = target_probs / source_shares.to(target_probs)
     mixture_fit = fit_mixture(ratios, unlabeled.weights)
     log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
     gain = float(log_ratios.sum() if unlabeled.weights is None else unlabeled.weights @ log_ratios)
     expected_statistic = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
     trust = max(0.0, 1 - expected_statistic / (2 * gain)) if gain > 0 else 0.0
-    new_shares = trust * mixture_fit.shares * (old_shares / source) + (1 - trust) * old_shares
+    new_shares = trust * mixture_fit.shares * (old_shares / source_shares) + (1 - trust) * old_shares
     # One pseudo-example with the old shares keeps every class possible
     new_shares = unlabeled.total_weight * new_shares / new_shares.sum() + old_shares
     return new_shares / new_shares.sum()

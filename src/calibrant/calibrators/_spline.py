@@ -61,7 +61,7 @@ class Spline:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
+        """Return log p, with the slope of the spline as confidence."""
         original = confidence(logits, self.of)
         return replace_confidence(logits, interpolate(self.confidence, self.value, original), self.of)
 

@@ -169,6 +169,7 @@ class StructuredMatrix:
 
 
 def _scalar(x: float) -> Tensor:
+    """Return a number as a float64 scalar, as which parameters are stored."""
     return torch.tensor(x, dtype=torch.float64)
 
 
@@ -191,11 +192,11 @@ class TemperatureCache:
 
     @cached_property
     def robust_fit(self) -> TemperatureFit:
-        """The robust temperature."""
+        """The temperature that minimizes the NLL of smoothed probabilities; single errors have little effect on it."""
         return _fit_robust_temperature(self.p, self.nll_fit)
 
     def temperature(self, robust: bool) -> TemperatureFit:
-        """Return one of the two."""
+        """Return `robust_fit` or `nll_fit`."""
         return self.robust_fit if robust else self.nll_fit
 
 
@@ -231,7 +232,17 @@ def _fit_structured(
     start: AffineFit | None,
     robust: bool,
 ) -> Solution[S]:
-    """Smooth the probabilities, and fit the difference from the identity and the intercepts."""
+    """Fit a structured map: smooth the probabilities, then fit the affine map of their logarithms with a ridge.
+
+    Args:
+        cls: Class of the map, which stores the difference of its weights from the identity.
+        x: Predictions with their temperatures.
+        identity: Weights of the identity, ones (k) or the unit matrix (k k).
+        ridge: Penalty of the differences from the identity, a number or one for each weight.
+        ridge_bias: Penalty of the intercepts.
+        start: A fit to similar data, to start from.
+        robust: Whether the temperature is the robust one.
+    """
     temperature, count = _scalar(x.temperature(robust).temperature), _scalar(x.p.total_weight)
     u = x.p.apply(lambda z: smoothed_log_probs(z, temperature, count))
     fit = fit_affine(u, identity, ridge, ridge_bias, start, x.tolerance)
@@ -250,9 +261,8 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     u, smoothing, step, passes = -math.log(initial_fit.temperature), math.log(p.total_weight * p.k), math.inf, 0
     weights = () if p.weights is None else (p.weights,)
     while abs(step) > 1e-7 and passes < 100:
-        slope, curvature, correction = sum_row_chunks(
-            partial(_robust_derivatives, math.exp(u), smoothing), p.logits, p.labels, *weights
-        ).tolist()
+        derivatives = partial(_robust_derivatives, math.exp(u), smoothing)
+        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
         slope, curvature = slope + u / LOG_TEMPERATURE_DEVIATION**2, curvature + 1 / LOG_TEMPERATURE_DEVIATION**2
         step = -slope / max(curvature, 1e-3)
         if abs(step) < 0.1:  # near the optimum, use the whole second derivative, in which the posteriors vary
@@ -263,9 +273,16 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
 
 
 def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return three sums over rows: the slope of the loss in log b, and two parts of its second derivative.
+    """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
 
     The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
+
+    Args:
+        b: Inverse temperature.
+        smoothing: log(n k), the log-odds that a label of probability 1 is from softmax(b z), not from the uniform part.
+        z: Logits, (n k).
+        y: Labels, (n).
+        weights: Weights of the rows, (n), if there are any.
     """
     margin = z.double()
     margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
@@ -284,7 +301,7 @@ def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weigh
 def _fit_and_refit_temperature(
     fit: Callable[..., Solution[S]], p: Predictions, start: AffineFit | None, refit_temperature: bool, robust: bool
 ) -> S:
-    """Fit a map, and its final temperature if asked.
+    """Fit a map and its certificate, and with `refit_temperature` also its final temperature.
 
     The final temperature divides the logits of the map. It corrects a confidence that shrinkage leaves too low or too
     high, as seen on predictions for examples that the map was not fitted on.

@@ -155,19 +155,15 @@ class TemperatureFit:
     correct_weight: float  # total weight of the rows whose prediction is right
 
     @property
-    def scale(self) -> float:
-        """The temperature, or the spread of the logits if the optimum lies at infinity."""
-        return self.temperature if self.status == "converged" else self.logit_spread
-
-    @property
-    def unit(self) -> Tensor:
-        """The scale as a float64 scalar."""
-        return torch.tensor(self.scale, dtype=torch.float64)
+    def finite_temperature(self) -> Tensor:
+        """The temperature as a float64 scalar, or the spread of the logits if the optimum lies at 0 or infinity."""
+        value = self.temperature if self.status == "converged" else self.logit_spread
+        return torch.tensor(value, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class NllDerivatives(PointEvaluation):
-    """Slope of the NLL of b z in u = log b, whose root is sought, and other derivatives from the same pass."""
+    """The NLL of logits b z and derivatives in u = log b; the first is the inherited `value`, whose root is sought."""
 
     nll: float
     curvature: float  # second derivative in b, times b^2
@@ -249,33 +245,37 @@ def _logit_spread(p: Predictions) -> float:
 
 
 def _nll_derivatives(p: Predictions, b: float) -> NllDerivatives:
-    """Return the NLL of b z with its derivatives, from the cumulants of b z under softmax(b z)."""
+    """Return the mean NLL of logits b z with its derivatives, from the cumulants of b z under softmax(b z)."""
     weights = () if p.weights is None else (p.weights,)
-    if fast := kernels(p.logits):
-        part, elements = partial(_compiled_nll_derivatives, fast, b), 1 << 20
+    if compiled := kernels(p.logits):
+        sum_chunk, elements = partial(_compiled_nll_derivatives, compiled, b), 1 << 20
     else:
-        part, elements = partial(_nll_derivatives_of_rows, b), 1 << 17
-    sums = sum_row_chunks(part, p.logits, p.labels, *weights, elements=elements)
+        sum_chunk, elements = partial(_nll_derivatives_of_rows, b), 1 << 17
+    sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
     nll, first, second, third, square = (sums / p.total_weight).tolist()
     return NllDerivatives(first, first + second, first + 3 * second + third, nll, second, square - first * first)
 
 
 def _nll_derivatives_of_rows(b: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return the sums over rows of the NLL, its derivatives in b times b, b^2 and b^3, and the first one's square."""
+    """Return five weighted sums over rows of logits z (n k) with labels y (n), at the inverse temperature b.
+
+    They are the NLL of b z; its first, second and third derivative in b times b, b^2 and b^3; and the square of the
+    first. The derivatives are the cumulants of b z under softmax(b z), from its moments m1, m2 and m3.
+    """
     margin = z.double()
     margin = (margin - margin.amax(-1, keepdim=True)).clamp_min_(-1e300)
-    e = margin.mul(b * LOG2_E).exp2_()
-    norm, m1, m2, m3 = e.sum(-1), *(e.mul_(margin).sum(-1) for _ in range(3))
+    powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin), then times margin, margin^2, margin^3
+    norm, m1, m2, m3 = powers.sum(-1), *(powers.mul_(margin).sum(-1) for _ in range(3))
     m1, m2, m3 = b * (m1 / norm), b * (b * (m2 / norm)), b * (b * (b * (m3 / norm)))
-    b_y = b * margin.gather(-1, y[:, None]).squeeze(-1)
-    first = m1 - b_y
-    terms = torch.stack([norm.log() - b_y, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
+    label_score = b * margin.gather(-1, y[:, None]).squeeze(-1)
+    first = m1 - label_score
+    terms = torch.stack([norm.log() - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
     return terms @ weights[0] if weights else terms.sum(1)
 
 
-def _compiled_nll_derivatives(fast: Any, b: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return the same sums from one compiled pass."""
+def _compiled_nll_derivatives(compiled: Any, b: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+    """Return the same five sums as `_nll_derivatives_of_rows`, from one pass of the compiled kernels."""
     z = z if z.dtype in (torch.float32, torch.float64) else z.float()
     w, out = weights[0].double().contiguous().numpy() if weights else np.empty(0), torch.zeros(5, dtype=torch.float64)
-    fast.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, out.numpy())
+    compiled.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, out.numpy())
     return out

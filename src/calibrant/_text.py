@@ -150,6 +150,7 @@ def _is_latex_printable(mark: str) -> bool:
 
 
 def _escape_latex_ascii(marks: Iterable[str]) -> str:
+    """Escape characters that pdfLaTeX prints, and keep it from joining pairs such as --."""
     return LATEX_LIGATURE_GAP.sub("{}", "".join(LATEX_ESCAPES.get(mark, mark) for mark in marks))
 
 

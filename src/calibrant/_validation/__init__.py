@@ -29,7 +29,7 @@ def validate_inputs(
 ) -> dict[str, Any]:
     """Validate the arguments of `Predictions` and return its fields by name.
 
-    With `copy`, no field shares memory with an argument.
+    `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument.
     """
     z = to_tensor(logits, "logits")
     with thread_limit(z.numel(), in_chunks=True):

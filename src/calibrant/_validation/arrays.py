@@ -81,7 +81,17 @@ def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
 def flatten_positions(
     logits: Tensor, labels: Tensor, columns: Mapping[str, Tensor | None]
 ) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
-    """Return one row per label; the positions of one image or text become one cluster."""
+    """Reshape logits (n, k, d1, ...) and labels (n, d1, ...) to one row per label.
+
+    Args:
+        logits: Logits.
+        labels: Labels.
+        columns: Other arrays by name, with a value per label or per image.
+
+    Returns:
+        Logits (rows, k), labels (rows), and the columns (rows), in which the positions of one image or text are one
+        cluster if there were no clusters.
+    """
     shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim else ()
     shapes = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
     if logits.ndim < 2:
@@ -145,6 +155,7 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
 
 
 def _label_range_error(low: int, high: int, k: int) -> InputError:
+    """Return the error for labels from `low` to `high` beside k classes, with the most likely cause."""
     text = f"Expected labels in 0 .. {k - 1}, got {low} .. {high}."
     if low < 0:
         return InputError(f"{text} Try ignore_index to leave out a negative label.", code="negative_labels")

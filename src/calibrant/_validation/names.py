@@ -38,7 +38,7 @@ def to_text(name: Any) -> str:
 
 
 def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the indices of groups or clusters in sorted order, and their names."""
+    """Return the index of each value (a group or cluster) among the sorted distinct values, and their names."""
     if isinstance(values, Tensor):
         levels, index = to_tensor(values, name).unique(return_inverse=True)
         if levels.is_floating_point() and bool(levels.isnan().any()):
@@ -108,13 +108,14 @@ def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, str]:
-    """Return names by their key, without names that share a key or have none."""
+    """Return names by `key(name)`, without names that share a key or have none."""
     keys = [key(name) for name in names]
     counts = Counter(keys)
-    return {k: name for k, name in zip(keys, names, strict=True) if k is not None and counts[k] == 1}
+    return {value: name for value, name in zip(keys, names, strict=True) if value is not None and counts[value] == 1}
 
 
 def _normalize_name(name: str) -> str:
+    """Return the letters and digits of a name without case; a name that has none is unchanged."""
     return "".join(mark for mark in name.casefold() if mark.isalnum()) or name
 
 

@@ -148,15 +148,18 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
         return False
     if calibrator.class_names == PRESENCE.classes or of_groups:
         return True
-    unknown = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2 and len(columns.scores) > 2
-    if not unknown or "probs" not in arrays:
+    may_be_labels = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2
+    if not may_be_labels or len(columns.scores) <= 2 or "probs" not in arrays:
         return False
     sums = torch.as_tensor(arrays["probs"]).double().sum(1)
     return not bool(((sums - 1).abs() < 0.02).double().mean() > 0.5)
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> dict[str, Any]:
-    """Return the calibrated probabilities by column name."""
+    """Return the new columns of a table with one label per row, by name.
+
+    They are the calibrated probability of the single score, or that of every class and the predicted class.
+    """
     probs = calibrator.calibrate(p).logits.softmax(1).numpy()
     if p.of == 1:
         prob_name = f"prob_{positive}" if positive else "prob"

@@ -232,6 +232,7 @@ def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | Str
 
 
 def _check_chunks(chunks: Iterable[Predictions], plan: Plan) -> Iterable[Predictions]:
+    """Yield the chunks of evaluation data with the classes of the fitting data, after checking each for overlap."""
     num_examples = 0
     for chunk in chunks:
         plan.on_progress(f"evaluating, {num_examples:,} examples done")
@@ -328,6 +329,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
 
 
 def _loses_accuracy(changes: Comparison | None) -> bool:
+    """Return whether the accuracy falls significantly."""
     return any(row.name == "accuracy" and row.high < 0 for row in changes or ())
 
 
@@ -352,6 +354,7 @@ def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessme
 
 
 def _describe_protocol(plan: Plan, data: InMemoryEvaluation | StreamedEvaluation) -> str:
+    """Return sentences on the data that calibrators were fitted and evaluated on."""
     event, num_fitted = plan.event, plan.event.count(len(plan.val))
     if plan.test is None:
         return (

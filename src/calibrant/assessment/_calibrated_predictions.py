@@ -40,6 +40,7 @@ class CalibratedPredictions(Predictions):
 
     @cached_property
     def _blocks_cache(self) -> _BlockCache:
+        """Results of the pass over all blocks, empty before it."""
         return _BlockCache()
 
     @property

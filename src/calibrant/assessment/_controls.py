@@ -97,10 +97,12 @@ def _temperature_control(
 
 
 def _nearest_index(temperatures: Sequence[float], t: float) -> int:
+    """Return the index of the temperature with the smallest ratio to t."""
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
 def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
+    """Return the text below the control, which depends on whether it has a slider and a menu."""
     event = uncalibrated.event
     slider_text = "There is no temperature slider because the predictions were read in chunks or are too many."
     if has_slider:
@@ -119,6 +121,7 @@ def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu:
 
 
 def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
+    """Return the words and settings of a diagram that the script of the page draws."""
     event = measurement.event
     return {
         "probability": event.probability,
@@ -151,6 +154,7 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
 
 
 def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
+    """Return the numbers of the diagram after a calibrator, as `_temperature_step` does for a temperature."""
     ece, nll, floor = (measurement[row] for row in ("ece", "nll", "noise_floor"))
     frequency = measurement.observed_frequency.value
     tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
@@ -160,6 +164,7 @@ def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
 def _tiles(
     ece: str, nll: str, mean_confidence: float, frequency: float, floor: float, floor_high: float
 ) -> list[list[str]]:
+    """Return the texts of four tiles, each a value and a note: ECE, NLL, mean confidence and frequency."""
     floor_text = f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"
     percentages = [[format_percent(share, 1), ""] for share in (mean_confidence, frequency)]
     return [[f"{ece} %", floor_text], [nll, ""], *percentages]
@@ -185,6 +190,7 @@ def _bin_cells(bins: Bins, level: float | None) -> list[list[int]]:
 
 
 def _to_millionths(share: float) -> int:
+    """Return a share as an integer in 0 .. 1,000,000, which is short in JSON."""
     return round(1e6 * min(1.0, max(0.0, share)))
 
 
@@ -241,6 +247,7 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
 
 
 def _error_texts(precision: float, low: float, high: float, level: str) -> tuple[str, str]:
+    """Return the error rate 1 - precision as text, and its interval; a dash if nothing is acted on."""
     if math.isnan(precision):
         return "\N{EN DASH}", ""
     return format_percent(
@@ -249,6 +256,7 @@ def _error_texts(precision: float, low: float, high: float, level: str) -> tuple
 
 
 def _round_or_none(x: float) -> float | None:
+    """Return a number with six decimals, or None for NaN, which JSON lacks."""
     return None if math.isnan(x) else round(x, 6)
 
 
@@ -279,6 +287,7 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
 
 
 def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
+    """Return the cells of a wrong prediction: row, true class, predicted class and confidence."""
     name = measurement.class_name
     return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 

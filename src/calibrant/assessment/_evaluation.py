@@ -149,34 +149,39 @@ def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: 
         return ()
     predicted = uncalibrated[rows].predicted
     z = calibrated[rows].logits.double()
-    odds = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()  # against the new prediction
-    calibrated_probability = calibrated.outcomes.confidence[rows] * odds
+    ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()  # to the probability of the new prediction
+    calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
     confidence = uncalibrated.outcomes.confidence[rows]
     return _mistakes_from_columns(rows, uncalibrated.labels[rows], predicted, confidence, calibrated_probability)
 
 
 def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:
+    """Return the mistakes whose fields are given as columns, in the order of the fields of `Mistake`."""
     return tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
+    """Return the summary with a chunk added; for many classes the outcomes are computed first, in one pass."""
     if chunk.k > Summary.MAX_CLASSES:
         chunk.outcomes  # noqa: B018  cached for the slices that the summary takes
     return summary.add(chunk)
 
 
 def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
-    """Return the sums for `paired_difference` of every metric that is a mean over rows."""
+    """Return the sums for `paired_difference`, (6), of every metric that is a mean over rows.
+
+    The sums over units (rows, or clusters with total weight n and sum of differences s) are of 1, n, s, n^2, n s, s^2.
+    """
     w = torch.ones_like(uncalibrated.outcomes.correct) if uncalibrated.weights is None else uncalibrated.weights
     sums: dict[str, Tensor] = {}
     for name, metric in METRICS.items():
         if not isinstance(metric, Metric) or not metric.is_summed_mean:
             continue
-        d = metric.values(calibrated) - metric.values(uncalibrated)
-        if uncalibrated.clusters is None:
-            terms = [w, w, w * d, w, w * d, w * d * d]
+        difference = metric.values(calibrated) - metric.values(uncalibrated)
+        if uncalibrated.clusters is None:  # a row of weight w counts as w rows of weight 1
+            terms = [w, w, w * difference, w, w * difference, w * difference * difference]
         else:
-            n, s = (torch.bincount(uncalibrated.clusters, v) for v in (w, w * d))
+            n, s = (torch.bincount(uncalibrated.clusters, v) for v in (w, w * difference))
             terms = [n > 0, n, s, n.square(), n * s, s.square()]
         sums[name] = torch.stack([term.double().sum() for term in terms])
     return sums

@@ -100,7 +100,9 @@ def _own_gain(fitted: Any, val: Predictions) -> Interval | None:
 
 
 def _mean_interval(values: list[Tensor], folds: list[Tensor], p: Predictions) -> Interval:
-    """Return the mean over repeated cross-fitting with its interval over draws of the data.
+    """Return the mean of a loss over repeated cross-fitting, with its interval over draws of the data.
+
+    `values` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
 
     The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the variance of the
     mean of J folds is that of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified
@@ -121,13 +123,14 @@ def _mean_interval(values: list[Tensor], folds: list[Tensor], p: Predictions) ->
 
 
 def _student_interval(value: float, error: float, degrees: int) -> Interval:
+    """Return the interval of a mean with this standard error by Student's t distribution with `degrees` of freedom."""
     from scipy.special import stdtrit  # slow to import
 
-    half = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
-    return Interval(value, value - half, value + half, LEVEL)
+    half_width = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    return Interval(value, value - half_width, value + half_width, LEVEL)
 
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
-    """Return the NLL per example; infinite for all if the calibrator newly calls a class impossible."""
+    """Return the NLL per example, (n); infinite for all if the calibrator introduces a probability of 0."""
     adds_zero = bool((calibrated.logits.isneginf() & ~uncalibrated.logits.isneginf()).any())
     return -calibrated.log_likelihood + (math.inf if adds_zero else 0.0)

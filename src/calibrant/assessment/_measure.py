@@ -157,6 +157,7 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 def _measure_in_memory(
     p: Predictions, extra_methods: list[Method], bins: int, level: float, tolerance: float, fit: Any
 ) -> Measurement:
+    """Measure predictions in memory; see `measure` for the parameters."""
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # one pass, which all sums over bins reuse
     event = describe_event(p.of, p.k, p.class_names)
@@ -204,6 +205,7 @@ def _measure_summary(
     level: float,
     tolerance: float,
 ) -> Measurement:
+    """Measure a summary, with the metrics that it can compute; see `measure` for the parameters."""
     class_name = summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
     if of not in (None, summary.of, class_name):
         raise InputError(
@@ -283,6 +285,7 @@ def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
 
 
 def _require_metric(method: Method) -> Metric[...]:
+    """Return the declared metric of a method. Raises `InputError` for a plain function."""
     if not isinstance(method.target, Metric):
         raise InputError(
             f"Expected a declared metric, got the function {method.name}. Put @metrics.metric('its title') above it.",
@@ -306,6 +309,7 @@ def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: flo
 
 
 def _summary_row(method: Method, summary: Summary, level: float) -> Row:
+    """Compute a metric of a summary. Raises `InputError` if it needs all predictions."""
     if _require_metric(method).by_class and summary.classes is not None:
         return _classwise_row(method.text, summary.classes.ece)
     if method.settings:
@@ -316,10 +320,12 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
 
 
 def _classwise_row(name: str, class_errors: Tensor) -> Row:
+    """Return the row of the class-wise ECE: the mean of the errors of all classes, with the worst one in the note."""
     return Row(name, float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
 
 
 def _interval_row(name: str, interval: Interval) -> Row:
+    """Return the row of a metric with an interval."""
     return Row(name, interval.value, interval.low, interval.high)
 
 

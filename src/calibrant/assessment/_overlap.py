@@ -89,11 +89,12 @@ def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ..
 
     n, m = float(fitted.sum()), float(evaluated.sum())
     present = fitted + evaluated > 0
-    a, b = fitted[present] / n, evaluated[present] / m
+    difference = fitted[present] / n - evaluated[present] / m
     pooled = (fitted[present] + evaluated[present]) / (n + m)
-    distance = float((a - b).abs().sum()) / 2
-    statistic = float(((a - b).square() / pooled).sum()) / (1 / n + 1 / m)
-    if distance < MIN_SHIFT_DISTANCE or len(a) < 2 or chdtrc(len(a) - 1, statistic) > MAX_SHIFT_P_VALUE:
+    distance = float(difference.abs().sum()) / 2
+    statistic = float((difference.square() / pooled).sum()) / (1 / n + 1 / m)  # chi-squared without a shift
+    k = len(difference)
+    if distance < MIN_SHIFT_DISTANCE or k < 2 or chdtrc(k - 1, statistic) > MAX_SHIFT_P_VALUE:
         return ""
     worst = int((fitted / n - evaluated / m).abs().argmax())
     name = worst if names is None else repr(display_name(names[worst]))

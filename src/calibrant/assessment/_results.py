@@ -199,6 +199,7 @@ class MeasurementData:
         ]
 
     def _group_records(self, groups: Groups) -> list[dict[str, Any]]:
+        """Return a record for each group and metric: signed gap, ECE, noise floor and NLL."""
         missing = {"low": math.nan, "high": math.nan, "p_value": math.nan, "note": ""}
         rows: list[dict[str, Any]] = []
         for record in groups.records():

@@ -235,6 +235,7 @@ def mistakes_table(assessment: AssessmentData) -> Markup:
 
 
 def _foldable_table(head: list[str], rows: list[list[str]], caption: str, row_noun: str) -> Markup:
+    """Return a table whose rows after the first 15 are folded; `row_noun` names the rows in its heading."""
     body = table(head, rows[:MAX_UNFOLDED_ROWS], caption=caption)
     if len(rows) <= MAX_UNFOLDED_ROWS:
         return body
@@ -244,6 +245,7 @@ def _foldable_table(head: list[str], rows: list[list[str]], caption: str, row_no
 
 
 def _truncation_note(total: int, row_noun: str, full_list_hint: str = "") -> Markup:
+    """Return a note if there are more rows than the table lists, with a hint where to find all; else nothing."""
     if total <= MAX_TABLE_ROWS:
         return Markup()
     return note(f"The table lists the worst {MAX_TABLE_ROWS:,} of {total:,} {row_noun}. {full_list_hint}")
@@ -281,6 +283,7 @@ def confidence_text(p: float) -> str:
 
 
 def _name_cell(row: Row, *, plain_words: bool) -> Markup:
+    """Return the name of a metric with its meaning, in plain words too if the page can switch to them."""
     expert_cell, info = two_lines(row.title, row.info.meaning), row.info
     if not (info.lay_phrase and plain_words):
         return expert_cell
@@ -294,12 +297,14 @@ def _row_cell(row: Row) -> Markup:
 
 
 def _value_cell(info: MetricInfo, value: float) -> Markup:
+    """Return a value in the unit of its metric, or a dash."""
     if math.isnan(value):
         return typeset("–")
     return term(info.text(value), INFINITE_MEAN_EXPLANATION if math.isinf(value) else "")
 
 
 def _change_cell(info: MetricInfo, value: float, low: float, high: float, *, show_plus: bool = False) -> Markup:
+    """Return a change of a metric with its interval below it."""
     plus = "+" if show_plus and value > 0 else ""
     change = Row("", value, low, high, info=info)
     return two_lines(plus + change.text, change.interval)

@@ -60,6 +60,7 @@ def render_plain_text(value: Any) -> str:
 
 
 def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
+    """Return a table with a row per metric, and two columns per measurement: value and interval."""
     first = next(iter(measurements.values()))
     body = Table(**TABLE_STYLE, padding=(0, 1, 0, 0))
     body.add_column(escape_markup(f"{first.n:,} {first.population}"))
@@ -102,6 +103,7 @@ def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
 
 
 def _calibrators_table(assessment: AssessmentData) -> Table:
+    """Return a table with a row per calibrator, and the best value of each metric in bold."""
     body = Table(**TABLE_STYLE)
     body.add_column("calibrator")
     for heading in metric_headings(assessment.calibrated, assessment.metrics):
@@ -116,4 +118,5 @@ def _calibrators_table(assessment: AssessmentData) -> Table:
 
 
 def _answer_line(answer: Answer) -> Any:
+    """Return a question in bold and its answer, as a line of the terminal."""
     return Padding(f"[bold]{escape_markup(answer.question)}[/bold] {escape_markup(answer.text)}", 0, expand=False)

@@ -57,6 +57,7 @@ def assessment_answers(assessment: AssessmentData) -> Sequence[Answer]:
 
 
 def _group_answers(question: str, measurement: MeasurementData) -> list[Answer]:
+    """Return the question about groups with its answers, or nothing without groups."""
     if measurement.groups is None:
         return []
     return [Answer(question, expert_text.group_answer(measurement), lay_text.group_answer(measurement))]

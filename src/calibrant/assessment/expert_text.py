@@ -66,6 +66,7 @@ def calibration_answer(measurement: MeasurementData) -> str:
 
 
 def _gap_interval(measurement: MeasurementData) -> str:
+    """Return the interval of the signed gap in points, with its level."""
     gap = measurement["signed_gap"]
     return f"{format_level(measurement.level)} interval {100 * gap.low:z.1f} to {100 * gap.high:z.1f}"
 
@@ -99,6 +100,7 @@ def _chance_sentence(measurement: MeasurementData) -> str:
 
 
 def _worst_bin_sentence(measurement: MeasurementData) -> str:
+    """Name the bin that contributes most to ECE, and its contribution."""
     event, bins = measurement.event, measurement.reliability_bins
     shares = bins.weight * bins.gap.abs()
     worst = int(shares.argmax())
@@ -207,6 +209,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
+    """Say how the accuracy changes, and whether a loss is significant."""
     change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
     if change is None:
         return "" if assessment.changes else "It may change predicted classes."
@@ -276,6 +279,7 @@ def fit_warnings(assessment: AssessmentData) -> list[str]:
 
 
 def _fit_warning(name: str, certificate: Certificate) -> str:
+    """Say why the certificate of a calibrator's fit does not prove that it is optimal."""
     match certificate.status:
         case "at bound":
             return f"The fit of {name} stopped at a bound of its range."

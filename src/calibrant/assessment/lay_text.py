@@ -89,6 +89,7 @@ def remedy_answer(assessment: AssessmentData) -> str:
 
 
 def _selection_reason(assessment: AssessmentData) -> str:
+    """Return why the calibrator was selected, as a verb phrase."""
     if not assessment.held_out_nll:
         return "was requested"
     if len(assessment.held_out.indistinguishable) > 1:
@@ -120,6 +121,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
 
 
 def _reversal_sentence(assessment: AssessmentData) -> str:
+    """Say that probabilities were too high and are now too low, or the reverse; else return an empty text."""
     before, after = assessment.uncalibrated, assessment.calibrated
     directions = {before.verdict.direction, after.verdict.direction}
     if directions != {"over", "under"}:
@@ -130,6 +132,7 @@ def _reversal_sentence(assessment: AssessmentData) -> str:
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
+    """Say how many of 10,000 predictions become right or wrong, or return an empty text if it is unknown."""
     change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
     if change is None:
         return ""
@@ -153,4 +156,5 @@ def significance_answer(assessment: AssessmentData) -> str:
 
 
 def _format_points(share: float) -> str:
+    """Return a share in percentage points with one decimal."""
     return f"{100 * share:.1f}"

@@ -116,6 +116,7 @@ def _notebook_html(
     measurements: LabeledMeasurements,
     changes: Mapping[str, Difference],
 ) -> str:
+    """Return the headline, the answers and the table of metrics for a notebook cell."""
     parts = [
         render("<h3>{}</h3>", typeset(headline(measurement))),
         *(render("<p><b>{}</b> {}</p>", answer.question, typeset(answer.text)) for answer in answers),
@@ -126,20 +127,24 @@ def _notebook_html(
 
 
 def _label_measurements(assessment: AssessmentData) -> LabeledMeasurements:
+    """Return the measurements before and after calibration, by the labels that tables and figures show."""
     after = {} if assessment.is_identity else {f"after {assessment.chosen_label}": assessment.calibrated}
     return {"before calibration" if after else UNCALIBRATED: assessment.uncalibrated} | after
 
 
 def _changes_by_metric(assessment: AssessmentData) -> dict[str, Difference]:
+    """Return the paired differences of the selected calibrator, by metric."""
     return {row.name: row for row in assessment.changes or ()}
 
 
 def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the facts at the end of the report: those of the caller, then command, versions and time."""
     automatic_facts = version_facts(extra_facts.get("command", "calibrant, from Python"))
     return {name: text for name, text in extra_facts.items() if name != "command"} | automatic_facts
 
 
 def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Markup:
+    """Return the key numbers below the lead of the page: mean confidence, frequency, ECE and NLL."""
     event, frequency = before.event, before.observed_frequency
     tiles = {
         f"Mean {event.probability}": (format_percent(before.mean_confidence, 1), ""),
@@ -161,11 +166,13 @@ def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Ma
 
 
 def _change_text(start: float, end: float, digits: int) -> str:
+    """Return a number before and after calibration, or once if both look the same."""
     start_text, end_text = (MetricInfo("").text(value, digits) for value in (start, end))
     return start_text if start_text == end_text else f"{start_text} → {end_text}"
 
 
 def _answer_list(answers: Sequence[Answer]) -> Markup:
+    """Return the questions with their answers, for experts and in plain words."""
     parts = [
         render(
             "<dt>{}</dt><dd>{}</dd>",
@@ -178,6 +185,7 @@ def _answer_list(answers: Sequence[Answer]) -> Markup:
 
 
 def _diagrams(measurements: LabeledMeasurements) -> Markup:
+    """Return the reliability diagrams of all measurements, with how to read them."""
     event = next(iter(measurements.values())).event
     labels = DiagramLabels(event.probability, event.frequency, event.units, event.outcome)
     curve_reading, bar_reading = diagram_explanations(labels)
@@ -196,10 +204,12 @@ def _diagrams(measurements: LabeledMeasurements) -> Markup:
 
 
 def _place_side_by_side(figures: Markup) -> Markup:
+    """Return figures that stand side by side if the page is wide enough."""
     return render('<div class="pair">{}</div>', figures)
 
 
 def _group_section(measurements: LabeledMeasurements) -> Section | None:
+    """Return the section on groups, or None without groups."""
     first = next(iter(measurements.values()), None)
     if first is None or first.groups is None:
         return None
@@ -214,6 +224,7 @@ def _row_group_section(measurements: LabeledMeasurements) -> Section | None:
 
 
 def _class_section(measurements: LabeledMeasurements) -> Section | None:
+    """Return the section on classes, or None if the two classes are one event or there is no table of classes."""
     first = next(iter(measurements.values()))
     if first.names in BINARY_EVENTS or first.classes is None:
         return None
@@ -261,6 +272,7 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
 
 
 def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
+    """Return the section on thresholds of a class's probability, or None if the top class is evaluated."""
     name, last = list(measurements.items())[-1]
     if last.event.selector == "top":
         return None
@@ -290,6 +302,7 @@ def _reverse_order(measurements: LabeledMeasurements) -> LabeledMeasurements:
 def _usage_instructions(
     assessment: AssessmentData, calibrator_path: str | Path | None, from_command_line: bool
 ) -> Markup:
+    """Return how to apply the selected calibrator, from its file if it was saved."""
     if assessment.is_identity:
         return render("<p>The selected calibrator, Identity, leaves predictions unchanged. Nothing to apply.</p>")
     path = str(calibrator_path or "calibrator.safetensors")
@@ -310,5 +323,6 @@ def _usage_instructions(
 
 
 def _risk_at_coverage(curve: Curve, share: float) -> float:
+    """Return the error rate among the most confident share of predictions."""
     index = int((curve.x < share - 1e-12).sum())
     return float(curve.y[min(index, len(curve.y) - 1)])

@@ -36,14 +36,15 @@ def find_score_and_label_keys(names: Mapping[str, Any] | set[str]) -> tuple[str,
     """Return the names of the scores (confidence, logits or probs) and of the labels in a file."""
     if {"confidence", "correct"} <= {*names} and not {"logits", "probs"} & {*names}:
         return "confidence", "correct"
-    kinds = [kind for kind in ("logits", "probs") if kind in names]
-    labels = [name for name in ("labels", "label") if name in names]
-    if len(kinds) != 1 or len(labels) != 1:
+    score_keys = [key for key in ("logits", "probs") if key in names]
+    label_keys = [key for key in ("labels", "label") if key in names]
+    if len(score_keys) != 1 or len(label_keys) != 1:
         raise _missing_scores_error(sorted({*names} - {*NAME_LIST_KEYS, "ids", "notes", "several", "judged"}))
-    return kinds[0], labels[0]
+    return score_keys[0], label_keys[0]
 
 
 def _missing_scores_error(names: Sequence[str]) -> InputError:
+    """Return the error for a file that holds only arrays of these other names."""
     return InputError(
         "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
         f"{shorten_list(names) or 'nothing'}.",
@@ -73,7 +74,7 @@ def npy_label_files(path: Path) -> list[Path]:
 
 
 def _npy_labels(path: Path) -> tuple[str, Path]:
-    """Return the kind of the scores in a .npy file, and the file of their labels."""
+    """Return the kind of the scores in a .npy file, "logits" or "probs", and the file of their labels."""
     for kind in "logits", "probs":
         if path.stem.endswith(kind):
             return kind, path.with_name(f"{path.stem.removesuffix(kind)}labels{path.suffix.lower()}")
@@ -91,6 +92,7 @@ def read_safetensors(path: Path) -> Arrays:
 
 
 def _metadata_lists(file: Any) -> dict[str, Any]:
+    """Return the names of classes and groups, and the ids, which the metadata of a .safetensors file hold as JSON."""
     return {key: json.loads(text) for key, text in (file.metadata() or {}).items() if key in (*NAME_LIST_KEYS, "ids")}
 
 
@@ -170,9 +172,12 @@ def open_npy_chunked(path: Path) -> ChunkedFile:
         raise InputError(f"Expected labels in {shorten_repr(labels_path.name)}, got no such file.", code="no_labels")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, labels_path))
     _check_same_length(len(values), len(labels))
-    return ChunkedFile(
-        len(values), values[:1].size, lambda rows: {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
-    )
+    numbers_per_row = values[:1].size
+
+    def read_chunk(rows: slice) -> Arrays:
+        return {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
+
+    return ChunkedFile(len(values), numbers_per_row, read_chunk)
 
 
 def open_safetensors_chunked(path: Path) -> ChunkedFile:
@@ -193,6 +198,7 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
 
 
 def _check_same_length(num_rows: int, num_labels: int) -> None:
+    """Raise `InputError` unless there are as many labels as rows of scores."""
     if num_rows != num_labels:
         raise InputError(f"Expected one label per row, got {num_rows} rows and {num_labels} labels.", code="shape")
 

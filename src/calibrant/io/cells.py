@@ -45,7 +45,8 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
     if not is_text(column):
         raise InputError(f"Expected numbers in column {column.name!r}, got {dtype}.", code="not_numbers")
     texts = column.cast(polars.String).str.strip_chars()
-    normalized = texts.str.to_lowercase().replace(TRUTH_WORDS if accept_truth_words else {"true": "1", "false": "0"})
+    words = TRUTH_WORDS if accept_truth_words else {"true": "1", "false": "0"}
+    normalized = texts.str.to_lowercase().replace(words)
     has_decimal_commas = bool(texts.str.contains(DECIMAL_COMMA_PATTERN).any())
     if has_decimal_commas and not bool(texts.str.contains(".", literal=True).any()):
         normalized = normalized.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")
@@ -62,7 +63,10 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
 
 
 def _parse_percentages(name: str, texts: Any) -> Any:
-    """Return texts as numbers, divided by 100 if they have a percent sign; all or none must have one."""
+    """Return texts as numbers, null if they are none; those with a percent sign are divided by 100.
+
+    Raises `InputError` if some texts of the column `name` have the sign and others do not.
+    """
     has_sign = texts.str.ends_with("%").fill_null(False)
     numbers = texts.str.replace(r"\s*%$", "").cast(polars.Float64, strict=False)
     if not bool(has_sign.any()):
@@ -170,6 +174,7 @@ def class_keys(column: Any) -> np.ndarray:
 
 
 def _class_key(text: str) -> str:
+    """Return a number in its shortest form, such as 1 for "1.0", and any other text without blanks around it."""
     number = parse_number(text)
     return text.strip() if number is None else f"{number:.15g}"
 

@@ -68,6 +68,7 @@ def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions
     with ThreadPoolExecutor(1) as reader:
 
         def read_next() -> Future[Arrays] | None:
+            """Start to read the next chunk, None after the last one."""
             return next((reader.submit(file.read, rows) for rows in slices), None)
 
         pending = read_next()

@@ -96,6 +96,7 @@ def normalize_column_name(name: str) -> str:
 
 
 def _strip_percent_suffix(key: str) -> str:
+    """Return a normalized column name without "percent" or "pct" at its end."""
     return re.sub(r"(pct|percent|percentage)$", "", key)
 
 

@@ -113,18 +113,19 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
 
 def _find_record_end(content: bytes, separator: str) -> int:
     """Return the end of the first record, which may have line breaks within quotes."""
-    ends = [0]
+    line_ends = [0]
 
-    def lines() -> Iterator[str]:
-        while ends[-1] < len(content):
-            ends.append(content.find(b"\n", ends[-1]) + 1 or len(content))
-            yield content[ends[-2] : ends[-1]].decode(errors="replace")
+    def read_lines() -> Iterator[str]:
+        """Yield lines, and note where each ends: the reader asks for as many as the record has."""
+        while line_ends[-1] < len(content):
+            line_ends.append(content.find(b"\n", line_ends[-1]) + 1 or len(content))
+            yield content[line_ends[-2] : line_ends[-1]].decode(errors="replace")
 
     try:
-        next(csv.reader(lines(), delimiter=separator, skipinitialspace=True), None)
+        next(csv.reader(read_lines(), delimiter=separator, skipinitialspace=True), None)
     except csv.Error:  # beyond the largest cell that csv accepts
-        return ends[1]
-    return ends[-1]
+        return line_ends[1]
+    return line_ends[-1]
 
 
 def _detect_separator(sample: str, prefers_tabs: bool) -> str:
@@ -154,10 +155,12 @@ def _count_fields(sample: str, separator: str) -> int:
 
 
 def _strict_csv_reader(text: str, separator: str) -> Iterator[list[str]]:
+    """Return a reader of the records of a text that fails if quotes do not match."""
     return csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
 
 
 def _split_fields(line: str, separator: str) -> list[str]:
+    """Return the fields of a single record, [] for an empty line."""
     text = io.StringIO(line.rstrip("\r\n"), newline="")
     return next(csv.reader(text, delimiter=separator, skipinitialspace=True), [])
 
@@ -219,9 +222,9 @@ def _has_inner_quotes(body: bytes, separator: str) -> bool:
     """Whether there are quotes other than those around whole cells and their escaped pairs."""
     if b'"' not in body:
         return False
-    ends = re.escape(separator).encode()
-    cells = rb'(?:(?<=[%s\n])|\A)"[^"]*+(?:""[^"]*+)*+"(?=[%s\r\n]|\Z)' % (ends, ends)
-    return b'"' in re.sub(cells, b"", body)
+    escaped_separator = re.escape(separator).encode()
+    quoted_cell = rb'(?:(?<=[%s\n])|\A)"[^"]*+(?:""[^"]*+)*+"(?=[%s\r\n]|\Z)' % (escaped_separator, escaped_separator)
+    return b'"' in re.sub(quoted_cell, b"", body)
 
 
 def _check_field_counts(body: bytes, separator: str, width: int, lines_above: int) -> None:

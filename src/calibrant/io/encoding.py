@@ -20,6 +20,7 @@ BYTE_ORDER_MARKS = (
 
 
 def _read_zstandard(path: Path) -> bytes:
+    """Decompress a text by Zstandard, which Python itself cannot before 3.14, but Polars can."""
     # Separators that no text contains keep the whole text in one cell
     read_options: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
     return str(polars.read_csv(path, has_header=False, glob=False, **read_options).item()).encode()
@@ -88,12 +89,14 @@ def to_utf8(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, 
 
 def _detect_encoding(raw: bytes) -> str:
     """Return the encoding that a byte order mark declares, else the first that fits."""
-    if marked := next((name for mark, name in BYTE_ORDER_MARKS if raw.startswith(mark)), None):
-        return marked
+    declared = next((name for mark, name in BYTE_ORDER_MARKS if raw.startswith(mark)), None)
+    if declared is not None:
+        return declared
     sample = raw[:SAMPLE_BYTES]
     half = max(1, len(sample) // 2)
-    for zeros, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
-        if zeros.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
+    # In UTF-16, the high byte of most characters is 0: every second byte
+    for high_bytes, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
+        if high_bytes.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
             return name
     for name in ("utf-8", "cp1252"):
         try:

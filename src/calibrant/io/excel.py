@@ -90,6 +90,7 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
 
 
 def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
+    """Write a value to row i and column j of a sheet, as a number, text or truth value; None leaves the cell empty."""
     if value is None:
         return
     if isinstance(value, bool):
@@ -126,6 +127,7 @@ def _exact_worksheet_class(worksheet: Any) -> Any:
 
 
 def _import_package(name: str) -> Any:
+    """Import a package of the extra `excel`. Raises `InputError` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

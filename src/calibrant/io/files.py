@@ -18,7 +18,7 @@ from calibrant.types import InputError
 
 @contextmanager
 def atomic_write(path: str | Path) -> Generator[Path, None, None]:
-    """Give the path of a draft, which replaces `path` when the block ends without an error.
+    """Yield the path of a draft, which replaces `path` when the block ends without an error.
 
     A process killed at any moment leaves the old file or the new one, never half of either.
 
@@ -79,7 +79,7 @@ def apply_umask(path: Path) -> None:
 
 
 def check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:
-    """Raise `InputError` if an output would replace an input or another output, or be read as an input next time.
+    """Raise `InputError` if an output would replace an input or another output, or be an input of the next call.
 
     Args:
         outputs: Files to be written; None is skipped.
@@ -134,7 +134,7 @@ def is_same_file(first: Path, second: Path) -> bool:
 
 
 def is_case_insensitive(folder: Path) -> bool:
-    """Whether names that differ only in case are one file in the nearest existing folder."""
+    """Whether names that differ only in case are the same file, in a folder or its nearest existing ancestor."""
     folder = next((ancestor for ancestor in (folder, *folder.parents) if ancestor.is_dir()), Path()).resolve()
     while folder.name and folder.name == folder.name.swapcase():  # a name without letters, such as 2024
         folder = folder.parent

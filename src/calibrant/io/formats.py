@@ -54,6 +54,7 @@ class Format:
 
 
 def _load_function(function: Function) -> Callable[..., Any]:
+    """Return a function of a format, which is imported if it is given as "module.function"."""
     if not isinstance(function, str):
         return function
     module, _, name = function.partition(".")
@@ -152,7 +153,7 @@ def format_suffix(path: str | Path) -> str:
 
 
 def format_of(path: str | Path) -> Format | None:
-    """Return the format of a path by its suffix, or None if it is unknown."""
+    """Return the format that belongs to the suffix of a path, or None if the suffix is unknown."""
     return BY_SUFFIX.get(format_suffix(path))
 
 

@@ -203,6 +203,7 @@ def _names_by_number(names: tuple[str, ...]) -> dict[float, str]:
 
 
 def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
+    """Return the error for labels that seem to be counted from 1, given those that occur and the number of classes."""
     return InputError(
         f"Expected labels 0 .. {k - 1} in {column!r}, the positions of {k} classes, got {min(classes):g} .. "
         f"{max(classes):g}. Try labels_from=1 (--labels-from 1) if they are counted from 1, or labels_from=0 if class "
@@ -243,6 +244,7 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
 
 
 def _positive_note(names: tuple[str, str]) -> str:
+    """Return the note that names the positive class, the second of the two names."""
     return f"The positive class is {names[1]!r}."
 
 

@@ -50,6 +50,7 @@ def replace_missing_words(frame: Any, words: Sequence[str] = ()) -> Any:
 
 
 def _set_null(column: Any, is_null: Any) -> Any:
+    """Return a column with null where the mask `is_null` is true."""
     return polars.select(polars.when(~is_null.fill_null(False)).then(column)).to_series().alias(column.name)
 
 

@@ -86,7 +86,10 @@ def write_table(path: str | Path, frame: Any, dialect: Dialect | None = None) ->
 
 @contextmanager
 def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]], None, None]:
-    """Give a draft and the writer of its format; turn exceptions of other libraries into `InputError`."""
+    """Yield the path of a draft that replaces `path` at the end, and the writer of its format.
+
+    Exceptions of other libraries become `InputError`.
+    """
     writer = get_writer(path)
     try:
         with atomic_write(path) as draft:
@@ -99,7 +102,13 @@ def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]],
 
 
 def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, as_float64: bool) -> Any:
-    """Return arrays as columns; with `as_float64`, decimal text holds the exact values of float32 logits."""
+    """Return the arrays of predictions as a polars frame.
+
+    Args:
+        arrays: Tensors by name.
+        names: Names of classes and groups.
+        as_float64: Write logits in float64, whose decimal text holds the exact values of float32.
+    """
     logits, classes = arrays["logits"].numpy(), names.get("class_names")
     logits = logits.astype(np.float64) if as_float64 else logits
     class_names = classes or tuple(map(str, range(logits.shape[1])))
@@ -116,4 +125,5 @@ def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str
 
 
 def _take_names(indices: np.ndarray, names: Sequence[str]) -> Any:
+    """Return the name of each index as a polars series of strings."""
     return polars.Series(list(names), dtype=polars.String)[indices]

@@ -91,7 +91,11 @@ def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[st
 
 
 def _build_columns(search: RoleSearch, scores: ScoreColumns | None = None, labels: tuple[str, ...] = ()) -> Columns:
-    """Return the roles that were found; scores replace answers, and answers replace labels."""
+    """Return the roles of all columns, after the search for scores and labels.
+
+    Scores make a confidence superfluous. With a confidence, labels and predictions are needed only if no column tells
+    which answers were correct.
+    """
     has_compared_labels = "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys()
     answer_roles = () if has_compared_labels else ("label", "predicted")
     dropped_roles = answer_roles if scores is None else ("confidence", "correct", "predicted")
@@ -138,7 +142,10 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
 
 
 def _find_label_columns(search: RoleSearch, matches: list[str]) -> list[str]:
-    """Return columns with names of labels, and columns such as `class` that hold the same classes."""
+    """Return columns that may be the label: those with a name such as `y_true` and, after them, such as `class`.
+
+    Of the latter, only columns that hold the same classes count if there are others.
+    """
     matches = _filter_label_columns(search, matches)
     has_predicted = bool(find_role_columns("predicted", search.unassigned_columns))
     weak_matches = [
@@ -170,7 +177,7 @@ def _has_only_classes_of(search: RoleSearch, name: str, label: str) -> bool:
 
 
 def _find_weak_predicted(search: RoleSearch) -> list[str]:
-    """Return columns such as `answer` that hold labels only."""
+    """Return columns such as `answer` that may be predictions because all their values are labels."""
     labels = {*search.label_texts()}
     candidates = find_weak_role_columns("predicted", search.unassigned_columns) if labels else []
     return [name for name in candidates if not search.is_list(name) and {*search.classes(name)} <= labels]
@@ -191,8 +198,8 @@ def _find_multilabel_columns(search: RoleSearch, scores: ScoreColumns) -> tuple[
     """Return columns of several labels per row: with a prefix such as label_, or named after the classes alone."""
     names = tuple(scores.names)
     prefixed = search.multilabel_columns(scores)
-    are_there = names and {*names} <= {*search.unassigned_columns} - {*scores.columns}
-    if prefixed or not search.has_all_rows or not are_there:
+    have_columns = names and {*names} <= {*search.unassigned_columns} - {*scores.columns}
+    if prefixed or not search.has_all_rows or not have_columns:
         return prefixed
     columns = [search.frame[name].drop_nulls() for name in names]
     are_numbers = all(column.dtype.is_numeric() or column.dtype == polars.Boolean for column in columns)
@@ -244,6 +251,7 @@ def require_labels(columns: Columns, frame: Any) -> None:
 
 
 def _missing_correct_message(columns: Columns) -> str:
+    """Return the message for a column of confidences without a column that tells which answers were correct."""
     expected = f"Expected a column beside {columns.confidence!r} that tells whether the answer was correct"
     label = next(iter(find_role_columns("label", columns.unused_columns)), None)
     if label is None:
@@ -255,6 +263,7 @@ def _missing_correct_message(columns: Columns) -> str:
 
 
 def _missing_scores_message(columns: Columns, names: Sequence[str]) -> str:
+    """Return the message for a table whose columns have none of the known names of scores."""
     found_text = f"got columns {shorten_list(names, MAX_LISTED_COLUMNS)}"
     if columns.correct is not None:
         expected = f"Expected a column of confidences beside {columns.correct!r}"

@@ -15,7 +15,7 @@ MAX_POSITIVE_SHARE = 0.65  # of labels, below which such a score is doubtful
 
 
 def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
-    """Return scores, (n) if there is a single score, or (n, k)."""
+    """Return the scores of a frame as probabilities or logits: (n) if there is a single score, or (n, k)."""
     is_probs = columns.kind == "probs"
 
     def read_column(name: str) -> np.ndarray:

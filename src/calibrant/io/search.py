@@ -52,7 +52,7 @@ class RoleSearch:
         return np.unique(class_keys(self.frame[name].drop_nulls())).tolist()
 
     def label_texts(self) -> list[str]:
-        """Return the labels that occur, if they are known."""
+        """Return up to 1000 labels that occur, or [] if the column of labels or its values are unknown."""
         if "label" not in self.roles or not self.has_all_rows or self.is_list(self.roles["label"]):
             return []
         return self.classes(self.roles["label"])[:MAX_LABEL_TEXTS]
@@ -70,7 +70,7 @@ class RoleSearch:
         return bool(is_present.any()) and bool((abs(a - b)[is_present] < 1e-6).all())
 
     def rows_sum_to_one(self, names: Sequence[str]) -> bool:
-        """Whether the rows of columns are probabilities, or percentages, of classes."""
+        """Whether the rows of some columns sum to 1, or to 100, as probabilities of all classes do."""
         try:
             rows = np.stack([to_probabilities(self.frame[name], self.options) for name in names], 1)
         except InputError:

@@ -29,7 +29,12 @@ CONFIDENCE = Reading("confidence")
 
 
 def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
-    """Return the single score, or None if it is a confidence, which then has its role."""
+    """Decide whether a single number per row is the probability of a class or the confidence of an answer.
+
+    Returns:
+        The column of the probability; or None if there is none or it is a confidence, which is then noted among the
+        roles of the search.
+    """
     roles = search.roles
     if "confidence" in roles and "correct" in roles:
         return None
@@ -108,13 +113,13 @@ def _check_not_positive_class(search: RoleSearch, name: str) -> None:
 
 
 def _read_beside_predicted(search: RoleSearch, name: str) -> Reading:
-    """Return the reading of a number beside predicted labels."""
+    """Return whether a column beside predicted labels is a confidence, or the probability of which class."""
     p, keys, classes = _read_score_and_classes(search, name)
     return _infer_reading(name, p, keys[-1], classes)
 
 
 def _read_beside_correct(search: RoleSearch, name: str) -> Reading:
-    """Return the reading of a number beside `correct`: for two classes, labels and `correct` tell the prediction."""
+    """Return the same for a column beside `correct`, which with the label tells the prediction of two classes."""
     if "label" not in search.roles:
         return CONFIDENCE
     p, (labels,), classes = _read_score_and_classes(search, name)
@@ -127,7 +132,10 @@ def _read_beside_correct(search: RoleSearch, name: str) -> Reading:
 
 
 def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
-    """Return a score, the labels and predictions beside it, and all classes, in rows without missing values."""
+    """Return a score (n), the classes in each column beside it, and all classes, in rows without missing values.
+
+    The columns are the labels and the predictions, as far as the table has them, each (n).
+    """
     p = search.read_probabilities(name)
     columns = [search.frame[search.roles[role]] for role in ("label", "predicted") if role in search.roles]
     keys = comparable_class_keys(*columns) if len(columns) > 1 else [class_keys(columns[0])]
@@ -142,7 +150,16 @@ def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, 
 
 
 def _infer_reading(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> Reading:
-    """Return the reading of a number beside predictions of the given classes."""
+    """Return whether a number is a confidence, or the probability of which class, from the predictions beside it.
+
+    A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not.
+
+    Args:
+        name: The column of the number, for errors.
+        p: The number, (n).
+        predicted: Predicted classes, (n).
+        classes: All classes.
+    """
     if len(classes) > 2:
         return CONFIDENCE
     word = positive_word(classes)
@@ -162,7 +179,7 @@ def _infer_reading(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
 
 
 def _infer_reading_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> Reading:
-    """Return the reading of a number that is never below 1/2."""
+    """Return the same for a number that is never below 1/2; `word` is the class with a name such as "yes"."""
     classes = sorted(set(predicted))
     if len(classes) == 1:
         if word in (None, classes[0]):

@@ -52,6 +52,7 @@ def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedT
 
 
 def _read_file(path: Path, options: TableOptions) -> LoadedTable:
+    """Read a single file of a table by the reader of its format."""
     part = BY_SUFFIX[format_suffix(path)].read(path, options)
     return part if isinstance(part, LoadedTable) else LoadedTable(part)
 
@@ -122,7 +123,13 @@ def restore_spelling(table: LoadedTable, columns: Columns) -> Any:
 
 
 def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None) -> Any:
-    """Return a column as it is spelled, or None to keep it; labels must be spelled as the classes."""
+    """Return a column as its cells are spelled in the file, or None to keep the column as it was read.
+
+    Args:
+        table: The table.
+        name: The column.
+        classes: Names of the classes if the column holds labels, which must be spelled like these.
+    """
     column, texts = table.frame[name], table.texts([name])
     if texts is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
         return None

@@ -71,9 +71,12 @@ def fields_from_binary_logits(
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
         s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
-        s = s.float() if s.dtype == torch.float64 and isinstance(scores, list) else s
-        s = s.squeeze(1) if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape) else s
-        y = y.squeeze(1) if y.ndim == s.ndim + 1 and y.shape[1] == 1 else y
+        if s.dtype == torch.float64 and isinstance(scores, list):
+            s = s.float()
+        if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape):
+            s = s.squeeze(1)
+        if y.ndim == s.ndim + 1 and y.shape[1] == 1:
+            y = y.squeeze(1)
         if s.ndim < 1 or s.shape != y.shape:
             raise InputError(
                 f"Expected one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}.",
@@ -81,10 +84,10 @@ def fields_from_binary_logits(
             )
         if not logits:
             SingleScoreEvidence().add(s if ignore_index is None else s[y != ignore_index]).check()
-        zero, is_certain = torch.zeros_like(s), s.isposinf()
+        negative_logit, is_certain = torch.zeros_like(s), s.isposinf()
         if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf]
-            zero, s = zero.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
-        pair = torch.stack([zero, s], 1)
+            negative_logit, s = negative_logit.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
+        pair = torch.stack([negative_logit, s], 1)
         arguments: Fields = {"of": 1} | options | {"class_names": names}
         return validate_inputs(pair, y, weights, **arguments)
 
@@ -126,17 +129,17 @@ def fields_from_labels(
                 raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
             w = w[rows] if w.ndim == 1 else w[~is_ignored]
 
-        def of_decisions(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-            """Return the index of each label decision among the distinct values of samples, and their names."""
+        def factorize_per_label(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+            """Return the index of the value of each row's sample among the distinct values, and their names."""
             index, level_names = factorize_samples(values, name, n)
             return index.to(rows.device)[rows], level_names
 
-        row_groups, row_group_names = (None, None) if groups is None else of_decisions(groups, "groups")
+        row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
         if not (probs or logits):
             SingleScoreEvidence().add(s[~is_ignored]).check("probs=True")
         options: Fields = {
             "of": 1,
-            "clusters": rows if clusters is None else of_decisions(clusters, "clusters")[0],
+            "clusters": rows if clusters is None else factorize_per_label(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
         }
         s, y = s[~is_ignored], y[~is_ignored]
@@ -189,4 +192,5 @@ def has_single_logits(arrays: Mapping[str, Any]) -> bool:
 
 
 def _has_several_labels(arrays: Mapping[str, Any]) -> bool:
+    """Return whether the labels of a table were read as several labels per row."""
     return bool(arrays.get("several", False))

@@ -47,7 +47,11 @@ def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]
 
 
 def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
-    """Validate arrays whose labels may be missing, and are 0 then; also return whether there are labels."""
+    """Validate arrays whose labels may be missing; missing ones become 0.
+
+    Returns:
+        The fields, and whether the arrays have labels.
+    """
     has_labels = any(name in arrays for name in ("labels", "label", "correct"))
     if not has_labels:
         kind = next((kind for kind in ("logits", "probs", "confidence") if kind in arrays), "probs")
@@ -110,6 +114,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
     is_portable = all(PORTABLE_NAME.fullmatch(name) for level_names in names.values() for name in level_names)
 
     def check(draft: Path) -> None:
+        """Raise `InputError` unless the written file reads back as it was."""
         try:
             is_exact = _is_read_back_exactly(fields, read_unlabeled_file(draft)[0], labeled=labeled)
         except InputError:

@@ -39,6 +39,7 @@ def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
 
 
 def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Map the logits of a block of rows (n, k), and check the shape and values of the result."""
     output = apply_map(calibrator, logits, columns)
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(output, Tensor) or output.shape != logits.shape:  # pyright: ignore[reportUnnecessaryIsInstance]

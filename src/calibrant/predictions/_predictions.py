@@ -417,6 +417,7 @@ class Predictions:
 
     @cached_property
     def _cache(self) -> StatisticsCache:
+        """Statistics that were computed so far, which share the lifetime of the immutable predictions."""
         return StatisticsCache()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -440,6 +441,7 @@ class Predictions:
         return self._cache.outcomes
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
+        """Compute the outcomes in one pass over the logits, which shows all probabilities to a visitor."""
         index = self.of if isinstance(self.of, int) else None
         return softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
 

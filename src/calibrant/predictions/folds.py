@@ -33,12 +33,12 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     tie_breakers = (column for column in (p.clusters, p.groups, p.weights) if column is not None)
     for key in (*tie_breakers, position, rank[labels]):
         order = order[key[order].argsort(stable=True)]
-    place = torch.empty_like(labels)
+    place = torch.empty_like(labels)  # of each sample in this order; samples are dealt out to the folds in turn
     place[order] = torch.arange(len(labels), device=labels.device)
-    if p.clusters is not None:  # a cluster takes the place of its first sample
-        index = p.clusters.unique(return_inverse=True)[1]
-        first = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, index, place, "amin")
-        place = first.argsort().argsort()[index]
+    if p.clusters is not None:  # clusters are dealt out instead, in the order of their first samples
+        cluster_index = p.clusters.unique(return_inverse=True)[1]
+        first_place = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, cluster_index, place, "amin")
+        place = first_place.argsort().argsort()[cluster_index]
     return place % folds
 
 
@@ -50,7 +50,7 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
 
 
 def _class_ranks(p: Predictions) -> Tensor:
-    """Rank the classes by their probabilities and labels, independent of the order of the columns."""
+    """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns."""
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
     rows = max(1, BLOCK_ELEMENTS // p.k)
     weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
@@ -63,7 +63,10 @@ def _class_ranks(p: Predictions) -> Tensor:
 
 
 def _project(logits: Tensor, direction: Tensor) -> Tensor:
-    """Combine the logits of each row; impossible classes count as just below all others."""
+    """Return the product, (n), of the centered logits of each row with a direction (k).
+
+    Impossible classes count as 1 below the lowest finite logit.
+    """
     lowest = 0.0
     if bool(logits.isneginf().any()):
         lowest = min(float(z[z.isfinite()].min()) for z in _centered_blocks(logits)) - 1
@@ -85,7 +88,7 @@ def split_folds(p: Predictions, folds: int, seed: int = 0) -> Iterator[tuple[Pre
 
 
 def map_out_of_fold(fit: FitFunction, p: Predictions, *, folds: int = 5, seed: int = 0) -> Predictions:
-    """Map each fold by the fit to the other folds."""
+    """Return the predictions with each fold mapped by the fit to the other folds."""
     out = torch.empty_like(p.logits)
     for training, inside in split_folds(p, folds, seed):
         out[inside] = p[inside].apply(fit(training)).logits.to(out.dtype)

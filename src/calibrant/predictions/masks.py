@@ -51,11 +51,12 @@ def mask_gap(p: Predictions) -> float:
 
 
 def _block_rows(p: Predictions) -> int:
+    """Return the number of rows to process at a time, which bounds the memory."""
     return max(1, BLOCK_ELEMENTS // p.k)
 
 
 def _gap_blocks(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gaps and labels of blocks of rows."""
+    """Yield, for blocks of rows, the gaps (rows, k) below the top of their row, and the labels (rows)."""
     rows = _block_rows(p)
     for z, y in zip(p.logits.split(rows), p.labels.split(rows), strict=True):
         yield _gaps(z), y

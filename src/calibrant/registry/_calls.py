@@ -16,6 +16,7 @@ def format_call(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _format_literal(value: Any) -> str:
+    """Return a value as a Python literal; whole floats are written as integers, and lists as tuples."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, tuple | list):

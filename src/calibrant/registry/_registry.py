@@ -93,6 +93,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return method
 
     def _name_taken_error(self, name: str, registered: Callable[..., Any], other_place: str) -> InputError:
+        """Return the error for a second method of the same name."""
         text = f"Expected one method {name!r} among {self.kind}, got {_qualified_name(registered)} and {other_place}."
         return InputError(f"{text} Try another name.", code="name_taken")
 
@@ -121,7 +122,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def code(self, name: str) -> str:
         """Return the version of a method's code: "" for a built-in method in its first revision, else a digest."""
-        self[name]
+        self[name]  # registers the method if an entry point offers it
         return self._code_versions.get(name, "")
 
     def __iter__(self) -> Iterator[str]:
@@ -138,11 +139,13 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return self is value
 
     def _import_modules(self) -> None:
+        """Import the modules that register the built-in methods."""
         for module in (self.home_module, *self.extra_modules):
             importlib.import_module(module)
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
+        """The methods that installed packages offer by entry points, by name."""
         return {entry.name: entry for entry in entry_points(group=f"calibrant.{self.kind.replace(' ', '_')}")}
 
     def method(self, text: str) -> "Method":
@@ -216,6 +219,7 @@ class Method:
 
     @property
     def _all_settings(self) -> dict[str, Any]:
+        """All hyperparameters by name, the defaults included."""
         return {**hyperparameters(self.function), **self.settings}
 
     @cached_property
@@ -267,6 +271,7 @@ class Method:
 
 
 def _method_from_text(kind: str, text: str) -> Method:
+    """Return a method from the name of its registry and its text, such as "focal(gamma=3)"; pickles call this."""
     return REGISTRIES[kind].method(text)
 
 
@@ -323,7 +328,7 @@ def is_built_in(method: Callable[..., Any]) -> bool:
 
 
 def _is_same_definition(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether one definition was run twice, in a module (a notebook's cell) or from a file."""
+    """Whether two functions or classes come from one definition that was run twice, as a notebook's cell can be."""
     return _qualified_name(first) == _qualified_name(second) or (
         first.__qualname__ == second.__qualname__
         and _source_file(first) is not None
@@ -332,6 +337,7 @@ def _is_same_definition(first: Callable[..., Any], second: Callable[..., Any]) -
 
 
 def _source_file(method: Callable[..., Any]) -> str | None:
+    """Return the file in which a function or class is defined, None if there is none, as for built-in functions."""
     try:
         return inspect.getfile(inspect.unwrap(method))
     except TypeError:
@@ -339,6 +345,7 @@ def _source_file(method: Callable[..., Any]) -> str | None:
 
 
 def _qualified_name(method: Callable[..., Any]) -> str:
+    """Return the module and name of a function or class, such as "calibrant.losses.focal"."""
     return f"{method.__module__}.{getattr(method, '__qualname__', type(method).__qualname__)}"
 
 

@@ -51,11 +51,12 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
 
 
 def convert(value: Any, hint: Any, default: Any) -> Any:
-    """Convert whole numbers to floats where the annotation or default is a float, inside tuples too."""
+    """Return a hyperparameter with whole numbers as floats where its annotation or default has floats."""
     return _ints_to_floats(_match_default_type(default, value), hint)
 
 
 def _match_default_type(default: Any, value: Any) -> Any:
+    """Return a value in the type of its default: integers as floats, and lists as tuples."""
     if isinstance(default, float):
         return _to_float(value)
     if isinstance(default, tuple) and isinstance(value, tuple | list):

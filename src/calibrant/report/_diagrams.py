@@ -124,10 +124,12 @@ def version_facts(command: str) -> dict[str, str]:
 
 
 def _wrap_label(text: str) -> str:
+    """Break the label of an axis into at most two lines."""
     return textwrap.fill(text, MAX_LABEL_CHARACTERS, max_lines=2, placeholder="…")
 
 
 def _caption(title: str, note: str) -> Markup:
+    """Return the title of a figure, with a note in small letters if there is one."""
     heading = breakable(title)
     return heading + render("<small>{}</small>", typeset(note)) if note else heading
 
@@ -137,9 +139,9 @@ def _curve_marks(curve: Curve, total_weight: float, labels: DiagramLabels) -> li
     assert curve.low is not None
     assert curve.high is not None
     assert curve.weight is not None
-    ends = [0, *((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist(), len(curve.y)]
+    step_starts = ((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist()
     marks: list[Mark] = []
-    for start, end in pairwise(ends):
+    for start, end in pairwise([0, *step_starts, len(curve.y)]):
         weight = curve.weight[start:end]
         low, high = (float((edge[start:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
         x0, x1, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
@@ -152,6 +154,7 @@ def _curve_marks(curve: Curve, total_weight: float, labels: DiagramLabels) -> li
 
 
 def _histogram_marks(bins: Bins, labels: DiagramLabels) -> list[Mark]:
+    """Return a mark per bin that is not empty: range of the probability, number of rows, and share of all rows."""
     return [
         Mark(x, y, f"{labels.probability} {span}: {count:,} {labels.units}, {format_percent(y, 1)} of all", 1)
         for x, span, y, count in zip(*_bin_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
@@ -160,6 +163,7 @@ def _histogram_marks(bins: Bins, labels: DiagramLabels) -> list[Mark]:
 
 
 def _bar_marks(bins: Bins, labels: DiagramLabels, level: float | None) -> list[Mark]:
+    """Return a mark per bin that is not empty: its range, frequency, interval, mean probability and number of rows."""
     lows, highs = (limit.tolist() for limit in frequency_limits(bins, level or 0.90))
     columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist(), lows, highs
     marks: list[Mark] = []
@@ -180,11 +184,13 @@ def _bin_centers(bins: Bins) -> tuple[list[float], list[str]]:
 
 
 def _format_range(low: float, high: float) -> str:
+    """Return two shares as a range in percent, or as a single number if they round to the same."""
     low_text, high_text = f"{100 * low:.1f}", f"{100 * high:.1f}"
     return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
 
 
 def _alt_text(subject: str, bins: Bins, labels: DiagramLabels) -> str:
+    """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
     probability, frequency, units, _ = labels
     columns = _bin_centers(bins)[1], bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
     parts = [

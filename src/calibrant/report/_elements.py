@@ -126,6 +126,7 @@ def json_script(content: Any) -> Markup:
 
 
 def _clean_strings(content: Any) -> Any:
+    """Return content for JSON whose texts are shortened and have visible escapes for invisible characters."""
     if isinstance(content, str):
         return escape_invisible(abbreviate(content, MAX_TEXT_CHARACTERS))
     if isinstance(content, Mapping):
@@ -190,6 +191,7 @@ def table(
 
 
 def _head_cell(cell: str) -> Markup:
+    """Return the heading of a column; an empty heading becomes an ordinary cell."""
     if not cell:
         return render("<td></td>")
     return render('<th scope="col">{}</th>', cell if isinstance(cell, Markup) else breakable(cell))
@@ -202,11 +204,13 @@ def details(summary: str, body: Markup) -> Markup:
 
 @cache
 def _read_asset(name: str) -> Markup:
+    """Return the text of a file of this package, such as the style sheet, to be inserted without escapes."""
     return Markup(files("calibrant.report").joinpath(name).read_text("utf-8"))
 
 
 @cache
 def _template() -> Any:
+    """Return the template of the page, which escapes all texts and fails for undefined names."""
     environment = Environment(loader=PackageLoader("calibrant.report", "."), autoescape=True, undefined=StrictUndefined)
     environment.filters["typeset"] = typeset
     environment.filters["shorten"] = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)

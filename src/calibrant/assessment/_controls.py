@@ -231,7 +231,11 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
 
 
 def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
-    """Return per threshold: itself, share acted on, precision, recall, and three texts for the tiles."""
+    """Return a row per threshold, for acting on the predictions whose probability is at least the threshold.
+
+    A row has the threshold; the share of predictions that are acted on, precision and recall; and the texts of three
+    tiles: that share, the error rate among them, and its interval.
+    """
     t = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
     low, high = precision_limits(measurement.ties, t.threshold, measurement.level)
     columns = (t.threshold, t.share, t.precision, t.recall, low, high)

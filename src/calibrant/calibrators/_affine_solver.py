@@ -51,7 +51,10 @@ class AffineFit:
         return "converged" if has_converged else "not converged"
 
     def solution(self, fitted: Fitted) -> Solution[Fitted]:
-        """Return a calibrator that was built from this fit, with the status and precision of the search."""
+        """Return the `Solution` with the calibrator `fitted`, which was built from this fit, and the end of the search.
+
+        Affine maps need finite logits, so that probabilities of 0 are replaced (`clips_zeros`).
+        """
         gap = self.remaining_gap + self.ridge_cost
         return Solution(fitted, self.status, self.gradient, self.iterations, clips_zeros=True, warm_start=self, gap=gap)
 

@@ -186,9 +186,11 @@ def fields_from_arrays(
 
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:
-    """Whether the arrays of a file hold one logit per label."""
-    shape = np.shape(arrays.get("logits", np.zeros((0, 2))))
-    return len(shape) == 1 or shape[1:] == (1,) or _has_several_labels(arrays)
+    """Whether the arrays of a file hold a single logit for each label, and not one for each class."""
+    if _has_several_labels(arrays):
+        return True
+    shape = np.shape(arrays["logits"]) if "logits" in arrays else ()
+    return len(shape) == 1 or shape[1:] == (1,)
 
 
 def _has_several_labels(arrays: Mapping[str, Any]) -> bool:

@@ -105,13 +105,16 @@ def _strip_svg(svg: str) -> str:
 
 
 def _place_marks(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
-    """Return [x, y, text] per visible mark, in SVG coordinates."""
+    """Return [x, y, text] per visible mark, in SVG coordinates.
+
+    Marks left or right of the axes are left out; those above or below are moved to the edge.
+    """
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
     placed: list[list[Any]] = []
     for mark in marks:
         ax, (left, bottom, right, top) = drawing.axes[mark.axes], boxes[mark.axes]
         x, y = (ax.transScale + ax.transLimits).transform((mark.x, mark.y))
-        if 0 <= x <= 1.001 and np.isfinite(y):
+        if 0 <= x <= 1.001 and np.isfinite(y):  # x as a share of the width, with room for rounding
             y = min(max(y, 0.0), 1.0)
             placed.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), mark.text])
     return placed

@@ -66,8 +66,10 @@ class Scheduled:
         """Gamma of the current epoch."""
         if self.epochs is None:
             return self.gammas[0]
-        starts = [math.floor(share * self.epochs + 1e-9) for share in self.shares]
-        return self.gammas[sum(self.epoch >= start for start in starts)]
+        # 1e-9 absorbs the rounding of a product that is a whole number of epochs
+        change_epochs = [math.floor(share * self.epochs + 1e-9) for share in self.shares]
+        num_changes = sum(self.epoch >= change_epoch for change_epoch in change_epochs)
+        return self.gammas[num_changes]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return focal loss with the current gamma."""
@@ -84,11 +86,11 @@ class Scheduled:
         return self if self.epochs is not None else replace(self, epochs=epochs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of epochs that have passed."""
+        """Return the number of epochs that have passed, which is all that changes in training."""
         return {"epoch": self.epoch}
 
     def with_state_dict(self, state: Mapping[str, Any]) -> "Scheduled":
-        """Return the loss with this state."""
+        """Return a copy with a state that `state_dict` returned."""
         return replace(self, **state)
 
 
@@ -159,23 +161,23 @@ class AdaFocal:
             )
         gamma = torch.full((self.bins,), self.start, dtype=torch.float64)
         for name, default in (("edges", equal_width_edges(self.bins)), ("gamma", gamma)):
-            if getattr(self, name) is None:
+            if getattr(self, name) is None:  # a frozen dataclass assigns its defaults this way
                 object.__setattr__(self, name, default)
 
     def gamma_of(self, p: Tensor) -> Tensor:
-        """Return gamma for samples whose true class has probability p, elementwise."""
-        inner = self.edges[1:-1].to(p.device)
-        return self.gamma.to(p)[torch.bucketize(p.double(), inner, right=True)]
+        """Return gamma of the bin that contains p, the probability of the true class, elementwise."""
+        inner_edges = self.edges[1:-1].to(p.device)
+        return self.gamma.to(p)[torch.bucketize(p.double(), inner_edges, right=True)]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the focal, or inverse focal, loss with the gamma of each sample."""
 
-        def of(log_p: Tensor) -> Tensor:
+        def loss_from_log_p(log_p: Tensor) -> Tensor:
             gamma = self.gamma_of(log_p.detach().exp())
             base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
             return -power(base, gamma.abs()) * log_p
 
-        return expected_loss(logits, labels, of)
+        return expected_loss(logits, labels, loss_from_log_p)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
         """Return the loss of the next epoch: gammas rise in overconfident bins and fall in the others."""
@@ -190,15 +192,15 @@ class AdaFocal:
         return self.every is not None and batch > 0 and batch % self.every == 0
 
     def update(self, val: Predictions) -> "AdaFocal":
-        """Return the loss with gammas updated by the calibration error of validation."""
+        """Return the loss with gammas updated by the calibration error of each bin on validation predictions."""
         top = val.with_event("top").events
         confidence, correct, weights = top.confidence.to(self.edges), top.outcome.to(self.edges), top.weights
         edges = self.edges
         if self.scheme == "equal_mass":
             edges = mukhoti_edges(confidence, len(self.gamma), weights).to(edges)
-        excess = -Bins.from_edges(edges, confidence, correct, weights).gap
+        overconfidence = -Bins.from_edges(edges, confidence, correct, weights).gap  # confidence - accuracy per bin
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
-        gamma = self.gamma * (sign * self.rate * excess).exp()
+        gamma = self.gamma * (sign * self.rate * overconfidence).exp()
         gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)
         return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
 
@@ -207,12 +209,12 @@ class AdaFocal:
         return {"edges": self.edges, "gamma": self.gamma}
 
     def with_state_dict(self, state: Mapping[str, Any]) -> "AdaFocal":
-        """Return the loss with these edges and gammas."""
+        """Return a copy with a state that `state_dict` returned."""
         return replace(self, **state)
 
 
 def state(loss: Any) -> dict[str, Any]:
-    """Return what a loss has learned, as a dict of tensors and numbers; empty for a loss without state.
+    """Return the state of a loss, as a dict of tensors and numbers; empty for a loss without state.
 
     >>> state(Scheduled(3))
     {'epoch': 3}

@@ -40,9 +40,10 @@ def mmce(
         strength: Factor of the penalty. 2 is tuned to the "code" normalization (8 for text).
         form: "weighted": $v_i = (1 - r_i) / m$ if correct, else $-r_i / (n - m)$, and 0 if either kind is missing.
             "plain": $v_i = (c_i - r_i) / n$; only this form vanishes for calibrated predictions.
-        normalization: "code": as Mukhoti et al. (2020) and Kumar et al. run it. m^2 and (n - m)^2 divide the weighted
-            v, and the plain form has no square root. Their 1e-10 under the root is kept, the 1e-5 added to
-            denominators, below 1e-5 of the value, is not. "paper": the equations above.
+        normalization: "code": as in the code of Mukhoti et al. (2020) and Kumar et al. The weighted v is divided by m^2
+            and (n - m)^2, and the plain form has no square root. Their 1e-10 under the root is kept; the 1e-5 that they
+            add to denominators is omitted, which changes the value by less than 1e-5 of itself. "paper": the equations
+            above.
         width: Width of the kernel; 0.4 in the paper.
         weights: Weights of the samples (n) in the penalty.
 
@@ -54,22 +55,22 @@ def mmce(
         v = w * (c - r) / w.sum()
     else:
         correct_weights, wrong_weights = w * c, w * (1 - c)
-        m, n = correct_weights.sum(), wrong_weights.sum()
+        num_correct, num_wrong = correct_weights.sum(), wrong_weights.sum()
         power_of_count = 1 if normalization == "paper" else 2
-        v = correct_weights * (1 - r) / m.where(m > 0, 1.0) ** power_of_count
-        v = v - wrong_weights * r / n.where(n > 0, 1.0) ** power_of_count
-        v = v * ((m > 0) & (n > 0))
+        v = correct_weights * (1 - r) / num_correct.where(num_correct > 0, 1.0) ** power_of_count
+        v = v - wrong_weights * r / num_wrong.where(num_wrong > 0, 1.0) ** power_of_count
+        v = v * ((num_correct > 0) & (num_wrong > 0))
     square = _quadratic_form(v, r / width)
-    rooted = form == "weighted" or normalization == "paper"
-    return _add_penalty(logits, labels, strength, (square.clamp_min(0) + 1e-10).sqrt() if rooted else square)
+    takes_root = form == "weighted" or normalization == "paper"
+    penalty = (square.clamp_min(0) + 1e-10).sqrt() if takes_root else square
+    return _add_penalty(logits, labels, strength, penalty)
 
 
 @LOSSES.register
 def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
     r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
-    The means are over the batch.
-
+    $\bar r$ and $\bar c$ are the means over the batch of confidence and correctness, with `weights` (n) if given.
     Equals cross-entropy at strength 0. The default strength is that of the code of Hebbalaguppe et al. (2022).
 
     >>> dca(torch.zeros(1, 2), torch.tensor([0]))
@@ -146,13 +147,13 @@ def soft_ece(
     r, c, w = _confidence(logits, labels, weights)
     centers = (torch.arange(bins, device=r.device) + 0.5) / bins
     shares = (-((r[:, None] - centers) ** 2) / temperature).softmax(-1) * (w / w.sum())[:, None]
-    size = shares.sum(0)
+    size = shares.sum(0)  # share of the batch in each bin
     gap = ((c - r) @ shares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
     return _add_penalty(logits, labels, strength, power((size * power(gap, norm)).sum(), 1 / norm))
 
 
 def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the confidence with its gradient, correctness, and weights, in float64.
+    """Return the confidence (differentiable), correctness and weight of each sample, all (n) in float64.
 
     Under a soft label, correctness is the probability that it gives to the predicted class.
     """
@@ -165,6 +166,7 @@ def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> 
 
 
 def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExample:
+    """Return the cross-entropy of each sample plus `strength` times the penalty of the batch."""
     return strength * penalty.to(logits.dtype) - smoothed_log_likelihood(logits, labels)
 
 
@@ -172,5 +174,6 @@ def _quadratic_form(v: Tensor, x: Tensor) -> Tensor:
     r"""Return $\sum_{ij} v_i v_j e^{-|x_i - x_j|}$ in O(n log n)."""
     x, order = x.sort()
     v = v[order]
-    prefix_sums = (v * x.exp()).cumsum(0) - v * x.exp()
-    return v.square().sum() + 2 * (v * (-x).exp() * prefix_sums).sum()
+    # for j < i the kernel is e^{x_j} e^{-x_i}, so that one cumulative sum covers all j
+    sums_before = (v * x.exp()).cumsum(0) - v * x.exp()
+    return v.square().sum() + 2 * (v * (-x).exp() * sums_before).sum()

@@ -19,7 +19,7 @@ INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
     """Return base ** gamma for base >= 0, with a finite gradient at base = 0 also for gamma < 1.
 
-    gamma may be one number per sample, which serves every class of a base (n, k).
+    gamma may be one number per sample (n), which then applies to every class of a base (n, k).
     """
     if isinstance(gamma, Tensor) and gamma.ndim < base.ndim:
         gamma = gamma.unsqueeze(-1)
@@ -28,7 +28,7 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
 
 @LOSSES.register
 def focal(
-    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False, **elsewhere: Any
+    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False, **misplaced: Any
 ) -> PerExample:
     r"""Compute the focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
@@ -44,7 +44,7 @@ def focal(
         gamma: Strength, at least 0, as one number or one per sample. Mukhoti et al. use 3, Lin et al. 2.
         detach_weight: Stop the gradient through $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021). The gradient
             factor is then $(1 - p_y)^\gamma$.
-        elsewhere: Arguments of other losses, refused with a hint at where they belong.
+        misplaced: Arguments of other losses, refused with a hint at where they belong.
 
     Raises:
         InputError: If gamma is negative.
@@ -52,17 +52,17 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    check_settings(focal, elsewhere, parameter_hints=LOSSES.parameter_hints)  # names the right place for alpha
+    check_settings(focal, misplaced, parameter_hints=LOSSES.parameter_hints)  # names the right place for alpha
     if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
         raise InputError(
             f"Expected gamma >= 0, got {gamma}. Try inverse_focal for the opposite weighting.", code="gamma_range"
         )
 
-    def of(log_p: Tensor) -> Tensor:
+    def loss_from_log_p(log_p: Tensor) -> Tensor:
         weight = power(-log_p.expm1(), gamma)
         return -(weight.detach() if detach_weight else weight) * log_p
 
-    return expected_loss(logits, labels, of)
+    return expected_loss(logits, labels, loss_from_log_p)
 
 
 @LOSSES.register
@@ -98,12 +98,12 @@ def flsd(
             code="schedule",
         )
 
-    def of(log_p: Tensor) -> Tensor:
+    def loss_from_log_p(log_p: Tensor) -> Tensor:
         p = log_p.detach().exp()
         index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
         return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
 
-    return expected_loss(logits, labels, of)
+    return expected_loss(logits, labels, loss_from_log_p)
 
 
 @LOSSES.register
@@ -122,29 +122,30 @@ def flsd_continuous(
     if low > high:
         raise InputError(f"Expected low <= high, got low={low} and high={high}.", code="interval_order")
 
-    def of(log_p: Tensor) -> Tensor:
+    def loss_from_log_p(log_p: Tensor) -> Tensor:
         gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
         return -power(-log_p.expm1(), gamma) * log_p
 
-    return expected_loss(logits, labels, of)
+    return expected_loss(logits, labels, loss_from_log_p)
 
 
 def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
-    r"""Return the root in [low, high] of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$, or the nearer end.
+    r"""Return the gamma in [low, high] at which focal loss has the gradient of cross-entropy, for p = p_y (n).
 
-    r is $-p \log p / (1-p)$. The function is concave in gamma, 0 at 0 and positive up to its root. Newton's method from
-    the right therefore converges monotonically, in 8 steps for `high` up to 20.
+    It is the root of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$ with $r = -p \log p / (1-p)$, or the limit nearer
+    to it. The function is concave in gamma, 0 at 0 and positive up to its root. Newton's method from the right
+    therefore converges monotonically, in 8 steps for `high` up to 20.
     """
-    slope = torch.log1p(-p)
+    log_error = torch.log1p(-p)
     r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)
 
     def log_ratio(gamma: Tensor) -> Tensor:
-        return gamma * slope + torch.log1p(gamma * r)
+        return gamma * log_error + torch.log1p(gamma * r)
 
     lower, upper = torch.full_like(p, low), torch.full_like(p, high)
     gamma = upper
     for _ in range(10):
-        gamma = gamma - log_ratio(gamma) / (slope + r / (1 + gamma * r))
+        gamma = gamma - log_ratio(gamma) / (log_error + r / (1 + gamma * r))
     return torch.where(log_ratio(upper) >= 0, upper, torch.where(log_ratio(lower) <= 0, lower, gamma))
 
 
@@ -177,11 +178,11 @@ def inverse_focal(
             code="gamma_range",
         )
 
-    def of(log_p: Tensor) -> Tensor:
+    def loss_from_log_p(log_p: Tensor) -> Tensor:
         weight = power(1 + log_p.exp(), gamma)
         return -(weight.detach() if detach_weight else weight) * log_p
 
-    return expected_loss(logits, labels, of)
+    return expected_loss(logits, labels, loss_from_log_p)
 
 
 @LOSSES.register
@@ -208,8 +209,8 @@ def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExa
 def _next_below(p: Tensor) -> Tensor:
     """Return for every entry the largest entry strictly below it in its row, or 0."""
     ranked = p.sort(-1).values
-    equal_from = torch.searchsorted(ranked.detach(), p.detach())
-    return torch.cat([torch.zeros_like(p[:, :1]), ranked], -1).gather(-1, equal_from)
+    num_below = torch.searchsorted(ranked.detach(), p.detach())
+    return torch.cat([torch.zeros_like(p[:, :1]), ranked], -1).gather(-1, num_below)
 
 
 @LOSSES.register
@@ -238,7 +239,7 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm 
 
 
 def _class_error_norms(logits: Logits, norm: float) -> Tensor:
-    r"""Return $\lVert e_k - p \rVert_q$ of every class; $1 - p_k$ at q = infinity."""
+    r"""Return $\lVert e_k - p \rVert_q$ for every class k as label (n, k); at q = infinity it is $1 - p_k$."""
     p = logits.double().softmax(-1)
     if norm == math.inf:
         return (1 - p).to(logits)

@@ -34,24 +34,28 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+        """Return the log-likelihood (n) of class indices (n), with the share `epsilon` spread over all classes."""
         log_p = logits.log_softmax(-1)
-        picked = log_p.gather(-1, labels[:, None]).squeeze(-1)
-        return picked if epsilon == 0 else (1 - epsilon) * picked + epsilon * log_p.mean(-1)
+        log_p_y = log_p.gather(-1, labels[:, None]).squeeze(-1)
+        return log_p_y if epsilon == 0 else (1 - epsilon) * log_p_y + epsilon * log_p.mean(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        """Keep what `backward` needs; torch passes the inputs of `forward`."""
         logits, labels, ctx.epsilon = inputs
         ctx.save_for_backward(logits, labels)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient in the logits, the incoming gradient (n) times t - p; the other inputs have none."""
         logits, labels = ctx.saved_tensors
         gradient = gradients[0][:, None]
         p = logits.softmax(-1)
-        back = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)  # second derivatives need p
+        # in place to save memory, unless second derivatives need p
+        logits_gradient = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)
         if ctx.epsilon:
-            back += gradient * (ctx.epsilon / logits.shape[-1])
-        return back.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
+            logits_gradient += gradient * (ctx.epsilon / logits.shape[-1])
+        return logits_gradient.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
 
 
 def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExample:
@@ -65,28 +69,29 @@ def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 
     return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
-def expected_loss(logits: Logits, labels: Targets, value: Callable[[Tensor], Tensor]) -> PerExample:
-    r"""Return value(log p_y), or for soft labels t its expectation $\sum_k t_k\, value(\log p_k)$.
+def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], Tensor]) -> PerExample:
+    r"""Return function(log p_y), or for soft labels t its expectation $\sum_k t_k\, function(\log p_k)$.
 
-    `value` works elementwise and is called once, with a tensor (n) or (n, k).
+    `function` works elementwise and is called once, with a tensor (n) or (n, k).
     """
     check_labels(logits, labels)
     if labels.is_floating_point():
-        return _soft_label_mean(labels, logits, value)
-    return value(smoothed_log_likelihood(logits, labels))
+        return _soft_label_mean(labels, logits, function)
+    return function(smoothed_log_likelihood(logits, labels))
 
 
 def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
-    """Return log p_y of two classes by a sigmoid, in half the time of a softmax for many rows, such as pixels."""
+    """Return log p_y of two classes by a sigmoid, which takes half the time of a softmax for many rows."""
     label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
     return logsigmoid(label_logit - other_logit)
 
 
-def _soft_label_mean(labels: SoftLabels, logits: Logits, value: Callable[[Tensor], Tensor]) -> PerExample:
+def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExample:
+    """Return the mean of function(log p_k) over the classes, weighted by the soft labels (n, k)."""
     target = labels.to(logits)
     is_binary = logits.shape[-1] == 2
     log_p = logsigmoid(logits - logits.flip(-1)) if is_binary else logits.log_softmax(-1)
-    return (target * value(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # 0 * inf = 0
+    return (target * function(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # masked, as 0 * inf is NaN
 
 
 class _Brier(torch.autograd.Function):
@@ -96,24 +101,30 @@ class _Brier(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the Brier score (n) of class indices (n)."""
         p = logits.softmax(-1)
         p.scatter_add_(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))
         return torch.linalg.vector_norm(p, 2, -1).square()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keep what `backward` needs; torch passes the inputs of `forward`."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient in the logits; labels have none.
+
+        The second branch computes the same in place, which second derivatives do not allow.
+        """
         logits, labels = ctx.saved_tensors
         gradient, p = 2 * gradients[0][:, None], logits.softmax(-1)
         if torch.is_grad_enabled():
-            back = p * probability_error(logits, labels)
-            return (back - p * back.sum(-1, keepdim=True)) * gradient, None
+            pm = p * probability_error(logits, labels)
+            return (pm - p * pm.sum(-1, keepdim=True)) * gradient, None
         p_y = p.gather(-1, labels[:, None])
-        back = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
-        return back.sub_(p.mul_(back.sum(-1, keepdim=True))).mul_(gradient), None
+        pm = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
+        return pm.sub_(p.mul_(pm.sum(-1, keepdim=True))).mul_(gradient), None
 
 
 def brier_score(logits: Logits, labels: Targets) -> PerExample:
@@ -126,7 +137,7 @@ def brier_score(logits: Logits, labels: Targets) -> PerExample:
 
 
 def probability_error(logits: Logits, labels: Labels) -> Tensor:
-    """Return p - e_y (n, k)."""
+    """Return softmax(logits) minus the one-hot labels, p - e_y (n, k)."""
     check_labels(logits, labels)
     p = logits.softmax(-1)
     return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

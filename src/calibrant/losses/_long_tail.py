@@ -50,7 +50,7 @@ def class_balanced(
     tensor([0.8318, 0.5545])
     """
     check_labels(logits, labels)
-    n = _check_counts(logits, counts, "class_balanced")
+    n = _class_counts(logits, counts, "class_balanced")
     effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # 1 - beta^n; the factor 1 / (1 - beta) cancels below
     weight = torch.where(n > 0, 1 / effective, 0)
     weight = (weight * (n > 0).sum() / weight.sum()).to(logits)
@@ -85,7 +85,7 @@ def logit_adjusted(
     >>> logit_adjusted(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
     """
-    n = _check_counts(logits, counts, "logit_adjusted")
+    n = _class_counts(logits, counts, "logit_adjusted")
     return focal(logits + torch.xlogy(torch.full_like(n, tau), n / n.sum()).to(logits), labels, gamma=gamma)
 
 
@@ -100,10 +100,14 @@ def balanced_softmax(
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
     """
-    return logit_adjusted(logits, labels, counts=_check_counts(logits, counts, "balanced_softmax"), gamma=gamma)
+    return logit_adjusted(logits, labels, counts=_class_counts(logits, counts, "balanced_softmax"), gamma=gamma)
 
 
-def _check_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
+def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
+    """Return the class counts as a float64 tensor (k); raise `InputError` if they are missing or not one per class.
+
+    `name` is that of the loss, for the message.
+    """
     if counts is None:
         raise InputError(
             f"Expected the class counts of the training set for {name}, got none. Try counts=(900, 90, 10) or "

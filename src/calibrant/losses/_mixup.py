@@ -92,6 +92,7 @@ class RegMixup:
 
     @property
     def _inner(self) -> Loss:
+        """L as a function."""
         assert not isinstance(self.loss, str)  # resolved by __post_init__
         return self.loss
 

@@ -29,8 +29,8 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
     tensor([0.3466])
     """
     log_p = logits.log_softmax(-1)
-    lowest = torch.finfo(log_p.dtype).min  # a class of probability 0 adds 0
-    entropy = -(log_p.exp() * log_p.clamp_min(lowest)).sum(-1)
+    finite_log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)  # so that a class of probability 0 adds 0, not NaN
+    entropy = -(log_p.exp() * finite_log_p).sum(-1)
     return -smoothed_log_likelihood(logits, labels) - strength * entropy
 
 
@@ -72,9 +72,9 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
     >>> logit_normalized(torch.tensor([[3.0, -4.0]]), torch.tensor([0]), temperature=1.0)
     tensor([0.2204])
     """
-    possible = _zero_masked_logits(logits)
-    norm = torch.linalg.vector_norm(possible, 2, -1, keepdim=True) + 1e-7
-    scaled = (possible / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
+    unmasked = _zero_masked_logits(logits)
+    norm = torch.linalg.vector_norm(unmasked, 2, -1, keepdim=True) + 1e-7
+    scaled = (unmasked / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
     return -smoothed_log_likelihood(scaled, labels)
 
 
@@ -130,8 +130,10 @@ def acls(
 
 
 def _zero_masked_logits(logits: Logits) -> Tensor:
+    """Replace the logits -inf of masked classes by 0, which adds nothing to a norm."""
     return logits.masked_fill(logits.isneginf(), 0.0)
 
 
 def _distance_to_top(logits: Logits, highest: Tensor) -> Tensor:
+    """Return how far each logit lies below `highest` (n, 1); 0 for masked classes."""
     return (highest - logits).masked_fill(logits.isneginf(), 0.0)

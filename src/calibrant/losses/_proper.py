@@ -40,6 +40,7 @@ def cross_entropy(
     if not -math.inf < smoothing < 1:
         raise InputError(f"Expected a finite smoothing below 1, got {smoothing}.", code="smoothing_range")
     k = logits.shape[-1]
+    # the "k-1" target is a "k" target with more smoothing
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
     return -smoothed_log_likelihood(logits, labels, epsilon)
 

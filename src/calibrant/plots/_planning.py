@@ -23,7 +23,7 @@ def power_curve(
     ax: Axes | None = None,
     title: str = "",
 ) -> Axes:
-    """Draw simulated powers with their standard errors, a fitted curve, and the selected n in red.
+    """Draw the power of a planned evaluation against its size: simulations, a fitted curve, the selected n in red.
 
     Args:
         n: Numbers of units.

@@ -43,8 +43,8 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     predictions = bins if isinstance(bins, Predictions) else None
     numbers = _bins_to_numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
     ax = current_axes() if ax is None else ax
-    shade = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
-    columns = numbers["edges"][:-1], np.diff(numbers["edges"]), numbers["accuracy"], numbers["confidence"], shade
+    opacity = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
+    columns = numbers["edges"][:-1], np.diff(numbers["edges"]), numbers["accuracy"], numbers["confidence"], opacity
     bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
     gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
     for x, width, accuracy, confidence, alpha in np.stack(columns, 1)[numbers["count"] > 0]:
@@ -78,8 +78,8 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
         ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
-        for edge, outside in (low, y < low), (high, y > high):
-            ax.fill_between(x, edge, y, where=outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
+        for limit, is_outside in (low, y < low), (high, y > high):
+            ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
     return _draw_unit_square(ax, title)
 
@@ -117,16 +117,16 @@ def curves(
     """
     for i, ((name, values), color) in enumerate(zip(lines.items(), _series_colors(lines), strict=True)):
         runs = np.atleast_2d(np.asarray(values, dtype=float))
-        at = range(1, runs.shape[1] + 1) if x is None else x
+        positions = range(1, runs.shape[1] + 1) if x is None else x
         has_values = ~np.isnan(runs).all(0)
         mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
         for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
             line[has_values] = reduce(runs[:, has_values], axis=0)
         dots: dict[str, Any] = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
         style = LINE_STYLES[i // len(SERIES_COLORS) % len(LINE_STYLES)]
-        ax.plot(at, mean, color=color, linewidth=1.6, linestyle=style, label=display_name(name), **dots)
+        ax.plot(positions, mean, color=color, linewidth=1.6, linestyle=style, label=display_name(name), **dots)
         if len(runs) > 1:
-            ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
+            ax.fill_between(positions, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
@@ -191,7 +191,10 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
 
 
 def _thin_points(x: Any, *arrays: Any) -> list[Any]:
-    """Keep the first and last point in each of MAX_CURVE_COLUMNS columns."""
+    """Return curve points x in [0, 1], and the arrays that belong to them, thinned as numpy arrays.
+
+    Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept.
+    """
     values = x.cpu().numpy()
     column = np.floor(values * MAX_CURVE_COLUMNS)
     is_edge = np.ones(len(values), dtype=bool)
@@ -200,14 +203,17 @@ def _thin_points(x: Any, *arrays: Any) -> list[Any]:
 
 
 def _bins_to_numpy(bins: Bins) -> dict[str, Any]:
+    """Return the arrays of the bins that are drawn, by name."""
     return {name: getattr(bins, name).cpu().numpy() for name in ("edges", "weight", "confidence", "accuracy", "count")}
 
 
 def _series_colors(lines: Iterable[Any]) -> list[str]:
+    """Return one color per line, from the start again if there are more lines than colors."""
     return [SERIES_COLORS[i % len(SERIES_COLORS)] for i, _ in enumerate(lines)]
 
 
 def _draw_unit_square(ax: Axes, title: str) -> Axes:
+    """Draw the diagonal of perfect calibration, and set limits and labels of a reliability diagram."""
     ax.plot([0, 1], [0, 1], color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
     for axis in ax.xaxis, ax.yaxis:
@@ -216,6 +222,7 @@ def _draw_unit_square(ax: Axes, title: str) -> Axes:
 
 
 def _add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
+    """Add a legend if there is more than one name."""
     if len(names) > 1:
         for text in ax.legend(frameon=False, fontsize="small").get_texts():
             text.set_parse_math(False)  # names may contain dollar signs

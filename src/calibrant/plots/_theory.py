@@ -36,10 +36,15 @@ def family(
             ax.plot(x, y, color=GUIDE_COLOR, linewidth=0.9, zorder=1)
             continue
         i = names.index(name)
-        dots = len(x) <= 30
-        style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if dots else {}
+        is_dotted = len(x) <= 30
+        style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if is_dotted else {}
         ax.plot(
-            x, y, color=shades[i], linestyle="" if dots else CURVE_DASHES[i % len(CURVE_DASHES)], label=name, **style
+            x,
+            y,
+            color=shades[i],
+            linestyle="" if is_dotted else CURVE_DASHES[i % len(CURVE_DASHES)],
+            label=name,
+            **style,
         )
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
@@ -88,6 +93,7 @@ def _to_plane(p: Any) -> tuple[Any, Any]:
 
 
 def _draw_triangle(ax: Axes, title: str) -> Axes:
+    """Draw the outline of the simplex with the names of its corners, and hide the axes."""
     corners = np.eye(3)[[0, 1, 2, 0]]
     ax.plot(*_to_plane(corners), color=CURVE_COLOR, linewidth=1, zorder=3)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8}

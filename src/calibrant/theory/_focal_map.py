@@ -34,7 +34,8 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     """
     _check_gamma(gamma)
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return _ProbabilityTerms(z, z.argmax(-1, keepdim=True)).focal_logits(gamma).clamp_max(0).log_softmax(-1)
+    terms = _ProbabilityTerms(z, z.argmax(-1, keepdim=True))
+    return terms.focal_logits(gamma).clamp_max(0).log_softmax(-1)  # rounding lifts no class above the top one
 
 
 def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
@@ -57,41 +58,53 @@ def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
     """
     _check_gamma(gamma)
     top = logits.argmax(-1, keepdim=True)
-    target = logits.double() - logits.double().gather(-1, top)
-    fixed = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
-    gap = _solve_inverse(target.detach(), top, fixed)
-    sides = _ProbabilityTerms(gap, top)
-    refined = gap + sides.step(sides.residual(target, gamma), fixed)
-    gap = refined - refined.detach().clamp_min(0)
+    target = logits.double() - logits.double().gather(-1, top)  # log p, shifted to 0 for the top class
+    fixed_gamma = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
+    gap = _solve_inverse(target.detach(), top, fixed_gamma)
+    terms = _ProbabilityTerms(gap, top)
+    refined = gap + terms.step(terms.residual(target, gamma), fixed_gamma)  # carries the gradients
+    gap = refined - refined.detach().clamp_min(0)  # rounding lifts no class above the top one
     return gap.log_softmax(-1).to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @torch.no_grad()
 def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
-    """Return logits, 0 for the top class, that the map takes to `target`, to a relative error of 1e-13."""
+    """Invert the focal map by a damped Newton method, to a relative error of 1e-13.
+
+    Args:
+        target: Logits that the map is to return (n, k), 0 for the top class and negative or 0 for the others.
+        top: Index of the top class (n, 1).
+        gamma: Gamma of the focal loss, float64.
+
+    Returns:
+        Logits before the map (n, k), 0 for the top class.
+    """
     tolerance = 1e-13 / (1 + gamma).clamp_max(1)
-    sides = _ProbabilityTerms(target, top)
+    terms = _ProbabilityTerms(target, top)
     # for confident rows the map multiplies the log-odds of the top class by 1 + gamma and shifts the others alike
-    trial = (target + gamma / (1 + gamma) * sides.top_log_odds.clamp_min(0)).clamp_max(0).masked_fill(sides.top, 0)
-    gap = step = torch.zeros_like(target)
-    length = smallest = torch.full_like(sides.top_log_odds, math.inf)
+    trial = (target + gamma / (1 + gamma) * terms.top_log_odds.clamp_min(0)).clamp_max(0).masked_fill(terms.top, 0)
+    gap = step = torch.zeros_like(target)  # best logits of each row, and the Newton step from there
+    step_length = smallest_error = torch.full_like(terms.top_log_odds, math.inf)  # (n, 1)
     for _ in range(100):
-        sides = _ProbabilityTerms(trial, top)
-        miss = sides.residual(target, gamma)
-        size = (miss.abs() / (1 - target)).amax(-1, keepdim=True)
-        improved = size < smallest
-        gap, step = trial.where(improved, gap), sides.step(miss, gamma).where(improved, step)
-        length, smallest = torch.where(improved, 1, length / 2), size.where(improved, smallest)
-        if bool((smallest <= tolerance).all()):
+        terms = _ProbabilityTerms(trial, top)
+        residual = terms.residual(target, gamma)
+        error = (residual.abs() / (1 - target)).amax(-1, keepdim=True)
+        improved = error < smallest_error
+        gap, step = trial.where(improved, gap), terms.step(residual, gamma).where(improved, step)
+        step_length = torch.where(improved, 1, step_length / 2)
+        smallest_error = error.where(improved, smallest_error)
+        if bool((smallest_error <= tolerance).all()):
             return gap
-        trial = gap + (length * step).masked_fill(smallest <= tolerance, 0)
-        trial = trial.clamp_max(0).masked_fill(sides.top, 0)
-    if bool((smallest < 1e-10).all()):
-        return gap
-    raise ArithmeticError(f"The inverse of the focal map did not converge for {int((~(smallest < 1e-10)).sum())} rows.")
+        trial = gap + (step_length * step).masked_fill(smallest_error <= tolerance, 0)
+        trial = trial.clamp_max(0).masked_fill(terms.top, 0)
+    failed = ~(smallest_error < 1e-10)  # also true for NaN
+    if bool(failed.any()):
+        raise ArithmeticError(f"The inverse of the focal map did not converge for {int(failed.sum())} rows.")
+    return gap
 
 
 def _check_gamma(gamma: Tensor | float) -> None:
+    """Raise `InputError` unless gamma is above -1; skipped while torch compiles, where values are unknown."""
     if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
         raise InputError(
             f"Expected gamma > -1, got {gamma}. Other weights of the focal map are not positive.", code="gamma_range"
@@ -99,13 +112,14 @@ def _check_gamma(gamma: Tensor | float) -> None:
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
+    """Return log(sigmoid(x)), also in exported graphs."""
     if torch.compiler.is_compiling():  # ONNX spells logsigmoid log(sigmoid(x)), which underflows
         return x.clamp_max(0) - (-x.abs()).exp().log1p()
     return logsigmoid(x)
 
 
 def _log1p_ratio(d: Tensor) -> Tensor:
-    """Return log(1 + t) / t with t = exp(-d)."""
+    """Return log(1 + t) / t with t = exp(-d), without overflow for d up to 80."""
     ratio = -_log_sigmoid(d) * d.exp()
     if torch.compiler.is_compiling():  # ONNX spells log1p log(1 + t), which is 0 for a small t
         t = (-d).exp()
@@ -114,19 +128,32 @@ def _log1p_ratio(d: Tensor) -> Tensor:
 
 
 class _ProbabilityTerms:
-    """q = softmax(z) and o = 1 - q, both accurate for every class; `top` marks the largest class of a row."""
+    """Terms of the focal map at q = softmax(z): logarithms of q and of o = 1 - q, accurate for every class.
+
+    Args:
+        z: Logits (n, k).
+        top: Index of the top class of each row (n, 1).
+
+    Attributes:
+        top: True for the top class (n, k).
+        gap: Logits minus that of the top class (n, k).
+        other_logits: `gap` without the top class, which has -inf (n, k).
+        top_log_odds: Log-odds of the top class (n, 1), at most 1e30.
+        log_q, log_o: Logarithms of q and o (n, k).
+        r: -q log q / o (n, k), from 0 at q = 0 to 1 at q = 1.
+    """
 
     def __init__(self, z: Tensor, top: Tensor) -> None:
         self.top = torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
         self.gap = z - z.gather(-1, top)
         self.other_logits = self.gap.clamp_min(-1e30).masked_fill(self.top, -math.inf)
-        self.top_log_odds = -self.other_logits.logsumexp(-1, keepdim=True)  # log-odds of the top class, at most 1e30
+        self.top_log_odds = -self.other_logits.logsumexp(-1, keepdim=True)
         self.log_q = self.gap + _log_sigmoid(self.top_log_odds)
-        below = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2
-        self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-below.exp()))
-        # r = -q log q / o, from 0 at q = 0 to 1 at q = 1; for the top class log(1 + t) / t with t = exp(-d)
-        d = self.top_log_odds.clamp_max(80)
-        self.r = torch.where(self.top, _log1p_ratio(d), -below.clamp_min(-1e4) * (below - self.log_o).exp())
+        other_log_q = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2
+        self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-other_log_q.exp()))
+        top_r = _log1p_ratio(self.top_log_odds.clamp_max(80))
+        other_r = -other_log_q.clamp_min(-1e4) * (other_log_q - self.log_o).exp()
+        self.r = torch.where(self.top, top_r, other_r)
 
     def focal_logits(self, gamma: Tensor | float) -> Tensor:
         """Return log p of the focal map, up to a constant per row that makes the top class 0."""
@@ -135,22 +162,22 @@ class _ProbabilityTerms:
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
         """Return log p of the map minus `target`; 0 for the top class and impossible classes."""
-        settled = self.top | target.isinf()
-        return self.focal_logits(gamma).masked_fill(settled, 0) - target.masked_fill(settled, 0)
+        ignored = self.top | target.isinf()
+        return self.focal_logits(gamma).masked_fill(ignored, 0) - target.masked_fill(ignored, 0)
 
-    def step(self, miss: Tensor, gamma: Tensor) -> Tensor:
-        r"""Return the change of z, 0 for the top class, that cancels `miss` to first order.
+    def step(self, residual: Tensor, gamma: Tensor) -> Tensor:
+        r"""Return the change of z (n, k), 0 for the top class, that cancels the residual to first order.
 
         With $h = q / g$ and $s = d \log h / d\, \text{logit}(q) = o + \gamma (q - (r - q) / (1 + \gamma r))$, every
-        other class needs $s\, d\log q / o = s_{top} d_{top} - miss$. The condition that $q$ sums to 1 determines
+        other class needs $s\, d\log q / o = s_{top} d_{top} - residual$. The condition that $q$ sums to 1 determines
         $d_{top}$, the change of the log-odds of the top class.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
         odds_per_slope = o / slope.masked_fill(self.top, 1)
-        share = self.other_logits.softmax(-1)
+        share = self.other_logits.softmax(-1)  # of the probability 1 - q_top
         q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
-        d_top = (share * odds_per_slope * miss).sum(-1, keepdim=True) / (
+        d_top = (share * odds_per_slope * residual).sum(-1, keepdim=True) / (
             q_top + slope_top * (share * odds_per_slope).sum(-1, keepdim=True)
         )
-        return ((slope_top * d_top - miss) * odds_per_slope - o_top * d_top).masked_fill(self.top, 0)
+        return ((slope_top * d_top - residual) * odds_per_slope - o_top * d_top).masked_fill(self.top, 0)

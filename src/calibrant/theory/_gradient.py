@@ -24,7 +24,7 @@ def gradient_ratio(p: Tensor | float, gamma: Tensor | float) -> Tensor:
     >>> gradient_ratio(0.5, 2.0)  # (1 + 2 log 2) / 4
     tensor(0.5966, dtype=torch.float64)
     """
-    p = _to_double(p)
+    p = _as_tensor(p)
     o = 1 - p
     r = torch.where(o > 0, torch.special.entr(p) / o.where(o > 0, 1), 1)
     return o**gamma * (1 + gamma * r)
@@ -49,7 +49,7 @@ def gamma_for(p0: Tensor | float) -> Tensor:
     """
     from scipy.special import lambertw
 
-    p0 = _to_double(p0)
+    p0 = _as_tensor(p0)
     p = p0.detach().cpu().double()
     if not bool(((p > 0) & (p < 1)).all()):
         raise InputError(
@@ -84,12 +84,14 @@ def confidence_threshold(gamma: float) -> float:
         raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
     if gamma == 0:
         return 0.5
+    # the root lies between these
     low, high = (0.1 / (1 + gamma), 0.5) if gamma > 0 else (0.5, -math.expm1(-math.log1p(gamma) / gamma))
 
-    def excess(p: float) -> float:
+    def scaled_log_ratio(p: float) -> float:
+        """Return log g(p, gamma) / gamma, which is 0 at the threshold and changes its sign there."""
         return float(gradient_ratio(p, gamma).log()) / gamma
 
-    root: Any = brentq(excess, low, high, xtol=1e-15)
+    root: Any = brentq(scaled_log_ratio, low, high, xtol=1e-15)
     return root
 
 
@@ -113,10 +115,10 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
     """
     if not 0 < low <= high:
         raise InputError(f"Expected 0 < low <= high, got low={low} and high={high}.", code="interval_order")
-    p = _to_double(p).detach()
+    p = _as_tensor(p).detach()
     return gamma_for(p.double().clamp(confidence_threshold(high), confidence_threshold(low))).to(p.dtype)
 
 
-def _to_double(x: Tensor | float) -> Tensor:
+def _as_tensor(x: Tensor | float) -> Tensor:
     """Return a tensor unchanged, and a number as float64 tensor."""
     return x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)

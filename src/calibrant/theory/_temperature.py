@@ -50,6 +50,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
         raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
 
     def inverse_temperature(s: float) -> float:
+        """Return the logit after the map divided by the logit s before it, 1 / T(s)."""
         mapped = focal_map(torch.tensor([[s, 0.0]], dtype=torch.float64), gamma=gamma)[0]
         return float(mapped[0] - mapped[1]) / s
 
@@ -92,6 +93,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     mapped = focal_map(z, gamma=gamma).exp()
 
     def deviation(slope: float) -> float:
+        """Return the largest difference of probabilities between the focal map and 1 / T = slope."""
         return float((mapped - (slope * z).softmax(-1)).abs().max())
 
     minimum: Any = minimize_scalar(
@@ -101,8 +103,11 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
 
 
 def _logit_grid(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
-    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` points; only their order matters."""
-    points = 1
+    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` rows.
+
+    Sorted rows suffice, because both maps treat all classes alike.
+    """
+    points = 1  # values per logit
     while math.comb(points + classes - 1, classes - 1) <= size:
         points += 1
     steps = torch.tensor(list(combinations_with_replacement(range(points), classes - 1)), dtype=torch.float64)

@@ -27,7 +27,7 @@ def test_import_loads_no_heavy_library():
 def test_help_loads_no_torch():
     program = (
         "import sys\nfrom calibrant.cli import main\n"
-        "for command in ([], ['assess'], ['measure'], ['apply'], ['sample-size'], ['list'], ['study']):\n"
+        "for command in ([], ['assess'], ['measure'], ['apply'], ['sample-size'], ['watch'], ['list'], ['study']):\n"
         "    sys.argv = ['calibrant', *command, '--help']\n"
         "    try:\n        main()\n    except SystemExit as done:\n        assert not done.code"
     )

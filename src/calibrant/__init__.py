@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         language_models,
         losses,
         metrics,
+        monitoring,
         nn,
         planning,
         plots,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
     from calibrant.language_models import EvaluationLog
+    from calibrant.monitoring import Watch
     from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
     from calibrant.types import InputError
@@ -36,6 +38,7 @@ __all__ = [
     "EvaluationLog",
     "InputError",
     "Predictions",
+    "Watch",
     "__version__",
     "assess",
     "calibrators",
@@ -45,6 +48,7 @@ __all__ = [
     "losses",
     "measure",
     "metrics",
+    "monitoring",
     "nn",
     "planning",
     "plots",
@@ -62,6 +66,7 @@ _LAZY_MODULES = {  # of what is found when it is first asked for; modules are th
     "assess": "calibrant.assessment",
     "measure": "calibrant.assessment",
     "sample_size": "calibrant.planning",
+    "Watch": "calibrant.monitoring",
 }
 
 

@@ -1,0 +1,25 @@
+"""Monitor calibration over time: alarms that are rarely false however often one looks, and labels that come late.
+
+`Watch` is the state; `Watch.verdict` tells which test has raised an alarm, and since when. `OnlineScaling` recalibrates
+with every batch.
+"""
+
+from calibrant.monitoring._files import lock_state
+from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence, time_uniform_bound
+from calibrant.monitoring._reading import add_file
+from calibrant.monitoring._recalibration import FixedMap, OnlineScaling
+from calibrant.monitoring._verdict import TestState, WatchVerdict
+from calibrant.monitoring._watch import Watch
+
+__all__ = [
+    "ConfidenceSequence",
+    "FixedMap",
+    "OnlineScaling",
+    "TestState",
+    "Watch",
+    "WatchVerdict",
+    "add_file",
+    "lock_state",
+    "mean_sequence",
+]
+__all__ += ["time_uniform_bound"]

@@ -1,0 +1,77 @@
+"""A batch of predictions in the order of prediction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import shorten_list
+from calibrant.monitoring._rows import UNKNOWN_LABEL, batch_digest, hash_ids, number_keys
+from calibrant.monitoring._times import to_seconds
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A validated batch in the order of prediction."""
+
+    predictions: Predictions
+    of: Any
+    keys: np.ndarray
+    labels: np.ndarray
+    probs: np.ndarray
+    groups: np.ndarray | None
+    group_names: tuple[str, ...] | None
+    times: np.ndarray | None
+    is_calendar: bool
+    digest: int
+
+    @classmethod
+    def from_predictions(
+        cls, p: Predictions, of: Any, class_names: tuple[str, ...] | None, labeled: Any, ids: Any, times: Any
+    ) -> "Batch":
+        """Validate a batch, and sort its rows by time.
+
+        Args:
+            p: The predictions.
+            of: Event of the batches before, or None.
+            class_names: Classes of the batches before, in their order, or None.
+            labeled: As for `Watch.add`.
+            ids: As for `Watch.add`.
+            times: As for `Watch.add`.
+        """
+        _check_independent(p)
+        p = p.reorder_classes(class_names)
+        if of is None:
+            of = "top" if p.of == "classes" else p.of
+        p = p.with_event(of)
+        n = len(p)
+        columns: Mapping[str, Any] = {"labeled": labeled, "ids": ids, "times": times}
+        for name, column in columns.items():
+            if column is not None and len(column) != n:
+                raise InputError(f"Expected {name} with one entry per row ({n:,}), got {len(column):,}.", code="shape")
+        mask = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled, dtype=bool)
+        labels = np.where(mask, p.labels.cpu().numpy(), UNKNOWN_LABEL)
+        probs = p.logits.cpu().double().softmax(1).numpy()
+        seconds, is_calendar = (None, False) if times is None else to_seconds(times)
+        keys = None if ids is None else hash_ids(ids)
+        order = np.arange(n) if seconds is None else np.argsort(seconds, kind="stable")
+        groups = None if p.groups is None else p.groups.cpu().numpy()[order]
+        seconds = None if seconds is None else seconds[order]
+        keys = None if keys is None else keys[order]
+        digest = batch_digest(keys, probs[order], groups, seconds)
+        keys = number_keys(digest, n) if keys is None else keys
+        return cls(p, p.of, keys, labels[order], probs[order], groups, p.group_names, seconds, is_calendar, digest)
+
+
+def _check_independent(p: Predictions) -> None:
+    """Raise `InputError` for predictions whose rows are not one bet each."""
+    names = {"weights": p.weights, "clusters": p.clusters, "groups of rows": p.row_groups}
+    if unusable := [name for name, column in names.items() if column is not None]:
+        raise InputError(
+            f"Expected rows that count once and do not depend on each other, got {shorten_list(unusable)}. Try one row "
+            "per cluster, without weights.",
+            code="dependent_rows",
+        )

@@ -1,0 +1,83 @@
+r"""Bets against calibration: how much of the wealth to stake on each confidence.
+
+A bet multiplies the wealth by $1 + \lambda(c)(y - c)$ for an event of probability $c$ with outcome $y$. If the model
+is calibrated, given the past, the expected factor is 1 whatever the function $\lambda$ is, so that the wealth is a
+nonnegative martingale. Here $\lambda$ is a step function of the confidence, chosen for an alternative probability
+$q(c)$: the stake $(q - c) / (c (1 - c))$ makes the factor the likelihood ratio of $q$ to $c$, which grows fastest if
+$q$ is true (Waudby-Smith and Ramdas 2024, section 5; Podkopaev and Ramdas 2023).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import expit
+
+MAX_STAKE = 20.0  # so that one event of stated probability 0 multiplies the wealth by at most 21
+MIN_FACTOR = 0.02  # smallest factor of a bet, which keeps every factor positive
+_CELL_LOGITS = np.linspace(-8.0, 8.0, 129)
+CELL_EDGES: np.ndarray = expit(_CELL_LOGITS)  # of the steps, in confidence
+
+
+@dataclass(frozen=True)
+class Bet:
+    """An alternative to calibration: true probabilities q = expit(slope logit(c) + shift) in a band of confidence."""
+
+    kind: Literal["shift", "slope", "band"]
+    shift: float = 0.0
+    slope: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def alternative(self, confidence: np.ndarray, logit: np.ndarray) -> np.ndarray:
+        """Return the alternative probabilities of confidences."""
+        q = expit(self.slope * logit + self.shift)
+        inside = (confidence >= self.low) & ((confidence < self.high) | (self.high == 1))
+        return np.where(inside, q, confidence)
+
+    @property
+    def description(self) -> str:
+        """The deviation that this bet profits from, as "confidences are ..."."""
+        if self.kind == "slope":
+            return "too extreme" if self.slope < 1 else "not extreme enough"
+        direction = "too high" if self.shift < 0 else "too low"
+        return direction if self.kind == "shift" else f"{direction} between {self.low:.2f} and {self.high:.2f}"
+
+
+BETS = (
+    *(Bet("shift", shift=sign * size) for size in (0.1, 0.2, 0.4, 0.8, 1.6) for sign in (1, -1)),
+    *(Bet("slope", slope=slope) for slope in (0.4, 0.6, 0.75, 0.87, 1.15, 1.35, 1.7, 2.5)),
+    *(
+        Bet("band", shift=sign * 0.7, low=low, high=high)
+        for low, high in ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 0.95), (0.95, 1.0))
+        for sign in (1, -1)
+    ),
+)
+_KIND_WEIGHTS = {"shift": 0.4, "slope": 0.4, "band": 0.2}
+LOG_BET_WEIGHTS: np.ndarray = np.log(
+    [_KIND_WEIGHTS[bet.kind] / sum(second.kind == bet.kind for second in BETS) for bet in BETS]
+)
+
+
+def stake_table() -> np.ndarray:
+    """Return the stakes by cell of confidence and bet, within the limits that keep every factor positive."""
+    centers = np.concatenate([[-8.0], (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2, [8.0]])
+    c = expit(centers)
+    low, high = np.concatenate([[0.0], CELL_EDGES]), np.concatenate([CELL_EDGES, [1.0]])
+    stakes = np.stack([(bet.alternative(c, centers) - c) / (c * (1 - c)) for bet in BETS], axis=1)
+    stakes = np.clip(stakes, -MAX_STAKE, MAX_STAKE)
+    largest = (1 - MIN_FACTOR) / high[:, None]  # y = 0 multiplies by 1 - stake * c
+    smallest = (1 - MIN_FACTOR) / np.maximum(1 - low[:, None], 1e-300)  # y = 1 multiplies by 1 + stake * (1 - c)
+    return np.clip(stakes, -smallest, largest)
+
+
+STAKES = stake_table()
+
+
+def bet_factors(confidence: np.ndarray, outcome: np.ndarray) -> np.ndarray:
+    """Return the factor of every bet, as a new last axis, for confidences in [0, 1] and outcomes 0 or 1."""
+    cells = np.searchsorted(CELL_EDGES, confidence, side="right")
+    factors = STAKES[cells]
+    factors *= (outcome - confidence)[..., None]
+    factors += 1.0
+    return factors

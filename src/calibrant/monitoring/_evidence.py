@@ -1,0 +1,187 @@
+r"""Evidence against calibration: the wealth of several series of bets, and the sums of their confidence sequences.
+
+Each test (the event, a class, a group) has one wealth process. It mixes bets and starting times: half of the wealth is
+bet from the first row on, the rest is put in piece by piece every `START_ROWS` rows, so that a late change is found
+without the losses of the time before (an e-detector; Shin, Ramdas and Rinaldo 2024). A mixture of nonnegative
+martingales that start at 1 is one as well, and P(it ever reaches 1/a) <= a (Ville 1939).
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.special import logsumexp
+
+from calibrant.monitoring._bets import BETS, LOG_BET_WEIGHTS
+
+LOOK_ROWS = 10  # the wealth is looked at after every ten rows, however rows arrive
+START_ROWS = 100  # rows between two starting times of bets
+LOOKS_PER_START = START_ROWS // LOOK_ROWS
+SUM_NAMES = ("rows", "residual", "squared_residual", "brier", "squared_brier_residual")
+
+
+@dataclass(frozen=True, eq=False)
+class Wealth:
+    """The wealth of s tests by e bets, and sums over their rows."""
+
+    log_wealth: np.ndarray  # (s e) of the bets that have started, before the weights of the bets
+    log_reserve: np.ndarray  # (s) log of the share that has not been bet yet
+    starts: np.ndarray  # (s) int64, number of starting times so far
+    best: np.ndarray  # (s e) log of the product of all factors since the best starting time
+    best_start: np.ndarray  # (s e) int64, row of the best starting time
+    peak: np.ndarray  # (s) largest log wealth at any look
+    peak_row: np.ndarray  # (s) int64, number of rows at that look
+    peak_since: np.ndarray  # (s) int64, row since which the best bet of that look has been winning
+    peak_bet: np.ndarray  # (s) int64, the best bet of that look
+    alarm_row: np.ndarray  # (s) int64, number of rows when the wealth first reached the threshold, or -1
+    sums: np.ndarray  # (s 5) as SUM_NAMES; residuals are outcomes minus confidences
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @classmethod
+    def empty(cls, num_tests: int) -> "Wealth":
+        """Return the evidence of tests before the first row."""
+        shape, log_half = (num_tests, len(BETS)), np.log(0.5)
+        return cls(
+            log_wealth=np.full(shape, log_half),
+            log_reserve=np.full(num_tests, log_half),
+            starts=np.ones(num_tests, dtype=np.int64),
+            best=np.zeros(shape),
+            best_start=np.zeros(shape, dtype=np.int64),
+            peak=np.zeros(num_tests),
+            peak_row=np.zeros(num_tests, dtype=np.int64),
+            peak_since=np.zeros(num_tests, dtype=np.int64),
+            peak_bet=np.zeros(num_tests, dtype=np.int64),
+            alarm_row=np.full(num_tests, -1, dtype=np.int64),
+            sums=np.zeros((num_tests, len(SUM_NAMES))),
+        )
+
+    @property
+    def total(self) -> np.ndarray:
+        """Log wealth of each test now (s)."""
+        return mix_bets(np.logaddexp(self.log_wealth, self.log_reserve[:, None]))
+
+    def advance(
+        self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
+    ) -> tuple["Wealth", np.ndarray]:
+        """Return the evidence after further looks, and the log wealth (looks s) at each of them.
+
+        Every look depends on the rows before it only, and is computed alike however looks are divided into calls.
+
+        Args:
+            row: Number of rows before, a multiple of LOOK_ROWS.
+            log_factors: Log factors of the bets, summed over the rows of each look (looks s e).
+            sums: Sums over the rows of each look (looks s 5).
+            thresholds: Log wealth that raises the alarm of each test (s).
+        """
+        state, totals = self, [np.zeros((0, len(self)))]
+        first = 0
+        while first < len(log_factors):
+            look = row // LOOK_ROWS + first
+            if look and look % LOOKS_PER_START == 0:
+                state = state._start(look * LOOK_ROWS)
+            last = min(len(log_factors), first + LOOKS_PER_START - look % LOOKS_PER_START)
+            state, total = state._advance_stretch(
+                look * LOOK_ROWS, log_factors[first:last], sums[first:last], thresholds
+            )
+            totals.append(total)
+            first = last
+        return state, np.concatenate(totals)
+
+    def _start(self, row: int) -> "Wealth":
+        """Put a piece of the reserve into every bet."""
+        step = reserve_after(self.starts + 1) - reserve_after(self.starts)
+        piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]
+        return replace(
+            self,
+            log_wealth=np.logaddexp(self.log_wealth, piece),
+            log_reserve=self.log_reserve + step,
+            starts=self.starts + 1,
+            best=np.maximum(self.best, 0.0),
+            best_start=np.where(self.best < 0, row, self.best_start),
+        )
+
+    def _advance_stretch(
+        self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
+    ) -> tuple["Wealth", np.ndarray]:
+        """Advance by looks between two starting times."""
+        wealth = np.cumsum(np.concatenate([self.log_wealth[None], log_factors]), axis=0)[1:]
+        best = np.cumsum(np.concatenate([self.best[None], log_factors]), axis=0)[1:]
+        total = mix_bets(np.logaddexp(wealth, self.log_reserve[:, None]))
+        highest = total.argmax(0)
+        is_peak, tests = total.max(0) > self.peak, np.arange(len(self))
+        crosses = total >= thresholds
+        is_new_alarm = (self.alarm_row < 0) & crosses.any(0)
+        bet = (best[highest, tests] + LOG_BET_WEIGHTS).argmax(1)
+        state = replace(
+            self,
+            log_wealth=wealth[-1],
+            best=best[-1],
+            peak=np.where(is_peak, total.max(0), self.peak),
+            peak_row=np.where(is_peak, row + (highest + 1) * LOOK_ROWS, self.peak_row),
+            peak_since=np.where(is_peak, self.best_start[tests, bet], self.peak_since),
+            peak_bet=np.where(is_peak, bet, self.peak_bet),
+            alarm_row=np.where(is_new_alarm, row + (crosses.argmax(0) + 1) * LOOK_ROWS, self.alarm_row),
+            sums=np.cumsum(np.concatenate([self.sums[None], sums]), axis=0)[-1],
+        )
+        return state, total
+
+    def then(self, later: "Wealth", row: int, thresholds: np.ndarray) -> "Wealth":
+        """Return the evidence of these rows and of later ones: the wealth of these is the stake of the later bets.
+
+        An alarm that only both parts together raise is dated at the peak of the later one.
+
+        Args:
+            later: Evidence of the same tests, from rows after these.
+            row: Number of rows before the later ones.
+            thresholds: Log wealth that raises the alarm of each test (s).
+        """
+        stake = self.total
+        later_peak = later.peak + stake
+        is_later, tests = later_peak > self.peak, np.arange(len(self))
+        continues = (later.best_start == 0) & (self.best > 0)  # the later start is not the best one
+        start = np.where(continues, self.best_start, later.best_start + row)
+        has_later_start = (later.peak_since > 0) | (self.best[tests, later.peak_bet] <= 0)
+        later_since = np.where(has_later_start, later.peak_since + row, self.best_start[tests, later.peak_bet])
+        return Wealth(
+            log_wealth=later.log_wealth + stake[:, None],
+            log_reserve=later.log_reserve + stake,
+            starts=later.starts,
+            best=later.best + np.where(continues, self.best, 0.0),
+            best_start=start,
+            peak=np.where(is_later, later_peak, self.peak),
+            peak_row=np.where(is_later, later.peak_row + row, self.peak_row),
+            peak_since=np.where(is_later, later_since, self.peak_since),
+            peak_bet=np.where(is_later, later.peak_bet, self.peak_bet),
+            alarm_row=np.where((self.alarm_row < 0) & (later_peak >= thresholds), later.peak_row + row, self.alarm_row),
+            sums=self.sums + later.sums,
+        )
+
+
+EVIDENCE_FIELDS = tuple(field.name for field in fields(Wealth))
+
+
+def concatenate(*parts: Wealth) -> Wealth:
+    """Return the evidence of the tests of several parts."""
+    return Wealth(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in EVIDENCE_FIELDS})
+
+
+def select_tests(evidence: Wealth, tests: np.ndarray) -> Wealth:
+    """Return the evidence of some tests, by index."""
+    return Wealth(**{name: getattr(evidence, name)[tests] for name in EVIDENCE_FIELDS})
+
+
+def mix_bets(log_wealth: np.ndarray) -> np.ndarray:
+    """Return the log of the weighted mean over the bets, which are the last axis."""
+    return np.asarray(logsumexp(log_wealth + LOG_BET_WEIGHTS, axis=-1))
+
+
+def reserve_after(starts: np.ndarray) -> np.ndarray:
+    """Return the log of the share that is not bet after a number of starting times, 1 / (2 log2(starts + 1)).
+
+    The share falls so slowly that a piece is left for every later time: the j-th piece is about 1 / (2.9 j log2(j)^2).
+
+    >>> reserve_after(np.array([1, 3])).round(3)
+    array([-0.693, -1.386])
+    """
+    return -np.log(2 * np.log2(starts + 1.0))

@@ -1,0 +1,68 @@
+r"""Confidence sequences: intervals that hold at all times at once, however often one looks.
+
+For predictable guesses $\hat x_i$ with $x_i - \hat x_i \in [-1, 1]$, the sum of $x_i - E[x_i | past]$ is
+sub-exponential with scale 1 and variance process $V_n = \sum (x_i - \hat x_i)^2$ (Howard, Ramdas, McAuliffe and Sekhon
+2021, theorem 4), so that the gamma-exponential mixture (their proposition 9) bounds it at all times. The means may
+change over time: the interval covers the running average of the conditional means. Only sums are needed, so that
+sequences merge exactly.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammainc, gammaln
+
+TUNING_VARIANCE = 50.0  # the variance process at which the boundary is about tightest
+
+
+class ConfidenceSequence(NamedTuple):
+    """An estimate with limits that hold at all times at once with probability `level`."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+
+
+def time_uniform_bound(variance: float, error_rate: float, tuning_variance: float = TUNING_VARIANCE) -> float:
+    r"""Return the bound on a sum that is ever exceeded with probability at most `error_rate`.
+
+    The wealth of the mixture, with $\rho$ from `tuning_variance`, is
+    $m(s, v) = \rho^\rho / (\Gamma(\rho) P(\rho, \rho)) \cdot \Gamma(v + \rho) P(v + \rho, s + v + \rho)
+    / (s + v + \rho)^{v + \rho} \cdot e^{s + v}$, and the bound solves $m(s, v) = 1 / a$.
+    """
+    log_rate = -math.log(error_rate)
+    rho = tuning_variance / (2 * log_rate + math.log1p(2 * log_rate))
+    constant = rho * math.log(rho) - gammaln(rho) - math.log(gammainc(rho, rho))
+
+    def log_excess(s: float) -> float:
+        shape = variance + rho
+        mixture = gammaln(shape) + np.log(gammainc(shape, s + shape)) - shape * math.log(s + shape) + s + variance
+        return float(constant + mixture) - log_rate
+
+    high = 1.0
+    while log_excess(high) < 0:
+        high *= 2
+    return float(brentq(log_excess, 0.0, high, xtol=1e-9))  # pyright: ignore[reportArgumentType]
+
+
+def mean_sequence(
+    rows: float, total: float, variance: float, *, scale: float, limits: tuple[float, float], level: float
+) -> ConfidenceSequence:
+    """Return the mean of the rows so far with its confidence sequence.
+
+    Args:
+        rows: Number of rows.
+        total: Sum of the values.
+        variance: Sum of squared deviations from the predictable guesses, in units of `scale`.
+        scale: Largest deviation from a guess.
+        limits: Range of the mean, which the limits do not leave.
+        level: Probability that the limits hold at all times.
+    """
+    if not rows:
+        return ConfidenceSequence(math.nan, *limits, level)
+    margin = scale * time_uniform_bound(variance, (1 - level) / 2) / rows
+    value = total / rows
+    return ConfidenceSequence(value, max(limits[0], value - margin), min(limits[1], value + margin), level)

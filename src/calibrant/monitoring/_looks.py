@@ -1,0 +1,124 @@
+"""The factors of bets and the sums of blocks of rows, for every test."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.monitoring._bets import BETS, bet_factors
+from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES
+from calibrant.monitoring._rows import Rows
+
+MAX_FACTORS = 2_000_000  # in memory at once
+
+
+class Looks(NamedTuple):
+    """What `Wealth.advance` and `Periods.advance` take."""
+
+    log_factors: np.ndarray  # (looks s e)
+    sums: np.ndarray  # (looks s 5)
+    period_columns: np.ndarray  # (n 5)
+
+
+@dataclass(frozen=True)
+class LookSettings:
+    """The tests of a watch, in their order: the event, classes, groups, and a spare one that copies make groups of."""
+
+    of: int | str  # "top" or the index of a class
+    classes: tuple[int, ...]
+    num_groups: int | None
+    alpha: float
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """The share of alpha of each test; they sum to at most 1, whatever number of groups appears.
+
+        The event has one half. Classes and groups have equal parts of the other half, and the event has all of it if
+        there are neither. Classes share equally; the g-th group has the share 1 / (g (g + 1)).
+        """
+        num_kinds = bool(self.classes) + (self.num_groups is not None)
+        share = 0.5 / num_kinds if num_kinds else 0.0
+        event = 0.5 if num_kinds else 1.0
+        classes = np.full(len(self.classes), share / max(1, len(self.classes)))
+        g = np.arange(1, (self.num_groups or 0) + 1)
+        return np.concatenate([[event], classes, share / (g * (g + 1.0)), [0.0]])
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """Log wealth that raises the alarm of each test, log(1 / (alpha weight))."""
+        with np.errstate(divide="ignore"):
+            return -np.log(self.alpha * self.weights)
+
+    def split(self, rows: Rows) -> Iterator[Rows]:
+        """Yield the rows in parts whose factors fit into memory."""
+        factors_per_row = len(BETS) * (1 + len(self.classes) + (self.num_groups or 0) / LOOK_ROWS)
+        size = max(1, int(MAX_FACTORS / factors_per_row) // LOOK_ROWS) * LOOK_ROWS
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+
+def compute_looks(rows: Rows, settings: LookSettings) -> Looks:
+    """Return the log factors and sums of blocks of LOOK_ROWS rows."""
+    p, y = rows.probs, rows.labels
+    n, tests = len(rows), len(settings.weights)
+    c, outcome = _event(rows, settings.of)
+    factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome, p, y)
+    log_factors = np.zeros((n // LOOK_ROWS, tests, len(BETS)))
+    sums = np.zeros((n // LOOK_ROWS, tests, len(SUM_NAMES)))
+    log_factors[:, 0], sums[:, 0] = _block_products(factors), _block_sums(columns)
+    if count := len(settings.classes):
+        class_probs = p[:, list(settings.classes)]
+        is_class = (y[:, None] == np.array(settings.classes)).astype(float)
+        log_factors[:, 1 : 1 + count] = _block_products(bet_factors(class_probs, is_class))
+        residual = is_class - class_probs
+        sums[:, 1 : 1 + count, :3] = _block_sums(np.stack([np.ones_like(residual), residual, residual**2], -1))
+    if settings.num_groups:
+        _add_groups(rows.groups, 1 + count, factors, columns, log_factors, sums)
+    period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), columns[:, 3]], axis=1)
+    return Looks(log_factors, sums, period_columns)
+
+
+def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the confidence and outcome of the event of each row."""
+    if isinstance(of, int):
+        return rows.probs[:, of], (rows.labels == of).astype(float)
+    predicted = rows.probs.argmax(1)
+    return rows.probs[np.arange(len(rows)), predicted], (predicted == rows.labels).astype(float)
+
+
+def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the values of each row as SUM_NAMES.
+
+    The Brier score of a calibrated model has the mean 1 - |p|^2, its predictable guess. It deviates from that by
+    2 (|p|^2 - p_y), at most 2 in size, so that the deviation counts in halves.
+    """
+    square, p_y = (p * p).sum(1), p[np.arange(len(y)), y]
+    residual = outcome - c
+    return np.stack([np.ones(len(y)), residual, residual**2, square - 2 * p_y + 1, (square - p_y) ** 2], axis=1)
+
+
+def _block_products(factors: np.ndarray) -> np.ndarray:
+    return np.log(factors.reshape(-1, LOOK_ROWS, *factors.shape[1:]).prod(axis=1))
+
+
+def _block_sums(columns: np.ndarray) -> np.ndarray:
+    return columns.reshape(-1, LOOK_ROWS, *columns.shape[1:]).sum(axis=1)
+
+
+def _add_groups(
+    groups: np.ndarray,
+    first: int,
+    factors: np.ndarray,
+    columns: np.ndarray,
+    log_factors: np.ndarray,
+    sums: np.ndarray,
+) -> None:
+    """Write the log factors and sums of the groups in each block, whose tests begin at index `first`."""
+    keys = np.arange(len(groups)) // LOOK_ROWS * (groups.max() + 1) + groups
+    order = np.argsort(keys, kind="stable")
+    start = np.unique(keys[order], return_index=True)[1]
+    place = order[start] // LOOK_ROWS, first + groups[order[start]]
+    log_factors[place] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
+    sums[place] = np.add.reduceat(columns[order], start, axis=0)

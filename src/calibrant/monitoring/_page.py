@@ -1,0 +1,137 @@
+"""The page of a watch: the verdict, the last periods, and every test."""
+
+import math
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from calibrant import report
+from calibrant._text import display_name
+from calibrant.monitoring._intervals import ConfidenceSequence
+from calibrant.monitoring._verdict import TestState, WatchVerdict
+from calibrant.plots import evidence_timeline, gap_timeline
+
+if TYPE_CHECKING:
+    from calibrant.monitoring._watch import Watch
+
+MAX_LISTED_TESTS = 50  # the strongest evidence first
+MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
+
+
+def watch_page(watch: "Watch", num_periods: int, command: str = "calibrant watch") -> str:
+    """Return the HTML page with the last periods."""
+    verdict = watch.verdict
+    title = "Alarm: the model is no longer calibrated" if verdict.alarm else "No alarm"
+    sections = [report.Section("Periods", _periods_section(watch, num_periods))] if len(watch.periods) else []
+    sections.append(report.Section("Tests", _tests_section(verdict)))
+    facts = {
+        "rows": f"{verdict.rows:,} processed, {verdict.pending:,} waiting ({verdict.unlabeled:,} without a label)",
+        "epoch": f"{verdict.epoch}",
+        "alpha": f"{verdict.alpha:g}",
+        **report.version_facts(command),
+    }
+    return report.page(title, verdict.sentences[:8], sections, facts, kicker="Calibration watch")
+
+
+def _periods_section(watch: "Watch", num_periods: int) -> Markup:
+    """Return the figure and the table of the last periods that have processed rows."""
+    periods = watch.periods
+    rows, outcomes, confidence, variance, _ = periods.sums.T
+    used = [i for i in range(len(periods)) if rows[i] > 0][-num_periods:]
+    if not used:
+        return report.note("No period has processed rows yet.")
+    gap = [(outcomes[i] - confidence[i]) / rows[i] for i in used]
+    margin = [MODEL_QUANTILE * math.sqrt(variance[i]) / rows[i] for i in used]
+    share = [float(periods.peak[i]) for i in used]
+    since = _first_deviating_period(watch, used)
+
+    def draw(drawing: Figure) -> None:
+        upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
+        gap_timeline(gap, margin, since=since, ax=upper)
+        evidence_timeline(share, since=since, ax=lower)
+        upper.set(xlabel="")
+
+    names = [display_name(periods.names[i]) for i in used]
+    marks = [
+        report.Mark(float(n + 1), float(value), f"{name}: gap {100 * value:+.2f} %, {int(rows[i]):,} rows")
+        for n, (i, name, value) in enumerate(zip(used, names, gap, strict=True))
+    ]
+    alt_text = "; ".join(f"{name}: gap {100 * value:+.2f} %" for name, value in zip(names, gap, strict=True))
+    body = [
+        [
+            name,
+            f"{int(rows[i]):,}" + (f" of {periods.predicted[i]:,}" if rows[i] < periods.predicted[i] else ""),
+            f"{100 * outcomes[i] / rows[i]:.1f} %",
+            f"{100 * confidence[i] / rows[i]:.1f} %",
+            f"{100 * value:+.2f} %",
+            f"{100 * half:.2f} %",
+            f"{part:.2f}",
+        ]
+        for i, name, value, half, part in zip(used, names, gap, margin, share, strict=True)
+    ]
+    head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
+    return report.join_html(
+        [
+            report.figure(
+                draw, f"Gap by period. {alt_text}.", caption="The last periods", size=(7.0, 3.8), marks=marks
+            ),
+            report.note(
+                "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
+                "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
+                "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
+                "line is the estimated start of a deviation."
+            ),
+            report.table(head, body, caption="periods", highlighted=[part >= 1 for part in share]),
+        ]
+    )
+
+
+def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
+    """Return the number, among those shown, of the period in which the strongest alarm estimates the start."""
+    alarms = watch.verdict.alarms
+    if not alarms or alarms[0].since_row is None:
+        return None
+    starts = [n for n, i in enumerate(used) if watch.periods.first_row[i] <= alarms[0].since_row]
+    return float(starts[-1] + 1) if starts else None
+
+
+def _tests_section(verdict: WatchVerdict) -> Markup:
+    """Return the table of tests, the strongest evidence first after the event."""
+    if not verdict.tests:
+        return report.note("There are no predictions yet.")
+    first, *tests = verdict.tests
+    listed = [first, *sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_LISTED_TESTS - 1]]
+    head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
+    body = [_test_cells(test) for test in listed]
+    explanation = (
+        f"An alarm needs evidence of {1 / verdict.alpha:,.0f} to 1. A calibrated model ever reaches it, in any of the "
+        f"tests, with probability at most {100 * verdict.alpha:g} %. The intervals hold at all times at once, each "
+        "for its own test, and cover the average over all rows of the epoch."
+    )
+    hidden = len(verdict.tests) - len(listed)
+    parts = [report.table(head, body, caption="tests", highlighted=[test.alarm for test in listed])]
+    parts.append(report.note(explanation + (f" {hidden:,} tests with less evidence are not listed." if hidden else "")))
+    return report.join_html(parts)
+
+
+def _test_cells(test: TestState) -> list[str]:
+    """Return the row of a test."""
+    state = f"{test.pattern}, since row {(test.since_row or 0) + 1:,}" if test.alarm else "no alarm"
+    return [
+        test.title,
+        f"{test.rows:,}",
+        _percent(test.gap.value, "+.2f"),
+        f"{_percent(test.gap.low, '+.2f')} to {_percent(test.gap.high, '+.2f')}",
+        "" if test.brier is None else _score_text(test.brier),
+        test.evidence_text,
+        state,
+    ]
+
+
+def _score_text(score: ConfidenceSequence) -> str:
+    return "" if math.isnan(score.value) else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
+
+
+def _percent(value: float, digits: str) -> str:
+    return "" if math.isnan(value) else f"{100 * value:{digits}} %"

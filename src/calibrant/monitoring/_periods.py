@@ -1,0 +1,93 @@
+"""Periods: the rows that were predicted in one batch, for the page."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrant.monitoring._evidence import LOOK_ROWS
+
+MAX_PERIODS = 400  # the last ones are kept
+PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance", "brier")  # sums; variance of a calibrated model
+
+
+@dataclass(frozen=True, eq=False)
+class Periods:
+    """Sums over the processed rows of each of the last periods."""
+
+    first: int  # number of periods before those that are kept
+    names: tuple[str, ...]
+    predicted: np.ndarray  # (p) int64, number of predictions
+    first_row: np.ndarray  # (p) int64, processed rows before the first one of the period, or -1
+    sums: np.ndarray  # (p 5) as PERIOD_COLUMNS
+    peak: np.ndarray  # (p) largest share of the alarm threshold that the log wealth of any test reached
+
+    @classmethod
+    def empty(cls) -> "Periods":
+        """Return no periods."""
+        integers = np.zeros(0, dtype=np.int64)
+        return cls(0, (), integers, integers, np.zeros((0, len(PERIOD_COLUMNS))), np.zeros(0))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def count(self) -> int:
+        """Number of periods so far, those that are no longer kept included."""
+        return self.first + len(self)
+
+    def appended(self, name: str, predicted: int) -> "Periods":
+        """Return the periods with another one."""
+        periods = Periods(
+            self.first,
+            (*self.names, name),
+            np.append(self.predicted, predicted),
+            np.append(self.first_row, -1),
+            np.concatenate([self.sums, np.zeros((1, len(PERIOD_COLUMNS)))]),
+            np.append(self.peak, 0.0),
+        )
+        return periods._cut()
+
+    def _cut(self) -> "Periods":
+        surplus = max(0, len(self) - MAX_PERIODS)
+        columns = {name: getattr(self, name)[surplus:] for name in ("names", "predicted", "first_row", "sums", "peak")}
+        return replace(self, first=self.first + surplus, **columns)
+
+    def advance(self, row: int, periods: np.ndarray, columns: np.ndarray, peaks: np.ndarray) -> "Periods":
+        """Return the periods after further rows.
+
+        Args:
+            row: Number of rows before.
+            periods: Period of each row (n).
+            columns: Values of each row (n 5) as PERIOD_COLUMNS.
+            peaks: Largest share of the threshold at each look (n / LOOK_ROWS).
+        """
+        index = periods - self.first
+        retained = np.flatnonzero(index >= 0)
+        sums, peak, first_row = self.sums.copy(), self.peak.copy(), self.first_row.copy()
+        np.add.at(sums, index[retained], columns[retained])
+        looks = index[LOOK_ROWS - 1 :: LOOK_ROWS]
+        np.maximum.at(peak, looks[looks >= 0], peaks[looks >= 0])
+        for period in np.unique(index[retained]):
+            if first_row[period] < 0:
+                first_row[period] = row + int(np.argmax(index == period))
+        return replace(self, sums=sums, peak=peak, first_row=first_row)
+
+    def then(self, later: "Periods", row: int) -> "Periods":
+        """Return these periods and later ones, whose rows begin after `row` rows."""
+        first_row = np.where(later.first_row < 0, -1, later.first_row + row)
+        if later.first:  # the periods between are not kept
+            return replace(later, first=self.count + later.first, first_row=first_row)
+        periods = Periods(
+            self.first,
+            self.names + later.names,
+            np.concatenate([self.predicted, later.predicted]),
+            np.concatenate([self.first_row, first_row]),
+            np.concatenate([self.sums, later.sums]),
+            np.concatenate([self.peak, later.peak]),
+        )
+        return periods._cut()
+
+    def name_at(self, row: int) -> str | None:
+        """Return the name of the period of a processed row, or None if it is no longer kept."""
+        started = np.flatnonzero((self.first_row >= 0) & (self.first_row <= row))
+        return self.names[started[-1]] if len(started) else None

@@ -1,0 +1,170 @@
+r"""Recalibration that is updated by batches, with its regret against the best fixed map in hindsight.
+
+The map is a mixture of scaled logits, $q = \sum_m w_m \mathrm{softmax}(a_m z + b_m)$, whose weights are multiplied by
+the likelihood of each label: mirror descent with the entropy as regularizer. Log loss is mixable, so that its total is
+at most $\log M$ above that of the best of the M maps, on every sequence of labels (Vovk 1990; Cesa-Bianchi and Lugosi
+2006, section 3.3). A share of the weight that is spread over all maps after each row lets the mixture follow changes
+(Herbster and Warmuth 1998).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.predictions import as_predictions
+from calibrant.types import InputError, Logits
+
+NUM_TEMPERATURES = 33  # from 1/4 to 4
+BINARY_GRID = 17, 21  # slopes from 1/4 to 4, shifts from -2 to 2
+MAX_LOGITS = 4_000_000  # scaled at once
+
+
+class FixedMap(NamedTuple):
+    """A map that multiplies logits by `slope`, and adds `shift` to that of the second of two classes."""
+
+    slope: float
+    shift: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OnlineScaling:
+    """A mixture of maps that scale logits, updated by batches in the order of prediction.
+
+    Binary logits are scaled and shifted, others only scaled. Call it to recalibrate logits, and `update` it with
+    labels.
+
+    >>> scaling = OnlineScaling.start(k=2)
+    >>> z = torch.tensor([[0.0, 3.0]]).repeat(200, 1)
+    >>> scaling = scaling.update(z, torch.arange(200) % 2)
+    >>> scaling(z[:1]).softmax(1).round(decimals=2), scaling.regret <= scaling.regret_bound
+    (tensor([[0.5000, 0.5000]], dtype=torch.float64), True)
+    """
+
+    k: int
+    share: float  # of the weight that is spread over all maps after each row
+    slopes: Tensor  # (m)
+    shifts: Tensor  # (m)
+    log_weights: Tensor  # (m)
+    losses: Tensor  # (m) total log loss of each map
+    rows: int = 0
+    loss: float = 0.0  # total log loss of the mixture, updated after every row
+    batch_loss: float = 0.0  # total log loss of the mixture as it was before each batch
+
+    @classmethod
+    def start(cls, k: int, *, share: float = 0.0) -> "OnlineScaling":
+        """Return the mixture with equal weights.
+
+        Args:
+            k: Number of classes.
+            share: Share of the weight that is spread over all maps after each row, such as 0.001. With 0, the mixture
+                converges to one fixed map.
+        """
+        if k < 2 or not 0 <= share < 1:
+            raise InputError(f"Expected k of at least 2 and 0 <= share < 1, got k={k} and {share:g}.", code="settings")
+        if k == 2:
+            num_slopes, num_shifts = BINARY_GRID
+            grid = torch.cartesian_prod(_powers(num_slopes), torch.linspace(-2, 2, num_shifts, dtype=torch.float64))
+        else:
+            slopes = _powers(NUM_TEMPERATURES)
+            grid = torch.stack([slopes, torch.zeros_like(slopes)], 1)
+        m = len(grid)
+        weights = torch.full((m,), -math.log(m), dtype=torch.float64)
+        return cls(k, share, grid[:, 0].clone(), grid[:, 1].clone(), weights, torch.zeros_like(weights))
+
+    def __repr__(self) -> str:
+        return f"OnlineScaling(k={self.k}, rows={self.rows:,}, maps={len(self.slopes)}, regret={self.regret:.4g})"
+
+    def __call__(self, logits: Logits) -> Logits:
+        """Return the log-probabilities of the mixture for any number of samples."""
+        z = self._check_classes(logits)
+        used = self.log_weights > -40  # other maps change no digit
+        parts = z.split(max(1, MAX_LOGITS // (self.k * int(used.sum()))))
+        mixed = [
+            torch.logsumexp(self._log_probs(part, used) + self.log_weights[used, None, None], dim=0) for part in parts
+        ]
+        return torch.cat(mixed) if mixed else z
+
+    def update(self, predictions: Any, labels: Any = None) -> "OnlineScaling":
+        """Return the mixture after a batch in the order of prediction: predictions, or uncalibrated logits and labels.
+
+        Raises:
+            InputError: For weights, and another number of classes.
+        """
+        with as_predictions(predictions, labels) as p:
+            if p.weights is not None:
+                raise InputError("Expected predictions without weights. Try one row per sample.", code="weights")
+            z, y = self._check_classes(p.logits), p.labels
+            step = max(1, MAX_LOGITS // (self.k * len(self.slopes)))
+            everything = torch.ones_like(self.slopes, dtype=torch.bool)
+            gains = [
+                self._log_probs(z[i : i + step], everything)[:, torch.arange(len(y[i : i + step])), y[i : i + step]]
+                for i in range(0, len(y), step)
+            ]
+        log_likelihoods = torch.cat(gains, dim=1)  # (m n)
+        batch_loss = -float(torch.logsumexp(log_likelihoods + self.log_weights[:, None], dim=0).sum())
+        log_weights, loss = self._update_weights(log_likelihoods)
+        return replace(
+            self,
+            log_weights=log_weights,
+            losses=self.losses - log_likelihoods.sum(1),
+            rows=self.rows + len(y),
+            loss=self.loss + loss,
+            batch_loss=self.batch_loss + batch_loss,
+        )
+
+    @property
+    def best_fixed_map(self) -> FixedMap:
+        """The map of the grid with the smallest loss in hindsight."""
+        best = int(self.losses.argmin())
+        return FixedMap(float(self.slopes[best]), float(self.shifts[best]))
+
+    @property
+    def regret(self) -> float:
+        """Total log loss beyond that of the best fixed map, if the mixture had been updated after every row."""
+        return self.loss - float(self.losses.min())
+
+    @property
+    def batch_regret(self) -> float:
+        """Total log loss beyond that of the best fixed map, of predictions by the mixture before each batch."""
+        return self.batch_loss - float(self.losses.min())
+
+    @property
+    def regret_bound(self) -> float:
+        """Upper limit of `regret` on every sequence of labels, log M - (n - 1) log(1 - share)."""
+        return math.log(len(self.slopes)) - max(0, self.rows - 1) * math.log1p(-self.share)
+
+    def _check_classes(self, logits: Any) -> Tensor:
+        z = torch.as_tensor(logits, dtype=torch.float64)
+        if z.ndim != 2 or z.shape[1] != self.k:
+            raise InputError(f"Expected logits (n, {self.k}), got {tuple(z.shape)}.", code="num_classes")
+        return z
+
+    def _log_probs(self, z: Tensor, maps: Tensor) -> Tensor:
+        """Return the log-probabilities of some maps (m n k)."""
+        scaled = z * self.slopes[maps, None, None]
+        if self.k == 2:
+            scaled = scaled + torch.stack([torch.zeros_like(self.shifts), self.shifts], 1)[maps, None]
+        return scaled.log_softmax(-1)
+
+    def _update_weights(self, log_likelihoods: Tensor) -> tuple[Tensor, float]:
+        """Return the weights after all rows, and the loss of the mixture with an update after every row."""
+        if self.share == 0:
+            weights = self.log_weights + log_likelihoods.sum(1)
+            log_total = torch.logsumexp(weights, 0)
+            return weights - log_total, -float(log_total)
+        weights, loss = self.log_weights, 0.0
+        log_kept, spread = math.log1p(-self.share), math.log(self.share / len(self.slopes))
+        for log_likelihood in log_likelihoods.T:
+            weights = weights + log_likelihood
+            log_total = torch.logsumexp(weights, 0)
+            loss -= float(log_total)
+            weights = torch.logaddexp(weights - log_total + log_kept, torch.tensor(spread, dtype=torch.float64))
+        return weights, loss
+
+
+def _powers(n: int) -> Tensor:
+    """Return n geometrically spaced numbers from 1/4 to 4."""
+    return torch.linspace(-math.log(4), math.log(4), n, dtype=torch.float64).exp()

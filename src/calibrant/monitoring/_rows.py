@@ -1,0 +1,145 @@
+"""Rows that wait for labels, and fingerprints of rows that were processed."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import shorten_list
+from calibrant.types import InputError
+
+UNKNOWN_LABEL = -1
+MAX_RECENT_ROWS = 100_000  # processed rows whose id and label are remembered
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows in the order of prediction."""
+
+    keys: np.ndarray  # (n) uint64, hashes of the ids
+    labels: np.ndarray  # (n) int64, or UNKNOWN_LABEL
+    probs: np.ndarray  # (n k) float64
+    groups: np.ndarray  # (n) int64, or -1
+    periods: np.ndarray  # (n) int64
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rows: Any) -> "Rows":
+        """Select rows by slice, mask or indices."""
+        return Rows(**{name: getattr(self, name)[rows] for name in ROWS_FIELDS})
+
+    @classmethod
+    def empty(cls, k: int) -> "Rows":
+        """Return no rows of k classes."""
+        integers = np.zeros(0, dtype=np.int64)
+        return cls(np.zeros(0, dtype=np.uint64), integers, np.zeros((0, k)), integers, integers)
+
+    def concatenate(self, added: "Rows") -> "Rows":
+        """Return these rows and others after them."""
+        return Rows(**{name: np.concatenate([getattr(self, name), getattr(added, name)]) for name in ROWS_FIELDS})
+
+    def with_labels(self, rows: np.ndarray, labels: np.ndarray) -> "Rows":
+        """Return the rows with more labels.
+
+        Raises:
+            InputError: If one of the rows has another label.
+        """
+        check_same_labels(self.labels[rows], labels)
+        all_labels = self.labels.copy()
+        all_labels[rows] = np.where(labels == UNKNOWN_LABEL, all_labels[rows], labels)
+        return Rows(self.keys, all_labels, self.probs, self.groups, self.periods)
+
+    @property
+    def num_leading_labels(self) -> int:
+        """Number of rows before the first one without a label."""
+        unlabeled = np.flatnonzero(self.labels == UNKNOWN_LABEL)
+        return int(unlabeled[0]) if len(unlabeled) else len(self)
+
+
+ROWS_FIELDS = tuple(field.name for field in fields(Rows))
+
+
+@dataclass(frozen=True, eq=False)
+class RecentRows:
+    """Fingerprints of the last processed rows: their keys and labels."""
+
+    keys: np.ndarray  # (n) uint64
+    labels: np.ndarray  # (n) int64; UNKNOWN_LABEL for rows that were given up
+
+    @classmethod
+    def empty(cls) -> "RecentRows":
+        """Return no rows."""
+        return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+
+    def extended(self, keys: np.ndarray, labels: np.ndarray) -> "RecentRows":
+        """Return the fingerprints of these and later rows, at most MAX_RECENT_ROWS."""
+        return RecentRows(
+            np.concatenate([self.keys, keys])[-MAX_RECENT_ROWS:],
+            np.concatenate([self.labels, labels])[-MAX_RECENT_ROWS:],
+        )
+
+
+def check_same_labels(old: np.ndarray, new: np.ndarray) -> None:
+    """Raise `InputError` if a row has two labels that are both known."""
+    is_changed = (old != UNKNOWN_LABEL) & (new != UNKNOWN_LABEL) & (old != new)
+    if count := int(is_changed.sum()):
+        raise InputError(
+            f"Expected the labels that were given before, got other labels in {count:,} rows. Evidence cannot be taken "
+            "back: try reset() (--reset) to start a new epoch with the corrected labels.",
+            code="label_changed",
+        )
+
+
+def locate(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the index of each wanted key in `keys`, or -1."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys, kind="stable")
+    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    return np.where(keys[order][place] == wanted, order[place], -1)
+
+
+def hash_ids(ids: Any) -> np.ndarray:
+    """Return a 64-bit hash of the text of each id.
+
+    Raises:
+        InputError: If an id is missing or occurs twice.
+    """
+    texts = _to_texts(ids)
+    keys = np.array([_hash_text(text) for text in texts], dtype=np.uint64)
+    if len(np.unique(keys)) < len(keys):
+        previous: set[str] = set()
+        repeated = [text for text in texts if text in previous or previous.add(text)]
+        raise InputError(
+            f"Expected one row per id, got several rows of {shorten_list(repeated, 3)}. Try another column, or one row "
+            "per prediction.",
+            code="repeated_id",
+        )
+    return keys
+
+
+def _to_texts(ids: Any) -> Sequence[str]:
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    if any(value is None or value != value for value in values):
+        raise InputError("Expected an id in every row, got rows without one.", code="missing_id")
+    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+
+
+def _hash_text(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def batch_digest(*arrays: np.ndarray | None) -> int:
+    """Return a 64-bit digest of the arrays of a batch."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def number_keys(digest: int, n: int) -> np.ndarray:
+    """Return keys for the rows of a batch without ids."""
+    return np.array([_hash_text(f"{digest:016x}:{i}") for i in range(n)], dtype=np.uint64)

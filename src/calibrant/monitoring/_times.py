@@ -1,0 +1,58 @@
+"""Times of predictions as seconds."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from calibrant.types import InputError
+
+
+def to_seconds(times: Any) -> tuple[np.ndarray, bool]:
+    """Return times in seconds, and whether they are dates: numbers, numpy or Python dates, or ISO texts.
+
+    >>> to_seconds(["1970-01-01", "1970-01-01T00:01"])
+    (array([ 0., 60.]), True)
+    """
+    values = np.asarray(times.to_numpy() if hasattr(times, "to_numpy") else times)
+    if values.dtype.kind in "iuf":
+        seconds = values.astype(np.float64)
+        is_calendar = False
+    else:
+        seconds, is_calendar = _parse_dates(values), True
+    if seconds.ndim != 1 or not np.isfinite(seconds).all():
+        raise InputError("Expected a time in every row, got rows without one.", code="time")
+    return seconds, is_calendar
+
+
+def _parse_dates(values: np.ndarray) -> np.ndarray:
+    try:
+        if values.dtype.kind in "OU":
+            values = np.array([_parse_text(value) for value in values.tolist()], dtype="datetime64[us]")
+        dates = values.astype("datetime64[us]")
+    except (TypeError, ValueError):
+        raise InputError(
+            "Expected times as numbers or dates such as 2026-03-04T10:00, got other texts.", code="time"
+        ) from None
+    seconds = dates.astype(np.int64) / 1e6
+    return np.where(np.isnat(dates), np.nan, seconds)
+
+
+def _parse_text(value: Any) -> Any:
+    """Return an ISO text as a time without zone, in UTC if it has one."""
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time.astimezone(UTC).replace(tzinfo=None)
+    return time
+
+
+def format_time(seconds: float, is_calendar: bool) -> str:
+    """Return a time as text: a date, with hours and minutes unless it is midnight, or a number.
+
+    >>> format_time(0.0, True), format_time(60.0, True), format_time(7.0, False)
+    ('1970-01-01', '1970-01-01 00:01', '7')
+    """
+    if not is_calendar:
+        return f"{seconds:.10g}"
+    time = datetime.fromtimestamp(seconds, UTC)
+    return f"{time:%Y-%m-%d}" if seconds % 86_400 == 0 else f"{time:%Y-%m-%d %H:%M}"

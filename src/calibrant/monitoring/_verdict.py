@@ -1,0 +1,208 @@
+"""What a watch shows so far: alarms, confidence sequences, and texts about them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from calibrant._text import display_name
+from calibrant._version import __version__
+from calibrant.monitoring._bets import BETS
+from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence
+
+if TYPE_CHECKING:
+    from calibrant.monitoring._watch import Watch
+
+SEQUENCE_LEVEL = 0.95
+MAX_LOG10_PLAIN = 6.0  # that is written without an exponent
+
+
+@dataclass(frozen=True)
+class TestState:
+    """A test of one event: that of all rows, that of a class, or that of the rows of a group."""
+
+    __test__ = False  # no test for pytest
+
+    kind: Literal["event", "class", "group"]
+    name: str
+    rows: int
+    weight: float  # share of alpha
+    log10_evidence: float  # largest wealth so far times the weight; an alarm needs log10(1 / alpha)
+    gap: ConfidenceSequence  # mean outcome minus mean confidence
+    brier: ConfidenceSequence | None  # None for classes
+    alarm_row: int | None  # number of rows when the alarm was raised
+    since_row: int | None  # estimated first row of the deviation, if there is an alarm
+    since: str | None  # the period of that row, if it is still known
+    pattern: str | None  # how confidences deviate, such as "too high"
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the test has raised an alarm."""
+        return self.alarm_row is not None
+
+    @property
+    def evidence_text(self) -> str:
+        """The evidence as a factor, such as "0.56", "135" or "10^22.2"."""
+        if self.log10_evidence > MAX_LOG10_PLAIN:
+            return f"10^{self.log10_evidence:.1f}"
+        evidence = 10**self.log10_evidence
+        return f"{evidence:,.0f}" if evidence >= 10 else f"{evidence:.2g}"
+
+    @property
+    def title(self) -> str:
+        """The rows and event that are tested, for display."""
+        return display_name(self.name) if self.kind == "event" else f"{self.kind} {display_name(self.name)}"
+
+
+@dataclass(frozen=True)
+class WatchVerdict:
+    """The result of a watch after the processed rows."""
+
+    alarm: bool
+    alpha: float  # probability that a calibrated model ever raises an alarm
+    epoch: int
+    rows: int  # processed
+    pending: int  # rows that wait for labels of their own or of earlier rows, or for a block of ten
+    unlabeled: int  # of these, rows without a label
+    tests: tuple[TestState, ...]  # the event first
+
+    @property
+    def alarms(self) -> tuple[TestState, ...]:
+        """The tests that have raised an alarm, the strongest evidence first."""
+        return tuple(sorted((test for test in self.tests if test.alarm), key=lambda test: -test.log10_evidence))
+
+    @property
+    def event(self) -> TestState:
+        """The test of all rows."""
+        return self.tests[0]
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict in sentences."""
+        if not self.rows:
+            return (f"No rows processed yet; {self.pending:,} wait.",)
+        if not self.alarm:
+            return (
+                f"No alarm after {self.rows:,} rows.",
+                f"A calibrated model ever raises one with probability at most {self.alpha:g}.",
+            )
+        return tuple(map(describe_alarm, self.alarms))
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = asdict(self)
+        content["tests"] = [_test_content(test) for test in self.tests]
+        content["provenance"] = {"version": __version__, "time": time} | dict(source or {})
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def prometheus(self) -> str:
+        """Return metrics in the text format of Prometheus, for the textfile collector."""
+        lines: list[str] = []
+        for name, text, kind, value in (
+            ("alarm", "Whether any test has raised an alarm", "gauge", int(self.alarm)),
+            ("epoch", "Number of resets plus 1", "gauge", self.epoch),
+            ("rows_total", "Processed rows in this epoch", "counter", self.rows),
+            ("pending_rows", "Rows that wait for labels", "gauge", self.pending),
+        ):
+            lines += [*_prometheus_head(name, text, kind), f"calibrant_watch_{name} {value}"]
+        for name, text in (
+            ("test_alarm", "Whether the test has raised an alarm"),
+            ("log10_evidence", "Evidence against calibration"),
+            ("gap", "Mean outcome minus mean confidence"),
+            ("gap_low", "Lower limit of the gap at all times"),
+            ("gap_high", "Upper limit of the gap at all times"),
+        ):
+            lines += _prometheus_head(name, text, "gauge")
+            for test in self.tests:
+                values = float(test.alarm), test.log10_evidence, test.gap.value, test.gap.low, test.gap.high
+                by_name: dict[str, float] = dict(
+                    zip(("test_alarm", "log10_evidence", "gap", "gap_low", "gap_high"), values, strict=True)
+                )
+                labels = f'kind="{test.kind}",name="{_escape_label(test.name)}"'
+                lines.append(f"calibrant_watch_{name}{{{labels}}} {_prometheus_number(by_name[name])}")
+        return "\n".join(lines) + "\n"
+
+
+def describe_alarm(test: TestState) -> str:
+    """Return a sentence on an alarm."""
+    rows = {"event": "all rows", "class": f"class {test.name}", "group": f"group {test.name}"}[test.kind]
+    since = f"row {(test.since_row or 0) + 1:,}" + (f" ({test.since})" if test.since else "")
+    return f"ALARM: confidences of {rows} are {test.pattern}, since about {since}; evidence {test.evidence_text} to 1."
+
+
+def build_verdict(watch: "Watch") -> WatchVerdict:
+    """Return the verdict of a watch."""
+    unlabeled = int((watch.pending.labels < 0).sum())
+    counts: dict[str, Any] = {"rows": watch.rows, "pending": len(watch.pending), "unlabeled": unlabeled}
+    if not watch.k:
+        return WatchVerdict(False, watch.alpha, watch.epoch, **counts, tests=())
+    weights = watch.settings.weights
+    kinds = _test_kinds(watch)
+    tests = tuple(_test_state(watch, i, kind, name, float(weights[i])) for i, (kind, name) in enumerate(kinds))
+    return WatchVerdict(any(test.alarm for test in tests), watch.alpha, watch.epoch, **counts, tests=tests)
+
+
+def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
+    names = watch.class_names or tuple(map(str, range(watch.k)))
+    event = f"class {names[watch.of]}" if isinstance(watch.of, int) else "top class"
+    if isinstance(watch.of, int) and watch.k == 2:
+        event = names[watch.of] if watch.class_names else "class 1"
+    classes = [("class", names[j]) for j in watch.settings.classes]
+    return [("event", event), *classes, *(("group", name) for name in watch.group_names or ())]
+
+
+def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> TestState:
+    evidence = watch.evidence
+    rows, residual, squares, brier, brier_squares = evidence.sums[i].tolist()
+    gap = mean_sequence(rows, residual, squares, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
+    scores = None
+    if kind != "class":
+        scores = mean_sequence(rows, brier, brier_squares, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
+    alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
+    since_row = None if alarm_row is None else int(evidence.peak_since[i])
+    return TestState(
+        kind=kind,
+        name=name,
+        rows=int(rows),
+        weight=weight,
+        log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),
+        gap=gap,
+        brier=scores,
+        alarm_row=alarm_row,
+        since_row=since_row,
+        since=None if since_row is None else watch.periods.name_at(since_row),
+        pattern=None if alarm_row is None else BETS[int(evidence.peak_bet[i])].description,
+    )
+
+
+def _test_content(test: TestState) -> dict[str, Any]:
+    """Return a test as JSON content, without NaN."""
+    content = asdict(test) | {"alarm": test.alarm}
+    for name in ("gap", "brier"):
+        sequence: ConfidenceSequence | None = getattr(test, name)
+        content[name] = None
+        if sequence is not None and test.rows:
+            content[name] = sequence._asdict()
+    return content
+
+
+def _prometheus_head(name: str, text: str, kind: str) -> list[str]:
+    return [f"# HELP calibrant_watch_{name} {text}.", f"# TYPE calibrant_watch_{name} {kind}"]
+
+
+def _escape_label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _prometheus_number(value: float) -> str:
+    return "NaN" if math.isnan(value) else f"{value:.9g}"

@@ -1,0 +1,370 @@
+"""The class `Watch`: calibration over time, with a limited probability of ever raising a false alarm."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._validation import EventSelector
+from calibrant._validation.labels import to_class_indices
+from calibrant.monitoring._batch import Batch
+from calibrant.monitoring._evidence import LOOK_ROWS, Wealth, concatenate, select_tests
+from calibrant.monitoring._looks import LookSettings, compute_looks
+from calibrant.monitoring._periods import Periods
+from calibrant.monitoring._rows import (
+    UNKNOWN_LABEL,
+    RecentRows,
+    Rows,
+    check_same_labels,
+    hash_ids,
+    locate,
+)
+from calibrant.monitoring._times import format_time
+from calibrant.monitoring._verdict import WatchVerdict, build_verdict
+from calibrant.predictions import as_predictions
+from calibrant.types import InputError
+
+MAX_CLASSES = 200  # that have tests of their own
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Watch:
+    """The state of a monitor of calibration, fed by batches of predictions whose labels may come later.
+
+    `add`, `add_labels`, `reset` and `+` return a new state. Rows count in the order of prediction: the longest prefix
+    whose labels are all known is processed, in blocks of ten rows, so that no verdict depends on when labels arrive.
+    A calibrated model ever raises an alarm with probability at most `alpha`, however often the verdict is read. It is
+    calibrated if, given the rows before, the event of each row has its stated probability; rows that depend on each
+    other beyond that (clusters) and weights are refused.
+
+    Args:
+        alpha: Probability that a calibrated model ever raises an alarm, in each epoch.
+        of: Event to test, as for `Predictions`. Default: that of the first batch.
+        by_class: Whether to test each class too, if there are at most 200.
+
+    >>> from calibrant import Predictions
+    >>> watch = Watch().add(Predictions.from_probs([0.9] * 40, [0] * 40), ids=range(40))
+    >>> watch.verdict.alarm, watch.verdict.rows, watch.verdict.alarms[0].pattern
+    (True, 40, 'too high')
+    """
+
+    alpha: float = 0.05
+    of: EventSelector | str | None = None
+    by_class: bool = True
+    epoch: int = 1  # since the last `reset`, counted from 1
+    k: int = 0  # classes; 0 before the first batch
+    class_names: tuple[str, ...] | None = None
+    group_names: tuple[str, ...] | None = None  # in the order of their first prediction; None without groups
+    rows: int = 0  # processed rows
+    last_time: float = -math.inf  # of a prediction, in seconds
+    evidence: Wealth = field(default_factory=lambda: Wealth.empty(0))
+    pending: Rows = field(default_factory=lambda: Rows.empty(0))
+    recent: RecentRows = field(default_factory=RecentRows.empty)
+    periods: Periods = field(default_factory=Periods.empty)
+    batches: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise InputError(f"Expected alpha between 0 and 1, got {self.alpha:g}. Try 0.05.", code="alpha")
+
+    def __repr__(self) -> str:
+        facts = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"
+        return f"Watch({facts})"
+
+    @property
+    def settings(self) -> LookSettings:
+        """The tests: one of the event, those of the classes, and those of the groups."""
+        assert self.of is not None
+        assert not isinstance(self.of, str) or self.of == "top"
+        classes: tuple[int, ...] = ()
+        if self.by_class and self.k == 2:
+            classes = (1,) if self.of == "top" else ()
+        elif self.by_class and self.k <= MAX_CLASSES:
+            classes = tuple(j for j in range(self.k) if j != self.of)
+        num_groups = None if self.group_names is None else len(self.group_names)
+        return LookSettings(self.of, classes, num_groups, self.alpha)
+
+    # Rows
+
+    def add(
+        self,
+        predictions: Any,
+        labels: Any = None,
+        *,
+        labeled: Any = None,
+        ids: Any = None,
+        times: Any = None,
+        name: str | None = None,
+    ) -> "Watch":
+        """Return the state with a batch of predictions.
+
+        Rows that were given before count once. A batch without ids counts once if all its numbers are the same.
+
+        Args:
+            predictions: Predictions, or logits beside labels.
+            labels: Labels beside logits.
+            labeled: Which rows have a label already (n); the labels of the others are ignored. Default: all.
+            ids: An id per row, by which labels may come later.
+            times: Time of each prediction: numbers, dates or ISO texts. Rows are sorted by it. A batch with earlier
+                times than the batch before is refused.
+            name: Name of the batch as a period on the page. Default: its first time, or its number.
+
+        Raises:
+            InputError: For weights or clusters; for other classes, groups or events than before; and for a row with
+                another prediction or label than before.
+        """
+        with as_predictions(predictions, labels) as p:
+            batch = Batch.from_predictions(p, self.of, self.class_names, labeled, ids, times)
+        state = self._with_settings(batch) if not self.k else self
+        state._check_batch(batch)
+        state, rows = state._merge_known_rows(batch)
+        if batch.times is not None and rows.any() and batch.times[rows].min() < self.last_time:
+            raise InputError(
+                "Expected predictions in the order of time, got rows of a time before the batch before. Try the "
+                "batches in their order.",
+                code="time_order",
+            )
+        return state._append(batch, rows, name)._process()
+
+    def add_labels(self, ids: Any, labels: Any) -> "Watch":
+        """Return the state with labels of rows that were predicted before; names are those of the classes.
+
+        Raises:
+            InputError: If an id is unknown, or its label was another one before.
+        """
+        keys = hash_ids(ids)
+        if not self.k:
+            raise InputError("Expected predictions before labels, got none. Try the predictions first.", code="no_rows")
+        index = to_class_indices(labels, self.class_names, self.k)[0].numpy()
+        if index.shape != keys.shape or not ((index >= 0) & (index < self.k)).all():
+            raise InputError(
+                f"Expected one label in 0 .. {self.k - 1} per id, got {len(index)} for {len(keys)} ids.", code="labels"
+            )
+        place, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)
+        if unknown := int(((place < 0) & (recent < 0)).sum()):
+            raise InputError(
+                f"Expected ids of predictions that were given before, got {unknown:,} others of {len(keys):,}. Try the "
+                "predictions first.",
+                code="unknown_id",
+            )
+        in_recent = (place < 0) & (recent >= 0)
+        check_same_labels(self.recent.labels[recent[in_recent]], index[in_recent])
+        return replace(self, pending=self.pending.with_labels(place[place >= 0], index[place >= 0]))._process()
+
+    def give_up(self, rows: int | None = None) -> "Watch":
+        """Return the state without the rows that wait for a label, so that later rows can be processed.
+
+        The verdict stays valid only if the labels are missing for reasons unrelated to them.
+
+        Args:
+            rows: Number of waiting rows, in the order of prediction, among which unlabeled ones are dropped.
+                Default: all.
+        """
+        is_dropped = (self.pending.labels == UNKNOWN_LABEL) & (
+            np.arange(len(self.pending)) < (len(self.pending) if rows is None else rows)
+        )
+        dropped = self.pending[is_dropped]
+        recent = self.recent.extended(dropped.keys, dropped.labels)
+        return replace(self, pending=self.pending[~is_dropped], recent=recent)._process()
+
+    def reset(self) -> "Watch":
+        """Return an empty state with the same settings: a new epoch, for a retrained model or corrected labels.
+
+        Waiting rows, and what was given before, are forgotten; the limit on false alarms holds for each epoch.
+        """
+        return Watch(alpha=self.alpha, of=self.of, by_class=self.by_class, epoch=self.epoch + 1)
+
+    def __add__(self, later: "Watch") -> "Watch":
+        """Return the state of these rows and of rows that were predicted later, watched apart from them.
+
+        The wealth of the first state is the stake of the second, so that the limit on false alarms holds.
+
+        Raises:
+            InputError: If the settings differ, or rows of the first state wait for labels.
+        """
+        if not (self.k and later.k):
+            return later if self.k == 0 else self
+        names = ("alpha", "of", "by_class", "k", "class_names")
+        different = [name for name in names if getattr(self, name) != getattr(later, name)]
+        different += ["groups"] if (self.group_names is None) != (later.group_names is None) else []
+        if different:
+            raise InputError(
+                f"Expected states with the same settings, got a different {', '.join(different)}.", code="settings"
+            )
+        if len(self.pending):
+            raise InputError(
+                f"Expected a first state without waiting rows, got {len(self.pending):,}. Try its labels first, or "
+                "rows in a multiple of ten.",
+                code="pending_rows",
+            )
+        return _join(self, later)
+
+    @cached_property
+    def verdict(self) -> WatchVerdict:
+        """What the processed rows show."""
+        return build_verdict(self)
+
+    # Files
+
+    def save(self, path: str | Path, *, periods: int = 30) -> None:
+        """Write the state (.watch), or the verdict as a page (.html), numbers (.json) or Prometheus metrics (.prom).
+
+        Args:
+            path: File to write; an existing one is replaced only if writing succeeds.
+            periods: Number of periods on the page.
+        """
+        from calibrant.monitoring._files import save_watch
+
+        save_watch(self, Path(path), periods)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Watch":
+        """Read a state.
+
+        Raises:
+            InputError: If the file is no state, or a state of another version.
+        """
+        from calibrant.monitoring._files import load_fields
+
+        return cls(**load_fields(Path(path)))
+
+    # Steps of `add`
+
+    def _with_settings(self, batch: "Batch") -> "Watch":
+        """Return the state with the classes, the event and the groups of the first batch."""
+        p = batch.predictions
+        of = batch.of
+        state = replace(
+            self,
+            of=of,
+            k=p.k,
+            class_names=p.class_names,
+            group_names=None if batch.group_names is None else (),
+            pending=Rows.empty(p.k),
+        )
+        return replace(state, evidence=Wealth.empty(1 + len(state.settings.classes) + 1))  # and a spare test
+
+    def _check_batch(self, batch: "Batch") -> None:
+        if batch.predictions.k != self.k:
+            raise InputError(
+                f"Expected {self.k} classes as in the batches before, got {batch.predictions.k}.", code="num_classes"
+            )
+        if (batch.group_names is None) != (self.group_names is None):
+            raise InputError(
+                "Expected groups in all batches or in none, got some with and some without. Try group= (--group NAME).",
+                code="partly_missing",
+            )
+
+    def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
+        """Return the state with labels of rows that it has, and a mask of the rows that are new."""
+        place, recent = locate(self.pending.keys, batch.keys), locate(self.recent.keys, batch.keys)
+        is_pending, is_recent = place >= 0, (place < 0) & (recent >= 0)
+        if is_pending.any():
+            old = self.pending.probs[place[is_pending]]
+            if not np.array_equal(old, batch.probs[is_pending]):
+                raise InputError(
+                    "Expected the predictions that were given before, got others for the same ids. Try ids that name "
+                    "one prediction each.",
+                    code="row_changed",
+                )
+        check_same_labels(self.recent.labels[recent[is_recent]], batch.labels[is_recent])
+        state = replace(self, pending=self.pending.with_labels(place[is_pending], batch.labels[is_pending]))
+        is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
+        return state, is_new
+
+    def _append(self, batch: "Batch", rows: np.ndarray, name: str | None) -> "Watch":
+        """Return the state with the new rows of a batch, as a period."""
+        if not rows.any():
+            return self
+        state, groups = self._with_groups(batch, rows)
+        period = np.full(int(rows.sum()), self.periods.count)
+        added = Rows(batch.keys[rows], batch.labels[rows], batch.probs[rows], groups, period)
+        times = None if batch.times is None else batch.times[rows]
+        if name is None:
+            name = str(self.periods.count + 1) if times is None else format_time(times[0], batch.is_calendar)
+        return replace(
+            state,
+            pending=state.pending.concatenate(added),
+            periods=state.periods.appended(name, len(added)),
+            batches=np.append(state.batches, np.uint64(batch.digest)),
+            last_time=state.last_time if times is None else float(times[-1]),
+        )
+
+    def _with_groups(self, batch: "Batch", rows: np.ndarray) -> tuple["Watch", np.ndarray]:
+        """Return the state with tests of new groups, and the group of each new row."""
+        if batch.group_names is None or batch.groups is None or self.group_names is None:
+            return self, np.full(int(rows.sum()), -1)
+        used, first = np.unique(batch.groups[rows], return_index=True)
+        names = [batch.group_names[i] for i in used[np.argsort(first)]]
+        group_names = (*self.group_names, *(name for name in names if name not in self.group_names))
+        added = len(group_names) - len(self.group_names)
+        evidence = select_tests(
+            self.evidence, np.r_[: len(self.evidence) - 1, np.full(added + 1, len(self.evidence) - 1)]
+        )
+        index_of = {name: i for i, name in enumerate(group_names)}
+        index = np.array([index_of.get(name, -1) for name in batch.group_names])
+        return replace(self, group_names=group_names, evidence=evidence), index[batch.groups[rows]]
+
+    def _process(self) -> "Watch":
+        """Return the state after all whole blocks of leading labeled rows."""
+        count = self.pending.num_leading_labels // LOOK_ROWS * LOOK_ROWS
+        if not self.k or not count:
+            return self
+        done_rows = self.pending[:count]
+        settings = self.settings
+        thresholds = settings.thresholds
+        evidence, periods, row = self.evidence, self.periods, self.rows
+        for part in settings.split(done_rows):
+            looks = compute_looks(part, settings)
+            evidence, totals = evidence.advance(row, looks.log_factors, looks.sums, thresholds)
+            peaks = (totals / thresholds).max(1)
+            periods = periods.advance(row, part.periods, looks.period_columns, peaks)
+            row += len(part)
+        return replace(
+            self,
+            rows=row,
+            evidence=evidence,
+            periods=periods,
+            pending=self.pending[count:],
+            recent=self.recent.extended(done_rows.keys, done_rows.labels),
+        )
+
+
+def _join(first: Watch, later: Watch) -> Watch:
+    """Return the state of rows and later rows with the same settings."""
+    group_names = first.group_names
+    evidence, later_evidence = first.evidence, later.evidence
+    groups = later.pending.groups
+    if first.group_names is not None and later.group_names is not None:
+        group_names = (*first.group_names, *(name for name in later.group_names if name not in first.group_names))
+        evidence = _arrange_groups(first, group_names)
+        later_evidence = _arrange_groups(later, group_names)
+        index = np.array([group_names.index(name) for name in later.group_names])
+        groups = index[groups] if len(groups) else groups
+    joined = replace(first, group_names=group_names)
+    periods = first.periods.then(later.periods, first.rows)
+    pending = replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count)
+    return replace(
+        joined,
+        rows=first.rows + later.rows,
+        last_time=max(first.last_time, later.last_time),
+        evidence=evidence.then(later_evidence, first.rows, joined.settings.thresholds),
+        periods=periods,
+        pending=pending,
+        recent=first.recent.extended(later.recent.keys, later.recent.labels),
+        batches=np.concatenate([first.batches, later.batches]),
+    )
+
+
+def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
+    """Return the evidence with tests of these groups in this order; unknown ones are copies of the spare test."""
+    assert watch.group_names is not None
+    num_others = len(watch.evidence) - 1 - len(watch.group_names)
+    places = {name: num_others + i for i, name in enumerate(watch.group_names)}
+    spare = len(watch.evidence) - 1
+    groups = [places.get(name, spare) for name in group_names]
+    fixed = select_tests(watch.evidence, np.arange(num_others))
+    return concatenate(fixed, select_tests(watch.evidence, np.array([*groups, spare])))

@@ -1,0 +1,65 @@
+"""Plots of monitored calibration."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from calibrant.plots._predictions import BAR_COLOR, GAP_COLOR, LINE_COLOR, current_axes, tidy
+
+__all__ = ["evidence_timeline", "gap_timeline"]
+
+
+def gap_timeline(
+    gap: Sequence[float],
+    margin: Sequence[float],
+    *,
+    since: float | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+) -> Axes:
+    """Draw the gap of each period, with the range of a calibrated model.
+
+    Args:
+        gap: Mean outcome minus mean confidence of each period.
+        margin: Half of the width of the range of a calibrated model.
+        since: Number of the period, counted from 1, since which an alarm estimates a deviation; drawn in red.
+        ax: Axes to draw on. Default: the current axes of pyplot.
+        title: Title of the axes.
+    """
+    ax = current_axes() if ax is None else ax
+    number, m = np.arange(1, len(gap) + 1), np.asarray(margin, dtype=float)
+    ax.fill_between(number, -m, m, color=LINE_COLOR, alpha=0.25, linewidth=0, step="mid")
+    ax.axhline(0, color=LINE_COLOR, linewidth=1)
+    ax.plot(number, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
+    _mark_start(ax, since)
+    ax.set(xlabel="period", ylabel="outcome minus confidence")
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return tidy(ax, title)
+
+
+def evidence_timeline(
+    share: Sequence[float], *, since: float | None = None, ax: Axes | None = None, title: str = ""
+) -> Axes:
+    """Draw the evidence of each period as a share of the alarm threshold, on the logarithmic scale of wealth.
+
+    Args:
+        share: Largest log wealth in each period, divided by that of an alarm.
+        since: As for `gap_timeline`.
+        ax: Axes to draw on. Default: the current axes of pyplot.
+        title: Title of the axes.
+    """
+    ax = current_axes() if ax is None else ax
+    number = np.arange(1, len(share) + 1)
+    heights = np.minimum(np.asarray(share, dtype=float), 2.0)
+    ax.bar(number, heights, color=[GAP_COLOR if height >= 1 else BAR_COLOR for height in heights], width=0.8)
+    ax.axhline(1, color=GAP_COLOR, linewidth=1, linestyle=(0, (4, 3)))
+    _mark_start(ax, since)
+    ax.set(xlabel="period", ylabel="evidence / alarm", ylim=(0, max(1.15, float(heights.max(initial=0)) * 1.05)))
+    return tidy(ax, title)
+
+
+def _mark_start(ax: Axes, since: float | None) -> None:
+    if since is not None:
+        ax.axvline(since - 0.5, color=GAP_COLOR, linewidth=1, linestyle=(0, (1, 2)))

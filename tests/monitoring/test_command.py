@@ -1,0 +1,135 @@
+"""`calibrant watch`: files of predictions and labels, texts, pages, and exit status."""
+
+import json
+
+import numpy as np
+import polars
+import pytest
+from commands import run
+from monitoring.streams import draw, draw_groups
+from refusals import code_of
+from rendered import assert_rendered
+
+from calibrant import Predictions, Watch
+from calibrant.monitoring import add_file
+
+NAMES = ("cat", "dog", "owl")
+
+
+def frame_of(day, scale=1.0, n=300):
+    """Return a day of predictions with ids, times, groups and labels."""
+    p = draw(n, seed=day, scale=scale)
+    probs = {f"prob_{name}": column for name, column in zip(NAMES, p.logits.softmax(1).T.numpy(), strict=True)}
+    times = [f"2026-03-{day:02d}T{i // 60:02d}:{i % 60:02d}:00" for i in range(n)]
+    return polars.DataFrame(
+        {
+            "id": [f"{day}-{i}" for i in range(n)],
+            "time": times,
+            "group": draw_groups(n, day),
+            **probs,
+            "label": [NAMES[i] for i in p.labels],
+        }
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write four days of predictions, the last two overconfident, whose labels are partly missing, and the labels."""
+    for day in range(1, 5):
+        frame = frame_of(day, scale=1.0 if day < 3 else 2.5)
+        has_label = polars.Series(np.random.default_rng(day).random(len(frame)) < 0.5)
+        frame.with_columns(label=polars.when(has_label).then("label")).write_csv(tmp_path / f"day{day}.csv")
+        frame.filter(~has_label).select("id", "label").write_csv(tmp_path / f"labels{day}.csv")
+    return tmp_path
+
+
+def test_month_of_files(files):
+    """Read predictions and late labels, print the verdict, and write every output."""
+    first = run("watch", "m.watch", "day1.csv", folder=files)
+    assert (first.returncode, first.stderr) == (0, "")
+    quiet = run("watch", "m.watch", "labels1.csv", "day2.csv", "day2.csv", "labels2.csv", "day1.csv", folder=files)
+    assert quiet.returncode == 0
+    outputs = ("--page", "m.html", "--prometheus", "m.prom", "--json", "m.json")
+    alarm = run("watch", "m.watch", "day3.csv", "labels3.csv", "day4.csv", *outputs, folder=files)
+    assert alarm.returncode == 3
+    assert_rendered("watch", "\n\n".join(part.stdout for part in (first, quiet, alarm)))
+    content = json.loads((files / "m.json").read_text())
+    assert (content["rows"], content["pending"], content["alarm"]) == (900, 300, True)
+    assert content["tests"][0]["since"] == "2026-03-03"
+    assert "calibrant_watch_alarm 1" in (files / "m.prom").read_text()
+    page = (files / "m.html").read_text()
+    assert page.count("<svg") == 1
+    assert "2026-03-03" in page
+    again = run("watch", "m.watch", folder=files)
+    assert (again.returncode, again.stdout) == (3, alarm.stdout.partition("wrote")[0])
+
+
+def test_files_give_the_state_of_arrays(files):
+    watch = Watch()
+    for day in (1, 2):
+        watch = add_file(add_file(watch, files / f"day{day}.csv"), files / f"labels{day}.csv")
+    arrays = Watch()
+    for day in (1, 2):
+        frame = frame_of(day)
+        p = Predictions.from_table(frame)
+        arrays = arrays.add(p, ids=frame["id"], times=frame["time"].to_list())
+    np.testing.assert_allclose(watch.evidence.total, arrays.evidence.total, rtol=1e-9)
+    assert watch.rows == arrays.rows == 600
+
+
+def test_confidences_and_late_answers(tmp_path):
+    p = draw(60)
+    frame = polars.DataFrame({"id": range(60), "confidence": p.events.confidence.numpy()})
+    frame.with_columns(correct=polars.lit(None, polars.Int64)).write_csv(tmp_path / "a.csv")
+    correct = np.where(p.events.outcome.numpy() == 1, "yes", "no")
+    frame.select("id").with_columns(correct=polars.Series(correct)).write_csv(tmp_path / "b.csv")
+    watch = add_file(Watch(), tmp_path / "a.csv")
+    assert (watch.rows, watch.verdict.unlabeled) == (0, 60)
+    watch = add_file(watch, tmp_path / "b.csv")
+    assert watch.rows == 60
+    assert watch.verdict.event.gap.value == pytest.approx(float((p.events.outcome - p.events.confidence).mean()))
+
+
+def test_array_files_and_single_scores(tmp_path):
+    p = draw(50)
+    p.save(tmp_path / "a.npz")
+    assert add_file(Watch(), tmp_path / "a.npz").rows == 50
+    binary = polars.DataFrame({"id": range(40), "score": np.linspace(0.1, 0.9, 40), "label": [0, 1] * 20})
+    binary.write_csv(tmp_path / "b.csv")
+    watch = add_file(Watch(), tmp_path / "b.csv")
+    assert (watch.rows, watch.of, len(watch.verdict.tests)) == (40, 1, 1)
+
+
+def test_give_up_and_reset(files):
+    run("watch", "m.watch", "day1.csv", folder=files)
+    waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)
+    content = json.loads(waiting.stdout)
+    assert content["rows"] > 400
+    assert content["unlabeled"] == 0
+    reset = run("watch", "m.watch", "day3.csv", "labels3.csv", "--reset", "--json", "-", folder=files)
+    content = json.loads(reset.stdout)
+    assert (content["epoch"], content["rows"]) == (2, 300)
+
+
+def test_bad_input_changes_no_state(files):
+    run("watch", "m.watch", "day1.csv", "labels1.csv", folder=files)
+    before = (files / "m.watch").read_bytes()
+    frame_of(9).with_columns(label=polars.lit("bird")).write_csv(files / "bird.csv")
+    frame_of(1).with_columns(label=polars.lit("cat")).select("id", "label").write_csv(files / "changed.csv")
+    frame_of(1).select("time", "group").write_csv(files / "nothing.csv")
+    for code, *arguments in (
+        ("unknown_label", "bird.csv"),
+        ("label_changed", "day2.csv", "changed.csv"),
+        ("unknown_id", "labels2.csv"),
+        ("no_scores", "nothing.csv"),
+        ("no_file", "missing.csv"),
+        ("settings", "day2.csv", "--alpha", "0.01"),
+        ("settings", "day2.csv", "--of", "cat"),
+        ("suffix", "day2.csv", "--page", "page.txt"),
+        ("no_column", "day2.csv", "--time", "when"),
+    ):
+        finished = run("watch", "m.watch", *arguments, folder=files)
+        assert (finished.code, finished.returncode, finished.stderr.count("\n")) == (code, 2, 1), finished
+        assert (files / "m.watch").read_bytes() == before
+    assert run("watch", "m.state", folder=files).code == "suffix"
+    assert code_of(add_file, Watch(), files / "day1.csv", drop=True, label="none") == "no_column"

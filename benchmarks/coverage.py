@@ -268,14 +268,15 @@ def page(rows: list[Row]) -> str:
         cell = tuple(row[name] for name in ("metric", "structure", "n", "classes", "confidence", "shift"))
         cells.setdefault(cell, {})[row["method"]] = row
     coverage, width = [], []
+    sizes = sorted({int(row["n"]) for row in rows})
     for kind in dict.fromkeys(cell[:2] for cell in cells):
-        by_size = [[row for cell, row in cells.items() if cell[:3] == (*kind, n)] for n in SIZES]
+        by_size = [[row for cell, row in cells.items() if cell[:3] == (*kind, n)] for n in sizes]
         name = kind[0] if kind[1] == "independent" else f"{kind[0]}, {kind[1]}"
         coverage.append(
             [name, *(min((of[OURS]["coverage"] for of in cells_of_n), default=math.nan) for cells_of_n in by_size)]
         )
         width.append([name, *(_median_width(cells_of_n) for cells_of_n in by_size)])
-    head = [f"n = {n:,}" for n in SIZES]
+    head = [f"n = {n:,}" for n in sizes]
     return "\n\n".join(
         [
             "Lowest coverage of Calibrant's intervals over all cells with n examples or clusters:",

@@ -1,0 +1,248 @@
+"""Calibration numbers of published evaluations, each with its treatment of missing confidences and of ties."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.language_models._answers import Answers, check_binary
+from calibrant.language_models._log import EvaluationLog
+from calibrant.language_models._tied_blocks import range_over_tie_orders
+
+BLOCK_SIZE = 100  # answers per block of the HLE error
+NUM_BROWSECOMP_BINS = 10
+FULL_CONFIDENCE = "A missing confidence counts as 100 %."
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """The number of a published convention, and its range over all orders of answers with equal confidences."""
+
+    name: str
+    value: float  # NaN if the published code fails
+    low: float
+    high: float
+    n: int  # answers that count
+    filled: int  # answers among them whose missing confidence was filled in
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A published convention: what it computes, and from which source."""
+
+    name: str
+    title: str
+    definition: str
+    missing: str  # treatment of missing confidences
+    source: str
+    compute: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, float, float]]  # value, low, high
+    higher_is_better: bool = False
+    uses_confidence: bool = True
+
+    def __call__(self, log: EvaluationLog) -> PublishedValue:
+        """Return the number of a log, whose order of rows decides between equal confidences.
+
+        Raises:
+            InputError: If scores are fractional.
+        """
+        answers = Answers.from_rows(log.rows)
+        answers = answers[answers.is_graded]
+        check_binary(answers.correct)
+        is_missing = np.isnan(answers.confidence)
+        confidence = np.where(is_missing, 1.0, answers.confidence)
+        numbers = self.compute(confidence, answers.correct, answers.is_answered)
+        filled = int(is_missing.sum()) if self.uses_confidence else 0
+        return PublishedValue(self.name, *numbers, len(answers), filled)
+
+
+def conventions(log: EvaluationLog) -> dict[str, PublishedValue]:
+    """Return the number of every published convention, by name.
+
+    The descriptions are in `CONVENTIONS`. Graded answers count: the evaluations grade an answer that is missing as
+    wrong, and give it a confidence of 100 %.
+
+    Args:
+        log: The log of an evaluation.
+
+    Raises:
+        InputError: If scores are fractional.
+    """
+    return {name: convention(log) for name, convention in CONVENTIONS.items()}
+
+
+def block_ends(n: int, size: int) -> np.ndarray:
+    """Return the ends of blocks of equal size, of which the last takes the rest; empty for n below the size.
+
+    >>> block_ends(350, 100)
+    array([100, 200, 350])
+    """
+    ends = size * np.arange(1, n // size + 1)
+    ends[-1:] = n
+    return ends
+
+
+def hle_error(
+    confidence: np.ndarray, correct: np.ndarray, *, size: int = BLOCK_SIZE, with_last_block: bool = False
+) -> float:
+    r"""Return the error of Humanity's Last Exam, $\sqrt{\sum_b n_b / n \, (conf_b - acc_b)^2}$ over blocks.
+
+    Answers are sorted by confidence and divided into blocks of 100, of which the last takes the rest (the function
+    `calib_err` of centerforaisafety/hle). The published code leaves out the last block, with the highest confidences,
+    and fails for fewer answers than a block: the value is then NaN. Equal confidences are in the order of numpy's
+    default sort, which depends on their order in the file and on the processor.
+
+    Args:
+        confidence: Confidences (n,).
+        correct: 0 or 1 (n,).
+        size: Answers per block.
+        with_last_block: Whether the last block counts.
+
+    >>> hle_error(np.array([0.25, 0.5, 0.75, 1.0]), np.array([0, 1, 1, 1]), size=2)  # a gap of 1/8 in half of all
+    0.08838834764831845
+    """
+    ends = block_ends(len(confidence), size)
+    if len(ends) == 0:
+        return math.nan
+    order = np.argsort(confidence)
+    starts = np.concatenate([[0], ends[:-1]])
+    gap_sums = np.add.reduceat(confidence[order], starts) - np.add.reduceat(correct[order], starts)
+    squares = gap_sums**2 / (ends - starts) / len(confidence)
+    return math.sqrt(squares[: None if with_last_block else -1].sum())
+
+
+def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero: bool = True) -> float:
+    r"""Return the error of BrowseComp, $\sum_b n_b / n \, |conf_b - acc_b|$ over ten bins (lo, hi] of equal width.
+
+    Args:
+        confidence: Confidences (n,).
+        correct: 0 or 1 (n,).
+        keeps_zero: Whether a confidence of 0 belongs to the first bin. In inspect_evals before 0.25.0 it belonged to
+            none, and still counted in n.
+
+    >>> c, a = np.array([0.0, 0.5]), np.array([1, 1])
+    >>> browsecomp_error(c, a), browsecomp_error(c, a, keeps_zero=False)
+    (0.75, 0.25)
+    """
+    gap_sums = np.bincount(browsecomp_bin(confidence) + 1, confidence - correct, NUM_BROWSECOMP_BINS + 1)
+    if keeps_zero:
+        gap_sums[1] += gap_sums[0]
+    return float(np.abs(gap_sums[1:]).sum() / len(confidence)) if len(confidence) else math.nan
+
+
+def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
+    """Return the index of the bin of each confidence, and -1 for a confidence of 0."""
+    return np.digitize(confidence, np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1), right=True) - 1
+
+
+def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
+    """Return the F-score of SimpleQA, the harmonic mean of the shares correct of all and of those attempted.
+
+    An answer that is missing is not attempted; 0 without a correct answer.
+
+    >>> simpleqa_f(np.array([1, 0, 0]), np.array([True, True, False]))
+    0.4
+    """
+    hits, attempted = correct[is_answered].sum(), is_answered.sum()
+    return float(2 * hits / (len(correct) + attempted)) if len(correct) else math.nan
+
+
+def whole_percents(confidence: np.ndarray) -> np.ndarray:
+    """Return confidences cut to whole percents, as `int` cuts them; .29 is 29 %, not 28.999999 %."""
+    return np.floor(np.round(100 * confidence, 9)) / 100
+
+
+def _hle(confidence: np.ndarray, correct: np.ndarray, size: int, with_last_block: bool) -> tuple[float, float, float]:
+    value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
+    ends = block_ends(len(confidence), size)
+    low, high = range_over_tie_orders(confidence, correct, ends, with_last_block=with_last_block)
+    return value, min(low, value), max(high, value)  # apart from rounding, the range holds the value
+
+
+def _cais(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+    return _hle(confidence, correct, BLOCK_SIZE, with_last_block=False)
+
+
+def _cais_with_last_block(
+    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray
+) -> tuple[float, float, float]:
+    return _hle(confidence, correct, BLOCK_SIZE, with_last_block=True)
+
+
+def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+    size = max(1, min(BLOCK_SIZE, len(confidence)))
+    return _hle(whole_percents(confidence), correct, size, with_last_block=True)
+
+
+def _browsecomp(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+    value = browsecomp_error(confidence, correct)
+    return value, value, value
+
+
+def _old_browsecomp(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+    value = browsecomp_error(confidence, correct, keeps_zero=False)
+    return value, value, value
+
+
+def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+    value = simpleqa_f(correct, is_answered)
+    return value, value, value
+
+
+_HLE_DEFINITION = "sorted by confidence into blocks of 100, root of the mean square gap"
+
+CONVENTIONS = {
+    convention.name: convention
+    for convention in (
+        Convention(
+            "hle",
+            "HLE calibration error",
+            f"{_HLE_DEFINITION}; the block of highest confidences is left out, as in the published code",
+            FULL_CONFIDENCE,
+            "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
+            _cais,
+        ),
+        Convention(
+            "hle_all_blocks",
+            "HLE error, all blocks",
+            f"{_HLE_DEFINITION}; with the last block",
+            FULL_CONFIDENCE,
+            "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
+            _cais_with_last_block,
+        ),
+        Convention(
+            "inspect_hle",
+            "HLE error of inspect_evals",
+            f"{_HLE_DEFINITION}; with the last block, confidences cut to whole percents, one block for fewer than 100",
+            FULL_CONFIDENCE,
+            "inspect_evals 0.26.0, hle/metrics.py",
+            _inspect_hle,
+        ),
+        Convention(
+            "browsecomp",
+            "BrowseComp calibration error",
+            "ten bins of equal width, mean absolute gap",
+            FULL_CONFIDENCE,
+            "inspect_evals from 0.25.0 on, browse_comp/browse_comp.py",
+            _browsecomp,
+        ),
+        Convention(
+            "browsecomp_without_zero",
+            "BrowseComp error, old version",
+            "ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
+            FULL_CONFIDENCE,
+            "inspect_evals before 0.25.0, browse_comp/browse_comp.py",
+            _old_browsecomp,
+        ),
+        Convention(
+            "simpleqa_f",
+            "SimpleQA F-score",
+            "harmonic mean of the shares correct of all and correct of those attempted",
+            "Confidences do not count.",
+            "https://github.com/openai/simple-evals, simpleqa_eval.py; inspect_evals 0.26.0, simpleqa/scorer.py",
+            _simpleqa,
+            higher_is_better=True,
+            uses_confidence=False,
+        ),
+    )
+}

@@ -1,0 +1,216 @@
+"""Bounds of calibration numbers over every treatment of missing confidences.
+
+A missing confidence could be any number in [0, 1]. The bounds are the least and the greatest value over all of them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.language_models._answers import Answers, check_binary
+from calibrant.language_models._blocks_with_missing import block_error_bounds
+from calibrant.language_models._conventions import (
+    BLOCK_SIZE,
+    NUM_BROWSECOMP_BINS,
+    block_ends,
+    browsecomp_bin,
+)
+from calibrant.language_models._log import EvaluationLog
+
+MIP_SECONDS = 20.0  # time limit of the integer program, which usually takes milliseconds
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number over all values of the missing confidences."""
+
+    low: float
+    high: float
+    is_exact: bool  # otherwise the least and greatest value lie within the bounds
+
+    def __contains__(self, value: float) -> bool:
+        return self.low - 1e-12 <= value <= self.high + 1e-12
+
+
+def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
+    """Return the bounds of calibration numbers over all values in [0, 1] of the missing confidences.
+
+    Bounds of "signed_gap" and "brier" are over answers, whose questions count once each. Those of the conventions
+    "browsecomp", "hle" and "hle_all_blocks" are over all graded answers, as the conventions count, and over all orders
+    of equal confidences. All are exact but those of the HLE errors, which are outer bounds.
+
+    Args:
+        log: The log of an evaluation.
+
+    Raises:
+        InputError: If scores are fractional.
+    """
+    graded = Answers.from_rows(log.rows)
+    graded = graded[graded.is_graded]
+    check_binary(graded.correct)
+    answered = graded[graded.is_answered]
+    rows = answered.confidence, answered.correct, answered.question_weights
+    counted = graded.confidence, graded.correct
+    bounds = {"signed_gap": gap_bounds(*rows), "brier": brier_bounds(*rows), "browsecomp": browsecomp_bounds(*counted)}
+    bounds |= {"hle": hle_bounds(*counted), "hle_all_blocks": hle_bounds(*counted, with_last_block=True)}
+    return bounds
+
+
+def gap_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> Bounds:
+    """Return the exact bounds of mean confidence minus accuracy: missing confidences are all 0, or all 1.
+
+    Args:
+        confidence: Confidences (n,), NaN if missing.
+        correct: Scores in [0, 1] (n,).
+        weights: How often each answer counts (n,).
+
+    >>> gap_bounds(np.array([0.5, np.nan]), np.array([1, 0]))
+    Bounds(low=-0.25, high=0.25, is_exact=True)
+    """
+    w = _normalize(weights, len(confidence))
+    fills = (float(w @ (np.where(np.isnan(confidence), fill, confidence) - correct)) for fill in (0.0, 1.0))
+    return Bounds(*fills, is_exact=True)
+
+
+def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> Bounds:
+    """Return the exact bounds of the Brier score, which is a sum over answers.
+
+    A missing confidence adds nothing if it equals the score, and most if it is the end of [0, 1] far from it.
+
+    Args:
+        confidence: Confidences (n,), NaN if missing.
+        correct: Scores in [0, 1] (n,).
+        weights: How often each answer counts (n,).
+
+    >>> brier_bounds(np.array([0.5, np.nan]), np.array([1, 0]))
+    Bounds(low=0.125, high=0.625, is_exact=True)
+    """
+    w, is_missing = _normalize(weights, len(confidence)), np.isnan(confidence)
+    fills = (np.where(is_missing, fill, confidence) for fill in (correct, (correct < 0.5).astype(float)))
+    return Bounds(*(float(w @ (fill - correct) ** 2) for fill in fills), is_exact=True)
+
+
+def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
+    r"""Return the exact bounds of `browsecomp_error`, $\sum_b |G_b| / n$ with $G_b$ the sum of c - a over a bin.
+
+    Greatest value: $|G_b|$ is the larger of $\pm G_b$, so the maximum is that over the signs of all bins, and given the
+    signs every missing confidence is best by itself: of a wrong answer it is the upper end of the highest bin with sign
+    +, of a right answer the lower end of the lowest bin with sign -. Only these two bins matter; every other bin takes
+    the sign of its known sum.
+
+    Least value: the p right and q wrong missing answers of a bin (l, u] add to $G_b$ any number from (p + q) l - p to
+    (p + q) u - p. The numbers p and q of the ten bins are the integers of a small integer program, which is solved
+    to optimality. If that takes longer than `MIP_SECONDS`, its proven lower bound stands in, and `is_exact` is False.
+
+    Lower ends of bins are limits: confidences may be as close to them as one likes.
+
+    Args:
+        confidence: Confidences (n,), NaN if missing.
+        correct: 0 or 1 (n,).
+
+    >>> bounds = browsecomp_bounds(np.array([0.55, np.nan]), np.array([1, 0]))  # best at .5, worst at 1
+    >>> round(bounds.low, 6), round(bounds.high, 6), bounds.is_exact
+    (0.025, 0.725, True)
+    """
+    if len(confidence) == 0:
+        return Bounds(math.nan, math.nan, is_exact=True)
+    is_missing = np.isnan(confidence)
+    stated, outcome = confidence[~is_missing], correct[~is_missing]
+    gaps = np.bincount(browsecomp_bin(stated).clip(0), stated - outcome, NUM_BROWSECOMP_BINS)
+    right = int(correct[is_missing].sum())
+    wrong = int(is_missing.sum()) - right
+    low, is_exact = _least_binned_sum(gaps, right, wrong) if is_missing.any() else (float(np.abs(gaps).sum()), True)
+    return Bounds(low / len(confidence), _greatest_binned_sum(gaps, right, wrong) / len(confidence), is_exact)
+
+
+def hle_bounds(
+    confidence: np.ndarray, correct: np.ndarray, *, size: int = BLOCK_SIZE, with_last_block: bool = False
+) -> Bounds:
+    r"""Return outer bounds of `hle_error` over missing confidences and over all orders of equal ones.
+
+    A missing confidence moves the boundaries of all later blocks, and no exact polynomial algorithm is known to us. The
+    bounds are the exact extremes of a relaxed problem, see `block_error_bounds`. The mean square of c - a over all
+    answers, greatest over all fillings, is no smaller than the squared error; with all blocks, the squared error is no
+    smaller than the squared signed gap.
+
+    Args:
+        confidence: Confidences (n,), NaN if missing.
+        correct: 0 or 1 (n,).
+        size: Answers per block.
+        with_last_block: Whether the last block counts.
+
+    >>> hle_bounds(np.array([0.5, 0.5]), np.array([1, 0]), size=2, with_last_block=True)
+    Bounds(low=0.0, high=0.0, is_exact=False)
+    """
+    ends = block_ends(len(confidence), size)
+    if len(ends) == 0:
+        return Bounds(math.nan, math.nan, is_exact=False)
+    low, high = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
+    high = min(high, math.sqrt(brier_bounds(confidence, correct).high))
+    if with_last_block:
+        gap = gap_bounds(confidence, correct)
+        low = max(low, gap.low, -gap.high)
+    return Bounds(low, max(low, high), is_exact=False)
+
+
+def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
+    w = np.ones(n) if weights is None else weights
+    return w / w.sum() if n else w
+
+
+def _bin_ends() -> tuple[np.ndarray, np.ndarray]:
+    edges = np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1)
+    return edges[:-1], edges[1:]
+
+
+def _greatest_binned_sum(gaps: np.ndarray, right: int, wrong: int) -> float:
+    """Return the greatest sum of absolute bin sums, over the bins that missing answers go to.
+
+    Putting wrong answers at 0 and right ones at 1 adds nothing, so that neither needs a bin.
+    """
+    lower, upper = _bin_ends()
+    bins = len(gaps)
+    plus = np.concatenate([gaps + wrong * upper - np.abs(gaps), [0.0]])  # gain if wrong answers go there, or nowhere
+    minus = np.concatenate([right * (1 - lower) - gaps - np.abs(gaps), [0.0]])
+    gains = plus[:, None] + minus
+    gains[range(bins), range(bins)] = -np.inf  # a bin has one sign
+    return float(np.abs(gaps).sum() + gains.max())
+
+
+def _least_binned_sum(gaps: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
+    """Return the least sum of absolute bin sums, and whether it is proven to be the least.
+
+    The variables are p, q, the sum G and its absolute value of every bin.
+    """
+    import scipy.optimize  # slow to import
+
+    optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
+    lower, upper = _bin_ends()
+    bins = len(gaps)
+    identity, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
+    total[0, :bins] = total[1, bins : 2 * bins] = 1
+    constraints = [
+        optimize.LinearConstraint(total, [right, wrong], [right, wrong]),
+        optimize.LinearConstraint(np.hstack([np.diag(1 - lower), -np.diag(lower), identity, zero]), gaps, np.inf),
+        optimize.LinearConstraint(np.hstack([np.diag(1 - upper), -np.diag(upper), identity, zero]), -np.inf, gaps),
+        optimize.LinearConstraint(np.hstack([zero, zero, identity, identity]), 0, np.inf),
+        optimize.LinearConstraint(np.hstack([zero, zero, -identity, identity]), 0, np.inf),
+    ]
+    is_free = np.repeat([False, False, True, False], bins)
+    result = optimize.milp(
+        np.repeat([0, 0, 0, 1], bins),
+        integrality=np.repeat([1, 1, 0, 0], bins),
+        bounds=optimize.Bounds(np.where(is_free, -np.inf, 0), np.inf),
+        constraints=constraints,
+        options={"time_limit": MIP_SECONDS, "mip_rel_gap": 0.0},
+    )
+    if result.x is None:
+        return max(0.0, float(result.mip_dual_bound or 0.0)), False
+    p, q = result.x[: 2 * bins].round().reshape(2, bins)
+    ends = gaps + (p + q) * lower - p, gaps + (p + q) * upper - p
+    reached = float(np.maximum(0, np.maximum(ends[0], -ends[1])).sum())
+    if reached - float(result.mip_dual_bound) <= 1e-6:
+        return reached, True
+    return max(0.0, float(result.mip_dual_bound)), False

@@ -44,7 +44,7 @@ def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, flo
         count["risk"] += holds(curve.low, curve.high, true_risk)
         cuts = torch.linspace(0, 1, 21, dtype=torch.float64)
         above = cuts[cuts <= c.max()]
-        precision = torch.stack([truth[c >= cut].mean() for cut in above])
+        precision = torch.stack([truth[c >= cut - ROUNDING].mean() for cut in above])
         count["thresholds"] += holds(*precision_limits(ties, above), precision)
         if "corp" in count:
             reliability = corp_of(ties, 0.90, 100, i)

@@ -20,6 +20,7 @@ _MIN_CHUNK_ROWS = 1 << 15
 _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to the total
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
 TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
+PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
 
 

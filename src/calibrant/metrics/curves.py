@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Bins, ClusterSums, GroupedScores
+from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._cumulative import draw_outcomes
@@ -79,7 +79,7 @@ def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> 
     They are the limits of each share at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
     pointwise = simultaneous_level(ties, level)
-    first = torch.searchsorted(ties.value, cuts.contiguous())
+    first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
     if ties.clusters is not None:
         return _clustered_precision_limits(ties.clusters, cuts, pointwise)
     n, hits = (_sums_from(x)[first] for x in (ties.total_weight, ties.correct))
@@ -137,7 +137,7 @@ def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -
     weight, outcome = _cluster_sums_above(sums)
     ends = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in range(weight.shape[1])]
     limits = cuts.new_tensor([*((x.low, x.high) for x in ends), (0.0, 1.0)])
-    first = torch.searchsorted(sums.value.contiguous(), cuts.contiguous())
+    first = torch.searchsorted(sums.value.contiguous(), cuts * PROBABILITY_ROUNDING)
     low, high = limits[first].T
     return low, high
 

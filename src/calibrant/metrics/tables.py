@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Bins, EventStatistics, GroupedScores
+from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, EventStatistics, GroupedScores
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
 from calibrant.metrics._intervals import cluster_share_interval, share_limits
@@ -181,7 +181,7 @@ def thresholds(
 def thresholds_of(ties: GroupedScores, at: Sequence[float], level: float = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events."""
     cuts = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
-    first = torch.searchsorted(ties.value, cuts)
+    first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
 
     def above(values: Tensor) -> Tensor:
         return torch.cat([values.flip(0).cumsum(0).flip(0), values.new_zeros(1)])[first]
@@ -206,6 +206,6 @@ def _cluster_limits(ties: GroupedScores, cuts: Tensor, level: float) -> Tensor:
     sums = ties.clusters
     assert sums is not None
     hits = sums.total_weight * sums.value + sums.gap
-    above = [sums.value >= cut for cut in cuts]
+    above = [sums.value >= cut * PROBABILITY_ROUNDING for cut in cuts]
     intervals = [cluster_share_interval(sums.total_weight[:, i].sum(1), hits[:, i].sum(1), level) for i in above]
     return cuts.new_tensor([[interval.low, interval.high] for interval in intervals]).T

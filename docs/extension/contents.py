@@ -27,7 +27,13 @@ PAGES = {
     "monitoring": Page(
         "Monitoring",
         ("monitoring",),
-        "`calibrant.Watch`: [watch calibration over time](../../howto/watch.md), and recalibrate with every batch.",
+        "`calibrant.check`: [a gate in continuous integration](../../howto/gate_in_ci.md). `calibrant.Watch`: "
+        "[watch calibration over time](../../howto/watch.md), and recalibrate with every batch.",
+    ),
+    "decisions": Page(
+        "Decisions",
+        ("decisions",),
+        "[Act on probabilities](../../howto/act.md): prediction sets, certified thresholds, actions and costs.",
     ),
     "language_models": Page(
         "Language models",
@@ -129,12 +135,16 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "planning._sample_size": "Sample size",
     "planning._result": "Results",
     "planning._search": "Power curves",
+    "monitoring._check": "Requirements",
     "monitoring._watch": "The watch",
     "monitoring._verdict": "Verdicts",
     "monitoring._reading": "Files",
     "monitoring._files": "Locks",
     "monitoring._intervals": "Confidence sequences",
     "monitoring._recalibration": "Online recalibration",
+    "decisions._sets": "Prediction sets",
+    "decisions._thresholds": "Certified thresholds",
+    "decisions._costs": "Costs",
     "theory._gradient": "The gradient",
     "theory._focal_map": "The focal map",
     "theory._risk": "Minimizer of focal loss",

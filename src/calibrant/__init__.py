@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from calibrant import (
         calibrators,
+        decisions,
         lab,
         language_models,
         losses,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
     from calibrant.language_models import EvaluationLog
-    from calibrant.monitoring import Watch
+    from calibrant.monitoring import Watch, check
     from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
     from calibrant.types import InputError
@@ -42,7 +43,9 @@ __all__ = [
     "__version__",
     "assess",
     "calibrators",
+    "check",
     "collect",
+    "decisions",
     "lab",
     "language_models",
     "losses",
@@ -67,6 +70,7 @@ _LAZY_MODULES = {  # of what is found when it is first asked for; modules are th
     "measure": "calibrant.assessment",
     "sample_size": "calibrant.planning",
     "Watch": "calibrant.monitoring",
+    "check": "calibrant.monitoring",
 }
 
 

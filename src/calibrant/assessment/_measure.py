@@ -140,8 +140,7 @@ def summarize(
 
 def select_event(p: Predictions, of: str | int | None) -> EventSelector:
     """Return the event to evaluate: `of` if given, else that of the predictions, and class 1 of two classes."""
-    default = 1 if p.of == "top" and p.k == 2 else p.of
-    selector = default if of is None else p.with_event(of).of
+    selector = p.with_default_event(of).of
     if selector == "classes":
         raise InputError(
             f'Expected one event, got of="classes". Try of="top" or a class, 0 to {p.k - 1}.', code="several_events"

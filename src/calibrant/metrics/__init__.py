@@ -22,7 +22,10 @@ from calibrant.metrics._info import fits_summary as fits_summary
 from calibrant.metrics._info import is_calibration_error as is_calibration_error
 from calibrant.metrics._info import metric_info
 from calibrant.metrics._info import noise_floor_name as noise_floor_name
-from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, share_limits
+from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, share_limits, strict_limits
+from calibrant.metrics._intervals import Sample as Sample
+from calibrant.metrics._intervals import ScoreRange as ScoreRange
+from calibrant.metrics._intervals import student_quantile as student_quantile
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._ranking import *
@@ -33,7 +36,7 @@ from calibrant.metrics._two_sample import two_sample
 
 __all__ = ["Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "ScoreDecomposition", "Summary"]
 __all__ += ["compare", "curves", "decompose_score", "metric", "metric_info", "ood", "paired_difference"]
-__all__ += ["share_interval", "share_limits", "tables", "two_sample"]
+__all__ += ["share_interval", "share_limits", "strict_limits", "tables", "two_sample"]
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__

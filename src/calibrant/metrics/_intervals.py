@@ -1,7 +1,9 @@
 """Results that are more than one number, and the one way to compute an interval of a mean: `Sample`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +14,20 @@ from torch import Tensor
 BOUND_WEIGHT = 2.0  # how slowly bounds become mid-p limits as n grows
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
 NUM_BISECTIONS = 52
+_USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default=False)
+
+
+@contextmanager
+def strict_limits() -> Generator[None]:
+    """Compute intervals of bounded means whose ends each err with at most their probability, instead of about it.
+
+    Limits of a share are those of Clopper & Pearson (1934) then, instead of mid-p limits.
+    """
+    token = _USES_STRICT_LIMITS.set(True)
+    try:
+        yield
+    finally:
+        _USES_STRICT_LIMITS.reset(token)
 
 
 @dataclass(frozen=True)
@@ -146,8 +162,8 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, t: An
     $\kappa F_0 + (1 - \kappa) F_1 = \alpha$, $\alpha$ the normal tail of Student's t. For $\kappa = 1$ these are the
     bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson (1934) for a share; for
     $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961). $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to
-    the other. Both distributions are replaced by the beta distributions with the same range, mean and variance, which
-    they are for a share. All arguments may be arrays.
+    the other, and is 1 within `strict_limits`. Both distributions are replaced by the beta distributions with the same
+    range, mean and variance, which they are for a share. All arguments may be arrays.
     """
     from scipy.special import betainc, ndtr  # slow to import
 
@@ -162,7 +178,8 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, t: An
     size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
     size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
     hits, misses = (np.maximum(size * x, 1e-300)[:, None] for x in (center, 1 - center))  # 0 is not defined
-    kappa, tail = np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n)), ndtr(-t)
+    kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
+    tail = ndtr(-t)
 
     def inside(p: Any) -> Any:
         (lower, upper_0), (lower_1, upper) = betainc(hits, misses, p)  # by F_0 and by F_1

@@ -1,9 +1,11 @@
 """Monitor calibration over time: alarms that are rarely false however often one looks, and labels that come late.
 
-`Watch` is the state; `Watch.verdict` tells which test has raised an alarm, and since when. `OnlineScaling` recalibrates
-with every batch.
+`check` compares predictions with requirements, once. `Watch` is the state of a watch over time; `Watch.verdict` tells
+which test has raised an alarm, and since when. `OnlineScaling` recalibrates with every batch.
 """
 
+from calibrant.monitoring._check import CheckResult, Condition, check
+from calibrant.monitoring._check import read_requirements as read_requirements
 from calibrant.monitoring._files import lock_state
 from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence, time_uniform_bound
 from calibrant.monitoring._reading import add_file
@@ -12,6 +14,8 @@ from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.monitoring._watch import Watch
 
 __all__ = [
+    "CheckResult",
+    "Condition",
     "ConfidenceSequence",
     "FixedMap",
     "OnlineScaling",
@@ -19,6 +23,7 @@ __all__ = [
     "Watch",
     "WatchVerdict",
     "add_file",
+    "check",
     "lock_state",
     "mean_sequence",
 ]

@@ -123,8 +123,7 @@ def _build_population(data: PlanningData) -> Population:
 
 def select_event(p: Predictions, of: str | int | None) -> tuple[Events, float]:
     """Return the events that `measure` evaluates by default, or those of `of`, and the probability of chance."""
-    default = 1 if p.of == "top" and p.k == 2 else p.of
-    p = p.with_event(default if of is None else of)
+    p = p.with_default_event(of)
     return p.events, 1 / p.k
 
 

@@ -39,6 +39,16 @@ def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: An
         return fields_from_arrays(io.read(path, reading), ignore_index, of, are_logits=reading.are_logits)
 
 
+def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
+    """Read a file, and the id of each row if every row has one; see `load_with_ids`."""
+    reading = TableOptions.from_keywords(options)
+    with prefix_errors(f"{path}"):
+        arrays = io.read(path, reading)
+        fields = fields_from_arrays(arrays, are_logits=reading.are_logits)
+    ids = [str(value) for value in arrays.get("ids", ())]
+    return fields, ids if len(ids) == len(fields["labels"]) else None
+
+
 def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]:
     """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
     reading = TableOptions.from_keywords(options)

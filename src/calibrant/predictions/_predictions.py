@@ -31,6 +31,7 @@ from calibrant.predictions._files import (
     fields_from_unlabeled_arrays,
     read_chunks,
     read_file,
+    read_file_with_ids,
     read_table,
     read_unlabeled_file,
     write_file,
@@ -40,7 +41,7 @@ from calibrant.predictions._statistics import StatisticsCache
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
 __all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
-__all__ += ["load_unlabeled", "to_predictions"]
+__all__ += ["load_unlabeled", "load_with_ids", "to_predictions"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -354,6 +355,10 @@ class Predictions:
         cache = StatisticsCache(None if isinstance(selector, int) else self._cache.outcomes)
         return self._replace(of=selector, _cache=cache)
 
+    def with_default_event(self, of: str | int | None = None) -> "Predictions":
+        """Return the same samples with the event `of`, by default their own, but class 1 of two instead of "top"."""
+        return self.with_event((1 if self.of == "top" and self.k == 2 else self.of) if of is None else of)
+
     def reorder_classes(self, names: tuple[str, ...] | None) -> "Predictions":
         """Return the same samples with the classes in the order of `names`; no change if either has no names.
 
@@ -546,6 +551,12 @@ def as_predictions(
     elements = len(predictions) * predictions.k if is_predictions else num_elements(predictions)
     with thread_limit(elements, in_chunks=in_chunks):
         yield to_predictions(predictions, labels, weights)
+
+
+def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[str] | None]:
+    """Read a file as `Predictions.load`; also return the id of each row as text, if every row has one."""
+    values, ids = read_file_with_ids(path, **options)
+    return Predictions._construct(values), ids  # pyright: ignore[reportPrivateUsage]
 
 
 def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:

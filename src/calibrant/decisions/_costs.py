@@ -1,0 +1,147 @@
+"""Actions of least expected cost, what they cost, and the net benefit of acting above a threshold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.metrics import Interval, Sample, ScoreRange
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import InputError
+
+DEFAULT_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Mean costs per example of acting on the probabilities, and of simpler policies."""
+
+    model: Interval  # of the action of least expected cost
+    fixed: tuple[Interval, ...]  # of always taking the same action
+    perfect: Interval  # of the best action if the class were known
+    stated: float  # mean cost that the probabilities promise
+    saving: Interval  # of the model, below the fixed action of least mean cost
+    best_fixed: int
+    action_shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NetBenefit:
+    """Net benefit per example of acting on all probabilities of at least a threshold, in units of a true positive."""
+
+    threshold: Tensor  # (t)
+    model: Tensor  # (t)
+    low: Tensor  # (t) limits at every threshold by itself
+    high: Tensor  # (t)
+    treat_all: Tensor  # (t) net benefit of acting on all examples; that of acting on none is 0
+
+
+def choose_actions(predictions: Predictions | Tensor, costs: Any) -> Tensor:
+    """Return the action of least expected cost for each example (n); of equal costs the first action.
+
+    Args:
+        predictions: Predictions, or logits (n, k).
+        costs: Cost of each action in each class (k, actions); benefits are negative costs. For two classes and the
+            actions "wait" and "treat": [[0, cost of a false alarm], [cost of a miss, cost of treating in time]].
+
+    >>> z = torch.tensor([[0.0, -3.0], [0.0, 0.0]])  # probabilities .05 and .5 of the disease
+    >>> choose_actions(z, [[0, 1], [9, 1]])  # treat from .1 on
+    tensor([0, 1])
+    """
+    logits = predictions.logits if isinstance(predictions, Predictions) else predictions
+    return _expected(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
+
+
+def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90) -> CostTable:
+    """Return what the actions of least expected cost really cost, beside other policies, per example.
+
+    Args:
+        predictions: Labeled predictions.
+        costs: Cost of each action in each class (k, actions).
+        level: Level of the intervals.
+
+    Raises:
+        InputError: If the costs are not finite numbers for every class.
+    """
+    with as_predictions(predictions) as p:
+        matrix = _cost_matrix(costs, p.k)
+        expected = _expected(p.logits, matrix)
+        actions = expected.argmin(1)
+        realized = matrix.to(p.labels.device)[p.labels]  # (n, actions)
+        model = realized.gather(1, actions[:, None]).squeeze(1)
+        w = torch.ones_like(model) if p.weights is None else p.weights.double()
+        means = (w[:, None] * realized).sum(0) / w.sum()
+        best_fixed = int(means.argmin())
+
+        def mean_interval(values: Tensor, low: float, high: float) -> Interval:
+            sample = Sample.from_values(values, p.weights, p.clusters)
+            return sample.bounded_interval(ScoreRange(low, high), level)
+
+        low, high = float(matrix.min()), float(matrix.max())
+        return CostTable(
+            model=mean_interval(model, low, high),
+            fixed=tuple(mean_interval(column, low, high) for column in realized.T),
+            perfect=mean_interval(matrix.to(p.labels.device).amin(1)[p.labels], low, high),
+            stated=float((w * expected.amin(1)).sum() / w.sum()),
+            saving=mean_interval(realized[:, best_fixed] - model, low - high, high - low),
+            best_fixed=best_fixed,
+            action_shares=tuple((torch.bincount(actions, w, minlength=matrix.shape[1]) / w.sum()).tolist()),
+        )
+
+
+def net_benefit(
+    predictions: Predictions,
+    *,
+    thresholds: Sequence[float] = DEFAULT_THRESHOLDS,
+    of: str | int | None = None,
+    level: float = 0.90,
+) -> NetBenefit:
+    r"""Return the net benefit, $TP / n - FP / n \cdot t / (1 - t)$, at every threshold t (Vickers & Elkin 2006).
+
+    The threshold is the probability at which acting and waiting are worth the same: at .1, a false alarm costs a ninth
+    of what a true positive gains.
+
+    Args:
+        predictions: Labeled predictions.
+        thresholds: Thresholds in (0, 1).
+        of: Event; by default class 1 of two, or that the predicted class is right.
+        level: Level of the interval at each threshold.
+
+    >>> p = Predictions.from_probs([0.9, 0.2], [1, 0])
+    >>> net_benefit(p, thresholds=[0.5, 0.1]).model
+    tensor([0.5000, 0.4444], dtype=torch.float64)
+    """
+    if not thresholds or not all(0 < t < 1 for t in thresholds):
+        raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")
+    with as_predictions(predictions) as predicted:
+        p = predicted.with_default_event(of)
+        c, a = p.events.confidence.double(), p.events.outcome.double()
+        curves = list[tuple[float, float, float, float]]()
+        for t in thresholds:
+            odds = t / (1 - t)
+            gain = a - odds * (1 - a)
+            values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)
+            sample = Sample.from_values(values, p.weights, p.clusters)
+            interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
+            treat_all = Sample.from_values(gain, p.weights, p.clusters).mean
+            curves.append((interval.value, interval.low, interval.high, treat_all))
+    model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
+    return NetBenefit(torch.tensor(list(thresholds), dtype=torch.float64), model, low, high, treat_all)
+
+
+def _cost_matrix(costs: Any, k: int) -> Tensor:
+    matrix = torch.as_tensor(costs, dtype=torch.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != k or matrix.shape[1] < 1 or not bool(matrix.isfinite().all()):
+        raise InputError(
+            f"Expected a finite cost of each action in each of {k} classes, ({k}, actions), got shape "
+            f"{tuple(matrix.shape)}.",
+            code="costs",
+        )
+    return matrix
+
+
+def _expected(logits: Tensor, matrix: Tensor) -> Tensor:
+    return logits.double().softmax(1) @ matrix.to(logits.device)

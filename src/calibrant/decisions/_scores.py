@@ -1,0 +1,58 @@
+"""Nonconformity scores of all classes: small for classes that fit the example."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.backend.overlap import hash_rows
+
+SetScore = Literal["lac", "aps", "raps", "saps"]
+SET_SCORES: tuple[SetScore, ...] = get_args(SetScore)
+RANK_PENALTY = 0.1  # of RAPS and SAPS, per rank
+_BLOCK_ELEMENTS = 1 << 22
+_GOLDEN_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds give different numbers
+
+
+def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
+    """Return the nonconformity score of every class (n, k) in float64.
+
+    - "lac": $1 - p_j$ (Sadinle et al. 2019).
+    - "aps": the probability of all likelier classes, and $u p_j$ of the class itself (Romano et al. 2020).
+    - "raps": that of "aps", and the penalty times the rank of the class, counted from 1 (Angelopoulos et al. 2021).
+    - "saps": $u p_{max}$ for the likeliest class, and for rank r $p_{max} + (r - 2 + u)$ times the penalty (Huang et
+      al. 2024).
+
+    Each row has a uniform u that depends on its logits and the seed alone. Equal probabilities have the order of the
+    columns.
+    """
+    size = max(1, _BLOCK_ELEMENTS // logits.shape[1])
+    blocks = (_block_scores(block, score, penalty, seed) for block in logits.split(size))
+    return torch.cat(list(blocks))
+
+
+def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
+    p = logits.double().softmax(1)
+    if score == "lac":
+        return 1 - p
+    order = p.argsort(dim=1, descending=True, stable=True)
+    in_order = p.gather(1, order)
+    u = row_uniforms(logits, seed)[:, None]
+    ranks = torch.arange(p.shape[1], dtype=torch.float64, device=p.device)  # from 0
+    by_rank: dict[SetScore, Callable[[], Tensor]] = {
+        "aps": lambda: in_order.cumsum(1) - (1 - u) * in_order,
+        "raps": lambda: in_order.cumsum(1) - (1 - u) * in_order + penalty * (ranks + 1),
+        "saps": lambda: torch.where(ranks == 0, u * in_order, in_order[:, :1] + penalty * (ranks - 1 + u)),
+    }
+    return torch.empty_like(p).scatter_(1, order, by_rank[score]())
+
+
+def row_uniforms(logits: Tensor, seed: int) -> Tensor:
+    """Return a number in [0, 1) for every row, which is random as a hash is: equal rows have equal numbers."""
+    labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    hashes = hash_rows(logits, labels) + np.uint64((seed * _GOLDEN_STEP) % 2**64)
+    hashes ^= hashes >> np.uint64(31)
+    hashes *= np.uint64(_GOLDEN_STEP)  # wraps
+    return torch.from_numpy((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53).to(logits.device)

@@ -1,0 +1,338 @@
+"""Conformal prediction sets: all classes that fit, with a guaranteed probability to contain the true one."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibrant._text import format_percent, shorten_list
+from calibrant._version import __version__
+from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
+from calibrant.io import atomic_write
+from calibrant.metrics import Interval, share_interval
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import InputError
+
+SETS_FORMAT = "calibrant-sets"
+SETS_VERSION = "1"
+ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
+_RANK_ROUNDING = 1e-9  # (n + 1) (1 - alpha) that exceeds a whole number by less equals it
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """Coverage and size of the sets of some examples."""
+
+    name: str
+    n: int
+    coverage: Interval  # share of sets with the true class
+    mean_size: float
+    empty: float  # share of empty sets
+    single: float  # share of sets of one class
+
+
+@dataclass(frozen=True)
+class SetTable:
+    """Coverage and size of prediction sets: of all examples, and of every class or group."""
+
+    alpha: float
+    rows: tuple[SetRow, ...]  # all examples first
+
+    def __getitem__(self, name: str) -> SetRow:
+        """Return the row of a class or group."""
+        return next(row for row in self.rows if row.name == name)
+
+    @property
+    def coverage(self) -> Interval:
+        """The share of all sets that contain the true class."""
+        return self.rows[0].coverage
+
+    @property
+    def mean_size(self) -> float:
+        """The mean number of classes in a set."""
+        return self.rows[0].mean_size
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'':20} {'n':>8} {'coverage':>10} {'90 % interval':>20} {'mean size':>10} {'empty':>8} {'single':>8}"
+        ]
+        for row in self.rows:
+            limits = f"{format_percent(row.coverage.low)} to {format_percent(row.coverage.high)}"
+            lines.append(
+                f"{row.name[:20]:20} {row.n:8,} {format_percent(row.coverage.value):>10} {limits:>20} "
+                f"{row.mean_size:10.2f} {format_percent(row.empty, 1):>8} {format_percent(row.single, 1):>8}"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Split-conformal prediction sets.
+
+    The set of an example holds every class whose nonconformity score is at most a threshold. If the examples to come
+    are exchangeable with those of the fit, a set contains the true class with probability at least 1 - `alpha`, and at
+    most 1 - alpha + 1 / (n + 1) if no scores are equal (Vovk et al. 2005; Papadopoulos et al. 2002). The probability
+    is that over draws of the fit and of the example together.
+
+    >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
+    >>> sets = Sets.fit(p, alpha=0.1)
+    >>> sets(p.logits[:1])
+    tensor([[ True, False, False]])
+    """
+
+    alpha: float
+    score: SetScore
+    penalty: float
+    seed: int
+    by: Literal["class", "groups"] | None
+    names: tuple[str, ...]  # of thresholds: "", or classes, or groups and ""
+    thresholds: tuple[float, ...]  # inf if there are too few examples: then every class is in the set
+    counts: tuple[int, ...]  # independent examples, or clusters, of each threshold
+    class_names: tuple[str, ...] | None
+    k: int
+
+    @classmethod
+    def fit(
+        cls,
+        predictions: Predictions,
+        *,
+        alpha: float = 0.1,
+        score: SetScore = "lac",
+        by: Literal["class", "groups"] | None = None,
+        penalty: float = RANK_PENALTY,
+        seed: int = 0,
+    ) -> "Sets":
+        """Fit the thresholds to labeled predictions that were used neither to train nor to calibrate the model.
+
+        An integer weight counts as so many examples. With clusters, sets of a random example of a new cluster contain
+        the true class with the same probability; the number of examples is that of clusters, each of whose examples
+        share one count (Lee, Barber & Willett 2023).
+
+        Args:
+            predictions: Calibrated predictions. Temperature scaling changes the sets of all scores but an oracle's,
+                and can widen them.
+            alpha: Probability that a set misses the true class.
+            score: "lac" gives the smallest sets on average. "aps", "raps" and "saps" are randomized, and adapt the
+                size to the difficulty of the example.
+            by: "class" keeps the promise for the examples of each true class, "groups" for each group. Examples of
+                unknown groups have the threshold of all.
+            penalty: Penalty per rank of "raps" and "saps".
+            seed: Seed of the random numbers, one per example, of randomized scores.
+
+        Raises:
+            InputError: If alpha is not in (0, 1), or there are no groups.
+        """
+        if not 0 < alpha < 1:
+            raise InputError(f"Expected alpha in (0, 1), got {alpha}. Try 0.1.", code="alpha_range")
+        if score not in SET_SCORES:
+            raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
+        if penalty < 0:
+            raise InputError(f"Expected a penalty of at least 0, got {penalty}.", code="penalty_range")
+        with as_predictions(predictions) as p:
+            if by == "groups" and p.groups is None:
+                raise InputError(
+                    "Expected predictions with groups. Try groups=, one name per sample.", code="no_groups"
+                )
+            scores = class_scores(p.logits, score, penalty, seed).gather(1, p.labels[:, None]).squeeze(1)
+            names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
+        return cls(alpha, score, penalty, seed, by, names, thresholds, counts, p.class_names, p.k)
+
+    def __call__(self, logits: Tensor, groups: Sequence[str] | None = None) -> Tensor:
+        """Return the sets (n, k), True for the classes in the set.
+
+        Args:
+            logits: Logits (n, k), calibrated as those of the fit.
+            groups: Group of each row, if the sets were fitted by groups. Unknown groups have the threshold of all.
+
+        Raises:
+            InputError: If the number of classes differs, or groups are missing.
+        """
+        if logits.ndim != 2 or logits.shape[1] != self.k:
+            raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
+        thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
+        if self.by == "groups":
+            if groups is None or len(groups) != len(logits):
+                raise InputError(
+                    f"Expected a group for each of {len(logits)} rows, got {0 if groups is None else len(groups)}.",
+                    code="no_groups",
+                )
+            index = {name: i for i, name in enumerate(self.names)}
+            rows = torch.tensor([index.get(str(name), index[ALL_ROWS]) for name in groups], dtype=torch.int64)
+            thresholds = thresholds[rows.to(logits.device), None]
+        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds
+
+    def apply(self, predictions: Predictions) -> Tensor:
+        """Return the sets (n, k) of predictions, by their groups if the sets were fitted by groups."""
+        p = predictions.reorder_classes(self.class_names)
+        return self(p.logits, None if self.by != "groups" else _group_names(p))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what limits the sets."""
+        unbounded = [name or "all" for name, t in zip(self.names, self.thresholds, strict=True) if math.isinf(t)]
+        if not unbounded:
+            return ()
+        needed = math.ceil(1 / self.alpha) - 1
+        return (
+            f"Sets of {shorten_list(unbounded)} always contain the class: at alpha {self.alpha:g} a threshold needs at "
+            f"least {needed:,} examples.",
+        )
+
+    def unseen_groups(self, predictions: Predictions) -> tuple[str, ...]:
+        """Return the groups of predictions that the sets were not fitted on; they have the threshold of all."""
+        return tuple(name for name in dict.fromkeys(_group_names(predictions)) if name not in self.names)
+
+    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
+        """Return coverage and size of the sets of labeled predictions, by class or group as they were fitted.
+
+        Args:
+            predictions: Labeled predictions, other than those of the fit.
+            level: Level of the intervals of coverage.
+        """
+        with as_predictions(predictions) as p:
+            sets = self.apply(p)
+            p = p.reorder_classes(self.class_names)
+            rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
+            for name, mask in _parts(p, self.by):
+                rows.append(_table_row(name, sets, p, mask, level))
+        return SetTable(self.alpha, tuple(rows))
+
+    def save(self, path: str | Path) -> None:
+        """Write the sets to a .json file."""
+        path = Path(path)
+        if path.suffix != ".json":
+            raise InputError(f"Expected a file name that ends in .json, got {str(path)!r}.", code="suffix")
+        content = {
+            "format": SETS_FORMAT,
+            "version": SETS_VERSION,
+            "written_by": __version__,
+            "alpha": self.alpha,
+            "score": self.score,
+            "penalty": self.penalty,
+            "seed": self.seed,
+            "by": self.by,
+            "names": self.names,
+            "thresholds": [None if math.isinf(t) else t for t in self.thresholds],
+            "counts": self.counts,
+            "class_names": self.class_names,
+            "k": self.k,
+        }
+        with atomic_write(path) as draft:
+            draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Sets":
+        """Read the sets of a file that `save` wrote.
+
+        Raises:
+            InputError: If the file is none, is damaged, or has another version.
+        """
+        try:
+            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != SETS_FORMAT:
+                raise InputError(f"{path}: Expected sets that Sets.save wrote, got another file.", code="not_sets")
+            if content["version"] != SETS_VERSION:
+                raise InputError(
+                    f"{path}: Expected sets of version {SETS_VERSION}, got {content['version']!r}.", code="version"
+                )
+            return cls._from_content(content)
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"{path}: Expected sets that Sets.save wrote, got a damaged file.", code="damaged"
+            ) from None
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "Sets":
+        """Build from the content of a file; raises ValueError, KeyError or TypeError if it is damaged."""
+        names = tuple(map(str, content["names"]))
+        thresholds = tuple(math.inf if t is None else float(t) for t in content["thresholds"])
+        counts, k, by = tuple(map(int, content["counts"])), int(content["k"]), content["by"]
+        class_names = None if content["class_names"] is None else tuple(map(str, content["class_names"]))
+        expected = k if by == "class" else 1 if by is None else len(names)
+        is_consistent = (
+            len(names) == len(thresholds) == len(counts) == expected
+            and len(set(names)) == len(names)
+            and (by == "class" or ALL_ROWS in names)
+            and by in (None, "class", "groups")
+            and content["score"] in SET_SCORES
+            and 0 < float(content["alpha"]) < 1
+            and (class_names is None or len(class_names) == k)
+            and not any(map(math.isnan, thresholds))
+        )
+        if not is_consistent:
+            raise ValueError
+        settings = float(content["alpha"]), content["score"], float(content["penalty"]), int(content["seed"])
+        return cls(*settings, by, names, thresholds, counts, class_names, k)
+
+
+def _fit_thresholds(
+    p: Predictions, scores: Tensor, alpha: float, by: Literal["class", "groups"] | None
+) -> Iterator[tuple[str, float, int]]:
+    """Yield the name, the threshold and the number of independent examples of every part."""
+    parts = [*_parts(p, by)] if by else []
+    if by != "class":
+        parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
+    for name, mask in parts:
+        weights = None if p.weights is None else p.weights[mask]
+        clusters = None if p.clusters is None else p.clusters[mask]
+        yield name, *_conformal_quantile(scores[mask], alpha, weights, clusters)
+
+
+def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the examples of every class, or of every group that has some."""
+    if by == "class":
+        for j in range(p.k):
+            yield p.class_names[j] if p.class_names else str(j), p.labels == j
+    elif by == "groups" and p.groups is not None and p.group_names is not None:
+        for i in p.groups.unique().tolist():
+            yield p.group_names[i], p.groups == i
+
+
+def _conformal_quantile(
+    scores: Tensor, alpha: float, weights: Tensor | None, clusters: Tensor | None
+) -> tuple[float, int]:
+    """Return the smallest score that at least (n + 1) (1 - alpha) of n are at most, or inf; and n."""
+    w = torch.ones_like(scores) if weights is None else weights.to(scores)
+    if clusters is not None:
+        index = clusters.unique(return_inverse=True)[1]
+        size = torch.bincount(index, w)
+        w = w / size.clamp_min(1e-300)[index]
+        n = float((size > 0).sum())
+    else:
+        n = float(w.sum())
+    order = scores.argsort()
+    reached = w[order].cumsum(0) >= (n + 1) * (1 - alpha) - _RANK_ROUNDING * (n + 1)
+    first = reached.nonzero()
+    return float(scores[order][first[0, 0]]) if len(first) else math.inf, round(n)
+
+
+def _group_names(p: Predictions) -> list[str]:
+    if p.groups is None or p.group_names is None:
+        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+    return [p.group_names[i] for i in p.groups.tolist()]
+
+
+def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: float) -> SetRow:
+    labels, members = p.labels[mask], sets[mask]
+    w = torch.ones_like(labels, dtype=torch.float64) if p.weights is None else p.weights[mask].double()
+    size = members.sum(1).double()
+    total = float(w.sum())
+    if not len(labels) or total == 0:
+        return SetRow(name, 0, Interval(math.nan, 0.0, 1.0, level), math.nan, math.nan, math.nan)
+    hits = members.gather(1, labels[:, None]).squeeze(1).double()
+    clusters = None if p.clusters is None else p.clusters[mask]
+    return SetRow(
+        name,
+        len(labels),
+        share_interval(hits, None if p.weights is None else w, level, clusters),
+        float((w * size).sum()) / total,
+        float((w * (size == 0)).sum()) / total,
+        float((w * (size == 1)).sum()) / total,
+    )

@@ -1,0 +1,136 @@
+"""The threshold above which the error is certified to be small."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from calibrant._text import format_percent
+from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import InputError
+
+GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)  # fixed before the data are seen
+STARTS = (0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share of delta
+
+
+@dataclass(frozen=True)
+class CertifiedThreshold:
+    """A threshold on the confidence, and what is known of the predictions at or above it."""
+
+    threshold: float  # inf if no threshold is certified
+    risk: float
+    delta: float
+    n: int  # examples at or above it
+    errors: int  # wrong ones among them
+    share: float  # of all examples
+    reason: str  # a sentence: what is certified, or why nothing is
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether a threshold is certified."""
+        return math.isfinite(self.threshold)
+
+    def acts_on(self, predictions: Predictions) -> torch.Tensor:
+        """Return whether to act on each prediction (n), or to abstain."""
+        return predictions.events.confidence >= self.threshold * PROBABILITY_ROUNDING
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def certify_threshold(
+    predictions: Predictions, *, risk: float = 0.05, delta: float = 0.1, of: str | int | None = None
+) -> CertifiedThreshold:
+    r"""Return the lowest threshold above which the error is below `risk`, certified with probability 1 - `delta`.
+
+    With probability at least 1 - delta over draws of the data, the share of wrong predictions among all future ones
+    with at least this confidence is at most `risk`. The hypotheses "the error above t exceeds `risk`" are tested on a
+    grid of thresholds that was fixed beforehand, by exact binomial p-values, from the highest threshold down (Learn
+    then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a quarter of delta to each of the
+    thresholds .99, .95, .85 and .70, and passes on what a rejected hypothesis had to the next lower threshold.
+
+    Args:
+        predictions: Labeled predictions that were used neither to train nor to calibrate the model.
+        risk: Largest share of errors among the predictions that are acted on.
+        delta: Probability that the promise is broken.
+        of: Event, by default that the predicted class is right: an error is an example for which it did not happen.
+
+    Raises:
+        InputError: If predictions have weights or clusters, which binomial p-values do not know, or risk or delta is
+            not in (0, 1).
+
+    >>> p = Predictions.from_confidence([0.99] * 200 + [0.6] * 100, [1] * 260 + [0] * 40)
+    >>> print(certify_threshold(p))
+    Predictions with a confidence of at least 0.61 are wrong in at most 5.00 %, certified with probability 90.00 %.
+    """
+    for name, value in (("risk", risk), ("delta", delta)):
+        if not 0 < value < 1:
+            raise InputError(f"Expected {name} in (0, 1), got {value}. Try 0.05.", code=f"{name}_range")
+    with as_predictions(predictions) as p:
+        p = p if of is None else p.with_event(of)
+        for name in ("weights", "clusters"):
+            if getattr(p, name) is not None:
+                raise InputError(
+                    f"Expected independent examples that count once, got {name}. Try one row per cluster, without "
+                    "weights.",
+                    code=f"{name}_refused",
+                )
+        counts = _counts_above(p)
+    grid = np.array(sorted(GRID, reverse=True))
+    n, errors = counts
+    certified = _certified_thresholds(grid, n, errors, risk, delta)
+    last = certified.nonzero()[0]
+    if not len(last):
+        return CertifiedThreshold(math.inf, risk, delta, 0, 0, 0.0, _refusal(p, n, errors, risk, delta))
+    i = int(last[-1])
+    reason = (
+        f"Predictions with a confidence of at least {grid[i]:g} are wrong in at most {format_percent(risk)}, certified "
+        f"with probability {format_percent(1 - delta)}."
+    )
+    return CertifiedThreshold(float(grid[i]), risk, delta, int(n[i]), int(errors[i]), float(n[i]) / len(p), reason)
+
+
+def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
+    confidence, outcome = (part.cpu().double().numpy() for part in (p.events.confidence, p.events.outcome))
+    order = np.argsort(-confidence)
+    cumulative_errors = np.concatenate([[0.0], np.cumsum(1 - outcome[order])])
+    thresholds = np.array(sorted(GRID, reverse=True)) * PROBABILITY_ROUNDING
+    n = np.searchsorted(-confidence[order], -thresholds, side="right")
+    return n, cumulative_errors[n].astype(np.int64)
+
+
+def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
+    """Return which hypotheses the fallback procedure rejects, in the order of the grid."""
+    from scipy.special import bdtr  # slow to import
+
+    p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)  # binomial probability of so few errors
+    available, rejected = 0.0, np.zeros(len(grid), dtype=bool)
+    for i, threshold in enumerate(grid):
+        available += delta / len(STARTS) if threshold in STARTS else 0.0
+        rejected[i] = p_values[i] <= available
+        if not rejected[i]:
+            available = 0.0
+    return rejected
+
+
+def _refusal(p: Predictions, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> str:
+    """Return a sentence on why no threshold is certified."""
+    needed = math.ceil(math.log(delta / len(STARTS)) / math.log1p(-risk))
+    if len(p) < needed:
+        return (
+            f"No threshold can be certified: {len(p):,} examples are too few for a risk of {format_percent(risk)}; "
+            f"even without errors at least {needed:,} are needed."
+        )
+    is_large = n >= needed
+    lowest = float((errors[is_large] / n[is_large]).min()) if is_large.any() else math.nan
+    if math.isnan(lowest):
+        return (
+            f"No threshold is certified: fewer than {needed:,} predictions lie above the lowest threshold, {GRID[0]}."
+        )
+    return (
+        f"No threshold is certified: at best {format_percent(lowest)} of the predictions above one are wrong, not "
+        f"clearly below {format_percent(risk)}. Try a larger risk, more examples, or a better model."
+    )

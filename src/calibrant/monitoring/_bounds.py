@@ -1,0 +1,77 @@
+"""Bounds of metrics, and of differences between two models, each of whose ends rarely errs."""
+
+import math
+
+from torch import Tensor
+
+from calibrant.events import describe_event
+from calibrant.metrics import Interval, Metric, Sample, ScoreRange, debiased_l2, signed_gap, strict_limits
+from calibrant.monitoring._pairing import ModelPair
+from calibrant.monitoring._requirement import BOUNDED_BY_L2
+from calibrant.predictions import Predictions
+from calibrant.registry import Method
+
+_DIFFERENCE_RANGES = {  # of a score between two models; any other score is unbounded
+    "accuracy": ScoreRange(-1.0, 1.0),
+    "error": ScoreRange(-1.0, 1.0),
+    "event_brier": ScoreRange(-1.0, 1.0),
+    "brier": ScoreRange(-2.0, 2.0),
+}
+
+
+def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval:
+    """Return a metric with a lower and an upper bound, each of which errs with probability `error_rate`.
+
+    An ECE has the upper bound of the debiased L2 error, which is not smaller, and as lower bound that of the absolute
+    signed gap, which is not larger. The limits of the L2 error of clusters rest on the variance of few sums, and are
+    computed at half of the error rate.
+    """
+    metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
+    level, shares = 1 - 2 * error_rate, _answer_shares(method, p)
+    l2_level = level if p.clusters is None else 1 - error_rate
+    with strict_limits():
+        if shares is not None:
+            return Sample.from_values(shares, p.weights, p.clusters).bounded_interval(ScoreRange(0.0, 1.0), level)
+        if method.name not in BOUNDED_BY_L2:
+            is_l2 = method.name == debiased_l2.__name__
+            return metric.interval(p, level=l2_level if is_l2 else level, **method.settings)
+        value = float(metric(p, **method.settings))
+        high = debiased_l2.interval(p, level=l2_level, **method.settings).high
+        gap = signed_gap.interval(p, level=1 - error_rate)
+    return Interval(value, max(gap.low, -gap.high, 0.0), high, level)
+
+
+def _answer_shares(method: Method, p: Predictions) -> Tensor | None:
+    """Return whether each answer is right, or wrong, if the metric is the accuracy, or error, of stated confidences.
+
+    As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.
+    """
+    event = describe_event(p.of, p.k, p.class_names)
+    if event.classes is None or not event.is_confidence or method.name not in ("accuracy", "error"):
+        return None
+    return p.events.outcome if method.name == "accuracy" else 1 - p.events.outcome
+
+
+def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Interval:
+    """Return the difference of a mean, new minus old, with bounds that each err with probability `error_rate`."""
+    metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
+    level, old, new = 1 - 2 * error_rate, pair.old, pair.new
+    if pair.paired_by is None:
+        return _subtract(*(metric_bounds(method, p, error_rate) for p in (new, old)))
+    values = [
+        metric.values(p) if shares is None else shares for p in (new, old) for shares in [_answer_shares(method, p)]
+    ]
+    sample = Sample.from_values(values[0] - values[1], new.weights, new.clusters)
+    score_range = _DIFFERENCE_RANGES.get(method.name)
+    if score_range is None:
+        return sample.normal_interval(level)
+    with strict_limits():
+        return sample.bounded_interval(score_range, level)
+
+
+def _subtract(new: Interval, old: Interval) -> Interval:
+    """Return the interval of a difference of independent estimates from their own intervals (Zou & Donner 2008)."""
+    difference = new.value - old.value
+    low = difference - math.hypot(new.value - new.low, old.high - old.value)
+    high = difference + math.hypot(new.high - new.value, old.value - old.low)
+    return Interval(difference, low, high, new.level)

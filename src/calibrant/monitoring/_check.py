@@ -1,0 +1,342 @@
+"""Check predictions against requirements: each holds, is broken, or has too little data."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import torch
+
+from calibrant._text import display_name, escape_invisible, shorten_repr
+from calibrant._version import __version__
+from calibrant.io import atomic_write
+from calibrant.metrics import Interval
+from calibrant.monitoring._bounds import difference_bounds, metric_bounds
+from calibrant.monitoring._pairing import ModelPair, pair_models
+from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
+from calibrant.planning import quick_sample_size
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import InputError
+
+CheckStatus = Literal["holds", "broken", "too_little_data"]
+EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
+STATUS_WORDS: dict[CheckStatus, str] = {
+    "holds": "HOLDS",
+    "broken": "BROKEN",
+    "too_little_data": "TOO LITTLE DATA",
+}
+CHECK_LEVEL = 0.95
+_POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
+Bound = Callable[[float], Interval]  # from an error rate
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One requirement for all examples or for those of a group, and whether it holds."""
+
+    requirement: str
+    group: str | None
+    status: CheckStatus
+    value: float  # of the metric, or its difference to the old model
+    low: float  # bound that errs with probability 1 - level, as does the other one
+    high: float
+    n: int  # examples
+    needed: int | None  # examples, or clusters, that would decide it with a power of 0.8; None if decided or unknown
+    unit: Literal["example", "cluster"]
+    is_percent: bool
+    is_upper: bool
+
+    def __str__(self) -> str:
+        place = "" if self.group is None else f" [{display_name(self.group)}]"
+        words = f"{STATUS_WORDS[self.status]:15}  {self.requirement}{place}: {self._text(self.value)}"
+        if self.status == "too_little_data":
+            words += f", between {self._text(self.low)} and {self._text(self.high)}"
+            return words + ("" if self.needed is None else f"; {self.needed:,} {self.unit}s would decide")
+        shows_high = self.is_upper == (self.status == "holds")
+        return words + f", {f'at most {self._text(self.high)}' if shows_high else f'at least {self._text(self.low)}'}"
+
+    def _text(self, value: float) -> str:
+        return f"{100 * value:.2f} %" if self.is_percent else f"{value:.4f}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The conditions of a check. Print it, or save it as .json or .xml (JUnit)."""
+
+    conditions: tuple[Condition, ...]
+    level: float
+    n: int
+    notes: tuple[str, ...]
+
+    @property
+    def status(self) -> CheckStatus:
+        """The status "broken" if any condition is, "holds" if all do, and else "too_little_data"."""
+        statuses = {condition.status for condition in self.conditions}
+        if "broken" in statuses:
+            return "broken"
+        return "too_little_data" if "too_little_data" in statuses else "holds"
+
+    @property
+    def exit_status(self) -> int:
+        """Exit status of the command: 0 if all hold, 3 if any is broken, 4 if there is too little data."""
+        return EXIT_STATUSES[self.status]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.conditions))
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = {
+            "status": self.status,
+            "level": self.level,
+            "n": self.n,
+            "conditions": [_finite(asdict(condition)) for condition in self.conditions],
+            "notes": list(self.notes),
+            "provenance": {"version": __version__, "time": time} | dict(source or {}),
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def junit(self) -> str:
+        """Return a JUnit XML report: a broken condition is a failure, too little data an error."""
+        counts = {status: sum(c.status == status for c in self.conditions) for status in EXIT_STATUSES}
+        totals = {
+            "tests": str(len(self.conditions)),
+            "failures": str(counts["broken"]),
+            "errors": str(counts["too_little_data"]),
+        }
+        root = ElementTree.Element("testsuites", totals)
+        suite = ElementTree.SubElement(root, "testsuite", {"name": "calibrant check", **totals})
+        for condition in self.conditions:
+            name = condition.requirement + ("" if condition.group is None else f" [{condition.group}]")
+            case = {"classname": "calibrant.check", "name": escape_invisible(name)}
+            element = ElementTree.SubElement(suite, "testcase", case)
+            tag = {"holds": "system-out", "broken": "failure", "too_little_data": "error"}[condition.status]
+            attributes = {} if condition.status == "holds" else {"type": condition.status, "message": str(condition)}
+            ElementTree.SubElement(element, tag, attributes).text = str(condition)
+        ElementTree.indent(root)
+        return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the numbers (.json) or the JUnit report (.xml)."""
+        writers = {".json": self.json, ".xml": self.junit}
+        path = Path(path)
+        if path.suffix not in writers:
+            raise InputError(
+                f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.json.",
+                code="suffix",
+            )
+        with atomic_write(path) as draft:
+            draft.write_text(writers[path.suffix](), encoding="utf-8")
+
+
+def check(
+    predictions: Predictions,
+    require: str | Sequence[str],
+    *,
+    old: Predictions | None = None,
+    ids: Any = None,
+    old_ids: Any = None,
+    of: str | int | None = None,
+    by_group: bool = False,
+    level: float = CHECK_LEVEL,
+) -> CheckResult:
+    """Check predictions against requirements such as "ece < 0.02", "accuracy > 90%" or "nll < old + 0.005".
+
+    A requirement holds if the bound of the metric on its side meets it, and is broken if the other bound does not. Each
+    is wrong with probability at most 1 - `level`, so that "holds" is said of a model at the limit in 5 % of all checks.
+    Otherwise there is too little data. ECE and adaptive ECE stand for the error that bins hide noise of: they hold by
+    the upper bound of the debiased L2 error, which is not smaller, and are broken by the absolute signed gap, which is
+    not larger.
+
+    With `by_group` a requirement must hold for all examples and in every group. It is called broken in any of them
+    wrongly with probability at most 1 - `level` (Holm 1979); "holds" needs no correction, as all must.
+
+    Args:
+        predictions: Predictions to check.
+        require: One or more requirements: a metric, a comparison (<, <=, >, >=) and a number, a percentage or "old",
+            "old + NUMBER" or "old - NUMBER".
+        old: Predictions of the model that "old" stands for. They are paired by ids if there are any, else by order if
+            all labels agree, and else taken as another sample.
+        ids: Id of each row.
+        old_ids: Id of each row of `old`.
+        of: Event to evaluate, as in `measure`.
+        by_group: Whether each requirement must hold in every group too.
+        level: Probability that a bound holds.
+
+    Raises:
+        InputError: If a requirement cannot be read, or needs groups or an old model that are missing.
+
+    >>> p = Predictions.from_confidence([0.8] * 500, [1] * 400 + [0] * 100)
+    >>> print(check(p, ["accuracy > 0.7", "signed_gap < 0.01"]))
+    HOLDS            accuracy > 0.7: 80.00 %, at least 76.82 %
+    TOO LITTLE DATA  signed_gap < 0.01: 0.00 %, between -2.91 % and 3.18 %; 12,000 examples would decide
+    """
+    requirements = [parse_requirement(text) for text in ([require] if isinstance(require, str) else require)]
+    if not requirements:
+        raise InputError('Expected at least one requirement, got none. Try "ece < 0.02".', code="no_requirement")
+    if not 0.5 < level < 1:
+        raise InputError(f"Expected a level in (0.5, 1), got {level}. Try 0.95.", code="level_range")
+    if old is None and any(requirement.is_relative for requirement in requirements):
+        raise InputError("Expected predictions of an old model for 'old', got none. Try --against.", code="no_old")
+    with as_predictions(predictions) as p:
+        if by_group and (p.groups is None or p.group_names is None):
+            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+        p = p.with_default_event(of)
+        pair = None if old is None else pair_models(old.with_default_event(of), p, old_ids, ids)
+        notes = () if pair is None else (pair.note,)
+        conditions = [
+            condition
+            for requirement in requirements
+            for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
+        ]
+    return CheckResult(tuple(conditions), level, len(p), notes)
+
+
+def _check_requirement(
+    requirement: Requirement, p: Predictions, pair: ModelPair | None, error_rate: float, *, by_group: bool
+) -> Iterator[Condition]:
+    """Yield the condition of all examples and, `by_group`, of every group."""
+    parts: list[tuple[str | None, Predictions, Bound]] = []
+    examples = pair.new if requirement.is_relative and pair is not None else p
+    for group in (None, *(_used_groups(examples) if by_group else ())):
+        if requirement.is_relative:
+            assert pair is not None
+            part = pair if group is None else _select_group(pair, group)
+            parts.append((group, part.new, _difference_bound(requirement, part)))
+        else:
+            selected = p if group is None else p.select_group(group)
+            parts.append((group, selected, _metric_bound(requirement, selected)))
+    broken = _broken_parts(requirement, [bound for _, _, bound in parts], error_rate)
+    for i, (group, part, bound) in enumerate(parts):
+        condition = _build_condition(requirement, group, part, bound(error_rate), is_broken=i in broken)
+        if condition.status == "too_little_data":
+            condition = replace(condition, needed=_required_size(requirement, part, condition, 1 - error_rate))
+        yield condition
+
+
+def _used_groups(p: Predictions) -> list[str]:
+    assert p.groups is not None
+    assert p.group_names is not None
+    return [p.group_names[i] for i in p.groups.unique().tolist()]
+
+
+def _select_group(pair: ModelPair, group: str) -> ModelPair:
+    """Return the examples of a group in both models; those of a pair have the group of the new model."""
+    new = pair.new.select_group(group)
+    if pair.paired_by is None:
+        return replace(pair, old=pair.old.select_group(group), new=new)
+    assert pair.new.groups is not None
+    assert pair.new.group_names is not None
+    return replace(pair, old=pair.old[pair.new.groups == pair.new.group_names.index(group)], new=new)
+
+
+def _metric_bound(requirement: Requirement, p: Predictions) -> Bound:
+    return lambda error_rate: metric_bounds(requirement.method, p, error_rate)
+
+
+def _difference_bound(requirement: Requirement, pair: ModelPair) -> Bound:
+    return lambda error_rate: difference_bounds(requirement.method, pair, error_rate)
+
+
+def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
+    """Return the parts that break the requirement, any of them wrongly at most at the error rate (Holm 1979)."""
+    broken: set[int] = set()
+    while len(broken) < len(bounds):
+        rate = error_rate / (len(bounds) - len(broken))
+        new = {i for i in range(len(bounds)) if i not in broken and _is_broken(requirement, bounds[i](rate))}
+        if not new:
+            break
+        broken |= new
+    return broken
+
+
+def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
+    end = bounds.low if requirement.is_upper else bounds.high
+    return not math.isnan(end) and not requirement.is_met(end) and end != requirement.limit
+
+
+def _build_condition(
+    requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, *, is_broken: bool
+) -> Condition:
+    end = bounds.high if requirement.is_upper else bounds.low
+    holds = not is_broken and not math.isnan(end) and requirement.is_met(end)
+    return Condition(
+        requirement=requirement.text,
+        group=group,
+        status="broken" if is_broken else "holds" if holds else "too_little_data",
+        value=bounds.value,
+        low=bounds.low,
+        high=bounds.high,
+        n=len(p),
+        needed=None,
+        unit="example" if p.clusters is None else "cluster",
+        is_percent=requirement.metric.about.percent,
+        is_upper=requirement.is_upper,
+    )
+
+
+def _required_size(requirement: Requirement, p: Predictions, condition: Condition, level: float) -> int | None:
+    """Return about how many examples, or clusters, would decide a condition if the metric keeps its value.
+
+    For an ECE, which is biased, it is the number at which a calibrated model would hold; None if there are as many.
+    """
+    units = len(p) if p.clusters is None else len(p.clusters.unique())
+    if requirement.method.name in BOUNDED_BY_L2:
+        try:
+            needed = quick_sample_size(p.events, bound=requirement.limit, level=1 - level)
+        except InputError:  # out of reach
+            return None
+        needed = needed * units // len(p)
+        return needed if needed > units else None
+    distance = requirement.limit - condition.value
+    width = condition.high - condition.value if distance > 0 else condition.value - condition.low
+    z = float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf
+    if not math.isfinite(ratio):
+        return None
+    needed = max(units * ratio**2, units + 1.0)
+    digit = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return math.ceil(needed / digit) * digit if needed < 1e12 else None
+
+
+def _finite(content: dict[str, Any]) -> dict[str, Any]:
+    """Replace numbers that JSON cannot write by None."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in content.items()
+    }
+
+
+def read_requirements(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of requirements: `require`, and optionally `level`, `of` and `by`.
+
+    Raises:
+        InputError: If the file is no TOML, or a key or type is unknown.
+    """
+    import tomllib
+
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: Expected TOML, got an error: {error}.", code="toml") from None
+    types: dict[str, tuple[type, ...]] = {"require": (list,), "level": (float,), "of": (str, int), "by": (str,)}
+    for key, value in content.items():
+        if key not in types:
+            text = f"{path}: Expected keys among {', '.join(types)}, got {shorten_repr(key)}."
+            raise InputError(text, code="toml_key")
+        is_list_of_texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
+        if not isinstance(value, types[key]) or not is_list_of_texts:
+            raise InputError(
+                f"{path}: Expected {key} as {'a list of texts' if key == 'require' else types[key][0].__name__}, got "
+                f"{shorten_repr(value)}.",
+                code="toml_value",
+            )
+    return content

@@ -1,0 +1,77 @@
+"""Pair the predictions of two models for the same examples, by id or by order."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPair:
+    """Predictions of an old and a new model: of the same examples in the same order, or of two samples."""
+
+    old: Predictions
+    new: Predictions
+    paired_by: Literal["id", "order"] | None  # None: two samples
+    note: str  # a sentence on how they were paired
+
+
+def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids: Any = None) -> ModelPair:
+    """Pair by id if both have distinct ids of which some match, else by order if all labels agree.
+
+    Otherwise the two are samples of different examples.
+
+    Raises:
+        InputError: If ids are repeated, or the labels or classes of the same examples differ.
+    """
+    new = new.reorder_classes(old.class_names)
+    if new.k != old.k:
+        raise InputError(f"Expected models of {old.k} classes, got {new.k}.", code="num_classes")
+    if old_ids is not None and new_ids is not None:
+        positions = _positions(old_ids, "old")
+        _positions(new_ids, "new")
+        matches = [(i, positions[str(name)]) for i, name in enumerate(new_ids) if str(name) in positions]
+        if matches:
+            rows_new, rows_old = (torch.tensor(rows) for rows in zip(*matches, strict=True))
+            return _paired_by_id(old, new, rows_old, rows_new)
+    if len(old) == len(new) and torch.equal(old.labels, new.labels) and old_ids is None and new_ids is None:
+        _check_columns(old, new)
+        return ModelPair(old, new, "order", f"Paired {len(old):,} examples by their order, as all labels agree.")
+    note = f"Compared {len(old):,} old with {len(new):,} new examples as two samples, which share no ids or order."
+    return ModelPair(old, new, None, note)
+
+
+def _positions(ids: Any, name: str) -> dict[str, int]:
+    positions = {str(value): i for i, value in enumerate(ids)}
+    if len(positions) < len(ids):
+        raise InputError(
+            f"Expected distinct ids of the {name} model, got {len(positions):,} for {len(ids):,} rows. Try another "
+            "column with --id.",
+            code="repeated_ids",
+        )
+    return positions
+
+
+def _paired_by_id(old: Predictions, new: Predictions, rows_old: torch.Tensor, rows_new: torch.Tensor) -> ModelPair:
+    left_out = len(old) + len(new) - 2 * len(rows_new)
+    note = f"Paired {len(rows_new):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")
+    old, new = old[rows_old], new[rows_new]
+    if not torch.equal(old.labels, new.labels):
+        count = int((old.labels != new.labels).sum())
+        raise InputError(
+            f"Expected the same label for the same id, got {count:,} examples with different labels.",
+            code="different_labels",
+        )
+    _check_columns(old, new)
+    return ModelPair(old, new, "id", note)
+
+
+def _check_columns(old: Predictions, new: Predictions) -> None:
+    """Refuse weights that differ: the examples are the same."""
+    if (old.weights is None) != (new.weights is None) or (
+        old.weights is not None and new.weights is not None and not torch.equal(old.weights, new.weights)
+    ):
+        raise InputError("Expected the same weights of the same examples in both models.", code="different_weights")

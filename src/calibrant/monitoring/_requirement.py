@@ -1,0 +1,122 @@
+"""Requirements as text: a metric, a comparison and a limit, such as "ece < 0.02" or "nll < old + 0.005"."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calibrant._text import shorten_repr
+from calibrant.metrics import Metric
+from calibrant.registry import METRICS, Method
+from calibrant.types import InputError
+
+Comparison = Literal["<", "<=", ">", ">="]
+
+# A signed gap has no better direction, and may be limited from both sides
+_REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*")
+_RELATIVE_LIMIT = re.compile(r"old\s*(?:(?P<sign>[+-])\s*(?P<margin>\S.*))?")
+_LIMIT_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
+BOUNDED_BY_L2 = ("ece", "adaptive_ece")  # errors of norm 1, which those of norm 2 exceed
+EXAMPLE = "ece < 0.02"
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition on a metric: below or above a limit, or a limit relative to an older model."""
+
+    text: str
+    method: Method
+    is_upper: bool  # whether the metric must be below the limit
+    limit: float  # or the margin to the older model's value
+    is_relative: bool = False
+
+    @property
+    def metric(self) -> Any:
+        """The declared metric, or a plain function that cannot be required."""
+        return self.method.target
+
+    def is_met(self, value: float) -> bool:
+        """Return whether a value, or a difference to the older model, meets the requirement."""
+        return value < self.limit if self.is_upper else value > self.limit
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read a requirement.
+
+    >>> parse_requirement("accuracy > 90%").limit, parse_requirement("nll < old + 0.005").is_relative
+    (0.9, True)
+
+    Raises:
+        InputError: If the text is no requirement, the metric has no bounds, or the limit cannot be meant.
+    """
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None:
+        raise InputError(f"Expected a requirement such as {EXAMPLE!r}, got {shorten_repr(text)}.", code="requirement")
+    method = METRICS.method(match["metric"])
+    is_upper = match["comparison"].startswith("<")
+    relative = _RELATIVE_LIMIT.fullmatch(match["limit"])
+    if relative is not None:
+        margin = _parse_limit(relative["margin"], text) if relative["margin"] else 0.0
+        limit = -margin if relative["sign"] == "-" else margin
+    else:
+        limit = _parse_limit(match["limit"], text)
+    requirement = Requirement(" ".join(text.split()), method, is_upper, limit, relative is not None)
+    _check_metric(requirement)
+    _check_limit(requirement)
+    return requirement
+
+
+def _parse_limit(text: str, requirement: str) -> float:
+    """Return a number, or a percentage as a share."""
+    number = text.strip().removesuffix("%")
+    value = float(number) if _LIMIT_NUMBER.fullmatch(number.strip()) else None
+    if value is None:
+        raise InputError(
+            f"Expected a number, a percentage or 'old + NUMBER' as the limit in {shorten_repr(requirement)}, got "
+            f"{shorten_repr(text)}. Try {EXAMPLE!r}.",
+            code="requirement_limit",
+        )
+    return value / 100 if text.strip().endswith("%") else value
+
+
+def _check_metric(requirement: Requirement) -> None:
+    metric, method, text = requirement.metric, requirement.method, shorten_repr(requirement.text)
+    if requirement.is_relative:
+        if not isinstance(metric, Metric) or metric.per_example is None or method.settings or method.name == "auroc":
+            raise InputError(
+                f"Expected a mean over examples relative to 'old' in {text}, got {method.text}. Try accuracy, nll, "
+                "brier or event_brier.",
+                code="requirement_metric",
+            )
+        return
+    if not isinstance(metric, Metric) or not (metric.has_interval or method.name in BOUNDED_BY_L2):
+        raise InputError(
+            f"Expected a metric with an interval in {text}, got {method.text}. Try ece, debiased_l2, signed_gap, "
+            "accuracy, brier, nll or auroc.",
+            code="requirement_metric",
+        )
+    if method.name in BOUNDED_BY_L2 and set(method.settings) - {"bins"}:
+        raise InputError(
+            f"Expected {method.name} without settings but bins in {text}, got {method.text}.",
+            code="requirement_metric",
+        )
+    if method.name not in BOUNDED_BY_L2 and method.settings and metric.per_example is not None:
+        raise InputError(
+            f"Expected {method.name} without settings in {text}, got {method.text}.", code="requirement_metric"
+        )
+
+
+def _check_limit(requirement: Requirement) -> None:
+    about, text = requirement.metric.about, shorten_repr(requirement.text)
+    if about.higher_is_better is requirement.is_upper:
+        word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")
+        raise InputError(
+            f"Expected a requirement that a better model meets, got {text}; a {word} {requirement.method.name} is "
+            f"better. Try {comparison}.",
+            code="requirement_direction",
+        )
+    if about.percent and abs(requirement.limit) > 1:
+        raise InputError(
+            f"Expected a share between -1 and 1 as the limit in {text}, got {requirement.limit:g}. Try "
+            f"{requirement.limit:g}%.",
+            code="requirement_limit",
+        )

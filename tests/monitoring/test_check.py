@@ -1,0 +1,246 @@
+"""`calibrant.check`: verdicts, their error rates, groups, comparisons with an old model, files and exit status."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import polars
+import pytest
+import torch
+from commands import run
+from monitoring.streams import draw
+from refusals import code_of, refused
+from rendered import assert_rendered
+
+import calibrant
+from calibrant import Predictions, check, metrics
+from calibrant.monitoring import read_requirements
+
+
+def status(p, requirement, **options):
+    """Return the status of the first condition."""
+    return check(p, requirement, **options).conditions[0].status
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [
+        ("accuracy > 0.5", "holds"),
+        ("accuracy >= 50 %", "holds"),
+        ("accuracy > 0.99", "broken"),
+        ("ece < 0.1", "holds"),
+        ("ece(bins=10) < 10%", "holds"),
+        ("ece < 0.001", "too_little_data"),
+        ("signed_gap < 0.05", "holds"),
+        ("signed_gap > -0.05", "holds"),
+        ("nll<2", "holds"),
+        ("brier < 0.1", "broken"),
+        ("auroc > 0.6", "holds"),
+        ("confident_share > 0.9", "broken"),
+    ],
+)
+def test_verdicts_of_a_calibrated_model(requirement, expected):
+    assert status(draw(3000, seed=1), requirement) == expected
+
+
+def test_overconfident_model_breaks_its_ece_by_the_signed_gap():
+    p = draw(3000, seed=1, scale=3.0)
+    condition = check(p, "ece < 0.05").conditions[0]
+    assert (condition.status, condition.needed) == ("broken", None)
+    gap = metrics.signed_gap.interval(p, level=0.95)
+    assert condition.low == pytest.approx(gap.low, abs=0.01)
+    assert condition.high > condition.low
+
+
+@pytest.mark.parametrize("accuracy", [0.7, 0.95])
+def test_model_at_the_limit_rarely_holds_and_rarely_is_broken(accuracy):
+    """Of 2,000 samples of 40 with the accuracy at the limit, at most 6 % hold and at most 6 % are broken."""
+    hits = np.random.default_rng(0).binomial(40, accuracy, 2000)
+    statuses = {
+        int(h): status(Predictions.from_confidence([0.8] * 40, [1] * h + [0] * (40 - h)), f"accuracy > {accuracy}")
+        for h in np.unique(hits)
+    }
+    for verdict in ("holds", "broken"):
+        assert np.mean([statuses[int(h)] == verdict for h in hits]) <= 0.06
+
+
+def test_bounds_of_a_share_hold_those_of_clopper_and_pearson():
+    from scipy.stats import beta
+
+    condition = check(Predictions.from_confidence([0.8] * 30, [1] * 27 + [0] * 3), "accuracy > 0.5").conditions[0]
+    assert beta.ppf(0.05, 27, 4) - 0.01 < condition.low <= beta.ppf(0.05, 27, 4)
+    assert beta.ppf(0.95, 28, 3) <= condition.high < beta.ppf(0.95, 28, 3) + 0.01
+
+
+def test_too_little_data_names_a_size_that_decides():
+    p = draw(300, seed=3)
+    condition = check(p, "accuracy > 0.5").conditions[0]
+    limit = condition.value - 0.02
+    needed = check(p, f"accuracy > {limit}").conditions[0].needed
+    assert needed is not None
+    decided = [
+        status(draw(needed, seed=s), f"accuracy > {float(metrics.accuracy(draw(200_000, seed=9))) - 0.02}")
+        for s in range(10)
+    ]
+    assert decided.count("holds") >= 6
+
+
+def test_groups_must_all_hold_and_one_broken_group_is_named():
+    p = draw(4000, seed=4)
+    names = np.random.default_rng(0).choice(["a", "b", "c"], 4000)
+    logits = torch.where(torch.from_numpy(names == "c")[:, None], 4 * p.logits, p.logits)
+    result = check(Predictions(logits, p.labels, groups=names), "signed_gap < 0.12", by_group=True)
+    statuses = {condition.group: condition.status for condition in result.conditions}
+    assert list(statuses) == [None, "a", "b", "c"]
+    assert (statuses["a"], statuses["c"], result.status, result.exit_status) == ("holds", "broken", "broken", 3)
+
+
+def test_accuracy_of_stated_confidences_is_the_share_of_right_answers():
+    p = Predictions.from_confidence([0.2, 0.9] * 100, [0, 1] * 100)
+    old = Predictions.from_confidence([0.2, 0.9] * 100, [0, 1] * 100)
+    assert check(p, "accuracy > 0.3").conditions[0].value == 0.5
+    assert check(p, "error < 0.7").conditions[0].value == 0.5
+    assert check(p, "accuracy > old - 0.1", old=old).conditions[0].value == 0
+
+
+@pytest.mark.slow
+def test_many_groups_rarely_break_together():
+    """A calibrated model with twenty groups at the limit is called broken anywhere in at most 6 % + noise of draws."""
+    broken = 0
+    for seed in range(200):
+        hits = (np.random.default_rng(seed).random(800) < 0.8).astype(int)
+        p = Predictions.from_confidence([0.8] * 800, hits, groups=np.arange(800) % 20)
+        broken += check(p, "accuracy > 0.8", by_group=True).status == "broken"
+    assert broken <= 19  # a binomial with 0.05 exceeds it with probability 0.003
+
+
+def pair(n=2000, seed=0, scale=1.3):
+    """Return predictions of a calibrated model and of an overconfident one, for the same examples."""
+    p = draw(n, seed=seed)
+    return p, Predictions(scale * p.logits, p.labels)
+
+
+def test_relative_requirement_uses_pairs():
+    old, new = pair()
+    result = check(new, "nll < old + 0.1", old=old)
+    condition = result.conditions[0]
+    assert condition.status == "holds"
+    assert condition.value == pytest.approx(float(metrics.nll(new) - metrics.nll(old)), abs=1e-12)
+    unpaired = check(new[:999], "nll < old + 0.1", old=old[999:]).conditions[0]
+    assert unpaired.high - unpaired.low > 4 * (condition.high - condition.low)
+
+
+def test_ids_decide_the_pairing():
+    old, new = pair()
+    order = torch.randperm(2000, generator=torch.manual_seed(0))
+    ids = np.arange(2000)
+    direct = check(new, "accuracy > old - 0.01", old=old, ids=ids, old_ids=ids)
+    shuffled = check(new[order], "accuracy > old - 0.01", old=old, ids=ids[order], old_ids=ids)
+    a, b = direct.conditions[0], shuffled.conditions[0]
+    assert (a.value, a.low, a.high) == pytest.approx((b.value, b.low, b.high), abs=1e-12)
+    subset = check(new[:500], "accuracy > old - 0.01", old=old, ids=ids[:500], old_ids=ids)
+    assert subset.conditions[0].n == 500
+    assert "1,500" in subset.notes[0]
+    assert code_of(check, new, "nll < old", old=old, ids=ids % 7, old_ids=ids) == "repeated_ids"
+    assert code_of(check, new[order], "nll < old", old=old, ids=ids, old_ids=ids) == "different_labels"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "code"),
+    [
+        ("ece", "requirement"),
+        ("ece < a lot", "requirement_limit"),
+        ("accuracy > 90", "requirement_limit"),
+        ("ece > 0.02", "requirement_direction"),
+        ("accuracy < 0.9", "requirement_direction"),
+        ("kuiper < 0.1", "requirement_metric"),
+        ("ece(norm=2) < 0.1", "requirement_metric"),
+        ("ece < old", "requirement_metric"),
+        ("eec < 0.1", "unknown_method"),
+        ([], "no_requirement"),
+        ("nll < old + 0.1", "no_old"),
+    ],
+)
+def test_requirements_that_cannot_be_meant_are_refused(requirement, code):
+    assert code_of(check, draw(50, seed=0), requirement) == code
+
+
+def test_options_out_of_range_are_refused():
+    p = draw(50, seed=0)
+    assert code_of(check, p, "ece < 1%", level=0.4) == "level_range"
+    assert code_of(check, p, "ece < 1%", by_group=True) == "no_groups"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_very_few_examples_are_too_few(n):
+    p = draw(n, seed=0)
+    for requirement in ("ece < 0.1", "accuracy > 0.3", "nll < 1.0", "signed_gap < 0.1", "debiased_l2 < 0.2"):
+        assert status(p, requirement) == "too_little_data"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write predictions of an old and a new model with ids and groups, and requirements."""
+    old, new = pair()
+    for name, p in (("old", old), ("new", new)):
+        probs = {f"prob_{j}": column for j, column in enumerate(p.logits.softmax(1).T.numpy())}
+        rows = {"id": range(2000), "site": [f"s{i % 3}" for i in range(2000)], **probs, "label": p.labels.numpy()}
+        polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
+    (tmp_path / "gate.toml").write_text('level = 0.9\nrequire = ["accuracy > 0.5", "nll < old + 0.1"]\n')
+    return tmp_path
+
+
+def test_command_prints_one_line_per_condition_and_writes_reports(folder):
+    arguments = ("check", "new.csv", "--against", "old.csv", "--requirements", "gate.toml", "-r", "ece < 0.15")
+    finished = run(*arguments, "--junit", "out.xml", "--json", "out.json", folder=folder)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert_rendered("check", finished.stdout)
+    content = json.loads((folder / "out.json").read_text())
+    assert (content["status"], content["level"], content["n"], len(content["conditions"])) == ("holds", 0.9, 2000, 3)
+    suite = ElementTree.parse(folder / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "0", "0")
+
+
+def test_exit_status_tells_the_verdict(folder):
+    assert run("check", "new.csv", "-r", "accuracy > 0.99", "-r", "ece < 0.001", folder=folder).returncode == 3
+    assert run("check", "new.csv", "-r", "ece < 0.06", folder=folder).returncode == 4
+    by = run("check", "new.csv", "-r", "accuracy > 0.3", "--by", "site", "--json", "-", folder=folder)
+    assert by.returncode == 0
+    assert [c["group"] for c in json.loads(by.stdout)["conditions"]] == [None, "s0", "s1", "s2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("new.csv",), "no_requirement"),
+        (("new.csv", "-r", "nll < old"), "no_old"),
+        (("new.csv", "-r", "ece < 1", "--junit", "a.txt"), "suffix"),
+        (("new.csv", "-r", "ece < 1", "--by", "nothing"), "no_column"),
+        (("new.csv", "-r", "ece < 1", "--json", "new.csv"), "output_is_input"),
+    ],
+)
+def test_command_refuses_in_one_line(folder, arguments, code):
+    finished = run("check", *arguments, folder=folder)
+    assert (finished.returncode, finished.code, len(finished.stderr.splitlines())) == (2, code, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("require = 1", "toml_value"), ("requires = []", "toml_key"), ("require = [", "toml")]
+)
+def test_requirement_files_are_checked(tmp_path, text, code):
+    path = tmp_path / "gate.toml"
+    path.write_text(text)
+    with refused(code, "gate.toml"):
+        read_requirements(path)
+
+
+def test_names_of_groups_cannot_break_the_report():
+    p = draw(200, seed=0)
+    hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>"] * 100)
+    result = check(hostile, "accuracy > 0.99", by_group=True)
+    root = ElementTree.fromstring(result.junit())
+    assert len(root.findall(".//testcase")) == 3
+
+
+def test_check_is_public():
+    assert calibrant.check is check

@@ -1,0 +1,238 @@
+"""Prediction sets, certified thresholds, and decisions by cost."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from refusals import code_of, refused
+
+from calibrant import Predictions
+from calibrant.decisions import Sets, certify_threshold, choose_actions, expected_costs, net_benefit
+
+SCORES = ["lac", "aps", "raps", "saps"]
+
+
+def draw(n, seed, k=6, scale=1.0, **options):
+    """Draw labels from the softmax of normal logits, which are then multiplied by `scale`."""
+    rng = np.random.default_rng(seed)
+    z = torch.from_numpy(1.5 * rng.standard_normal((n, k)))
+    u = torch.from_numpy(rng.random((n, 1)))
+    labels = (z.softmax(1).cumsum(1)[:, :-1] < u).sum(1)
+    return Predictions(scale * z, labels, **options)
+
+
+# Sets
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("by", [None, "class", "groups"])
+def test_sets_cover_as_promised(score, by):
+    """Over 60 draws of the fit, mean coverage lies between 1 - alpha and 1 - alpha + 1 / (n + 1), up to chance."""
+    n, alpha = 240, 0.1
+    test = draw(4000, seed=10**6, scale=2.0, groups=np.arange(4000) % 3)
+    coverage = []
+    for seed in range(60):
+        sets = Sets.fit(draw(n, seed, scale=2.0, groups=np.arange(n) % 3), alpha=alpha, score=score, by=by)
+        coverage.append(sets.evaluate(test).coverage.value)
+    error = np.std(coverage) / math.sqrt(len(coverage)) + 0.005  # of the draws, and of the test data
+    excess = 1 / (min(sets.counts) + 1)
+    assert 1 - alpha - 4 * error < np.mean(coverage) < 1 - alpha + excess + 4 * error
+
+
+def test_threshold_is_the_conformal_quantile():
+    p = draw(99, seed=0)
+    scores = (1 - p.logits.softmax(1).gather(1, p.labels[:, None])).squeeze(1).sort().values
+    assert Sets.fit(p, alpha=0.1).thresholds == (pytest.approx(float(scores[89]), abs=1e-12),)  # of 99, the 90th
+
+
+def test_integer_weights_are_copies():
+    p = draw(80, seed=1)
+    weights = torch.arange(80) % 3 + 1
+    weighted = Predictions(p.logits, p.labels, weights)
+    copies = p[torch.arange(80).repeat_interleave(weights)]
+    assert Sets.fit(weighted, alpha=0.2).thresholds == Sets.fit(copies, alpha=0.2).thresholds
+
+
+def test_copies_within_clusters_add_no_confidence():
+    p = draw(60, seed=2)
+    clustered = Predictions(p.logits.repeat(5, 1), p.labels.repeat(5), clusters=np.tile(np.arange(60), 5))
+    assert Sets.fit(clustered).thresholds == Sets.fit(p).thresholds
+    assert Sets.fit(clustered).counts == (60,)
+
+
+def test_too_few_examples_give_all_classes_and_a_note():
+    sets = Sets.fit(draw(8, seed=0), alpha=0.1)
+    assert sets.thresholds == (math.inf,)
+    assert sets(torch.zeros(3, 6)).all()
+    assert len(sets.notes) == 1
+
+
+def test_groups_that_were_not_seen_have_the_threshold_of_all():
+    p = draw(600, seed=3, groups=np.arange(600) % 2)
+    sets, marginal = Sets.fit(p, by="groups"), Sets.fit(p)
+    new = draw(50, seed=4, groups=["new"] * 50)
+    assert torch.equal(sets.apply(new), marginal.apply(new))
+    assert sets.unseen_groups(new) == ("new",)
+    assert sets.names == ("0", "1", "")
+    assert code_of(sets, p.logits) == "no_groups"
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_sets_do_not_depend_on_the_order_of_rows_and_grow_as_alpha_falls(score):
+    p = draw(300, seed=5)
+    order = torch.randperm(300, generator=torch.manual_seed(0))
+    sets = Sets.fit(p, score=score)
+    assert sets == Sets.fit(p[order], score=score)
+    assert torch.equal(sets.apply(p)[order], sets.apply(p[order]))
+    assert (sets.apply(p) <= Sets.fit(p, alpha=0.05, score=score).apply(p)).all()
+
+
+@pytest.mark.parametrize("by", [None, "class", "groups"])
+def test_saved_sets_are_the_same(tmp_path, by):
+    p = draw(40, seed=6, groups=["x"] * 35 + ["y"] * 5, class_names=list("abcdef"))
+    sets = Sets.fit(p, score="raps", by=by)
+    sets.save(tmp_path / "sets.json")
+    assert Sets.load(tmp_path / "sets.json") == sets
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"format": "x"}, "not_sets"),
+        ({"version": "9"}, "version"),
+        ({"thresholds": []}, "damaged"),
+        ({"thresholds": ["a"]}, "damaged"),
+        ({"score": "x"}, "damaged"),
+        ({"k": None}, "damaged"),
+        ({"alpha": 2}, "damaged"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, change, code):
+    path = tmp_path / "sets.json"
+    Sets.fit(draw(40, seed=6)).save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with refused(code, "sets.json"):
+        Sets.load(path)
+    path.write_text("{")
+    with refused("damaged"):
+        Sets.load(path)
+
+
+def test_table_counts_sizes():
+    p = draw(500, seed=7)
+    sets = Sets.fit(p, by="class")
+    table = sets.evaluate(p)
+    members = sets.apply(p)
+    assert table.mean_size == pytest.approx(float(members.sum(1).double().mean()))
+    assert table.coverage.value == pytest.approx(float(members.gather(1, p.labels[:, None]).double().mean()))
+    assert [row.name for row in table.rows] == ["all", *map(str, range(6))]
+    assert sum(row.n for row in table.rows[1:]) == 500
+    assert len(str(table).splitlines()) == 8
+
+
+def test_settings_of_sets_are_checked():
+    p = draw(30, seed=0)
+    assert code_of(Sets.fit, p, alpha=1.0) == "alpha_range"
+    assert code_of(Sets.fit, p, by="groups") == "no_groups"
+    assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
+    assert code_of(Sets.fit(p), torch.zeros(2, 3)) == "num_classes"
+    assert code_of(Sets.fit(p).save, "sets.txt") == "suffix"
+
+
+# Thresholds
+
+
+def confident(n, seed):
+    """Draw stated confidences that are true, with an error of exactly 5 % above .9."""
+    rng = np.random.default_rng(seed)
+    confidence = np.where(rng.random(n) < 0.4, 0.95, rng.uniform(0.5, 0.9, n))
+    return Predictions.from_confidence(confidence, (rng.random(n) < confidence).astype(int))
+
+
+def test_threshold_rarely_exceeds_its_risk():
+    """Confidences of 95 % have a risk of 5 %: a threshold at or below .95 breaks a promise of 4.9 %."""
+    broken = sum(certify_threshold(confident(300, s), risk=0.049, delta=0.1).threshold <= 0.95 for s in range(1000))
+    assert broken <= 130  # a binomial with .1 exceeds it with probability .001
+
+
+def test_threshold_is_found_where_there_is_one():
+    certified = certify_threshold(confident(3000, 0), risk=0.1, delta=0.1)
+    assert certified.is_certified
+    assert 0.73 <= certified.threshold <= 0.85  # the risk is 10 % above .737
+    acted = certified.acts_on(confident(3000, 0))
+    assert (int(acted.sum()), certified.share) == (certified.n, certified.n / 3000)
+
+
+def test_stated_threshold_is_reached():
+    """A stated confidence of .9 reaches a threshold of .9, whatever its logarithm is rounded to."""
+    p = Predictions.from_confidence([0.9] * 400, [1] * 400)
+    assert certify_threshold(p).n == 400
+
+
+def test_impossible_certificates_are_refused_in_a_sentence():
+    tiny = certify_threshold(confident(20, 0), risk=0.01)
+    assert (tiny.is_certified, tiny.share) == (False, 0.0)
+    assert "too few" in str(tiny)
+    wrong = certify_threshold(Predictions.from_confidence([0.9] * 500, [0, 1] * 250))
+    assert not wrong.is_certified
+    assert not wrong.acts_on(confident(20, 0)).any()
+
+
+def test_settings_of_thresholds_are_checked():
+    p = confident(50, 0)
+    assert code_of(certify_threshold, p, risk=0.0) == "risk_range"
+    assert code_of(certify_threshold, p, delta=1.0) == "delta_range"
+    weighted = Predictions.from_confidence([0.9] * 3, [1] * 3, [1.0, 2.0, 3.0])
+    assert code_of(certify_threshold, weighted) == "weights_refused"
+    clustered = Predictions.from_confidence([0.9] * 3, [1] * 3, clusters=[0, 0, 1])
+    assert code_of(certify_threshold, clustered) == "clusters_refused"
+
+
+# Costs
+
+
+def test_actions_minimize_the_expected_cost():
+    p = draw(200, seed=8, k=3)
+    costs = [[0, 2, 5], [3, 0, 1], [9, 4, 0]]
+    expected = p.logits.softmax(1) @ torch.tensor(costs, dtype=torch.float64)
+    assert torch.equal(choose_actions(p, costs), expected.argmin(1))
+    zero_one = 1 - torch.eye(3)
+    assert torch.equal(choose_actions(p, zero_one), p.predicted)
+
+
+def test_costs_of_true_probabilities_are_as_stated():
+    p = draw(20_000, seed=9, k=3)
+    table = expected_costs(p, [[0, 1], [5, 1], [10, 1]])
+    assert table.stated in table.model
+    assert table.perfect.value <= table.model.value <= table.fixed[table.best_fixed].value
+    assert table.saving.value == pytest.approx(table.fixed[table.best_fixed].value - table.model.value)
+    assert sum(table.action_shares) == pytest.approx(1)
+
+
+def test_interval_of_the_saving_covers():
+    truth = expected_costs(draw(200_000, seed=99, k=3), [[0, 1], [5, 1], [10, 1]])
+    difference = truth.fixed[1].value - truth.model.value
+    tables = [expected_costs(draw(100, seed=s, k=3), [[0, 1], [5, 1], [10, 1]]) for s in range(300)]
+    assert sum(difference in table.saving for table in tables if table.best_fixed == 1) >= 0.85 * len(tables)
+
+
+def test_net_benefit_is_that_of_the_definition():
+    p = draw(500, seed=10, k=2)
+    curve = net_benefit(p, thresholds=[0.1, 0.5, 0.9])
+    c, y = p.logits.softmax(1)[:, 1], p.labels
+    for i, t in enumerate(curve.threshold.tolist()):
+        acted = c >= t
+        hits, alarms = int((acted & (y == 1)).sum()) / 500, int((acted & (y == 0)).sum()) / 500
+        assert float(curve.model[i]) == pytest.approx(hits - alarms * t / (1 - t), abs=1e-12)
+        assert curve.low[i] <= curve.model[i] <= curve.high[i]
+        frequency = float((y == 1).double().mean())
+        assert float(curve.treat_all[i]) == pytest.approx(frequency - (1 - frequency) * t / (1 - t), abs=1e-12)
+
+
+def test_settings_of_costs_are_checked():
+    p = draw(20, seed=0, k=3)
+    assert code_of(choose_actions, p, [[0, 1]]) == "costs"
+    assert code_of(expected_costs, p, [[0, math.inf]] * 3) == "costs"
+    assert code_of(net_benefit, p, thresholds=[1.0]) == "threshold_range"

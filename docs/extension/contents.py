@@ -35,6 +35,11 @@ PAGES = {
         ("decisions",),
         "[Act on probabilities](../../howto/act.md): prediction sets, certified thresholds, actions and costs.",
     ),
+    "cards": Page(
+        "Calibration cards",
+        ("cards",),
+        "The [calibration card](../../howto/evaluation_logs.md) of language models, from their evaluation logs.",
+    ),
     "language_models": Page(
         "Language models",
         ("language_models",),
@@ -132,6 +137,9 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "language_models._log": "Logs",
     "language_models._conventions": "Published conventions",
     "language_models._missing": "Missing confidences",
+    "cards._card": "Cards",
+    "cards._numbers": "Numbers",
+    "cards._ranks": "Ranks",
     "planning._sample_size": "Sample size",
     "planning._result": "Results",
     "planning._search": "Power curves",

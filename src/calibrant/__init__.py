@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from calibrant import (
         calibrators,
+        cards,
         decisions,
         lab,
         language_models,
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "assess",
     "calibrators",
+    "cards",
     "check",
     "collect",
     "decisions",

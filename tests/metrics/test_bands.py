@@ -108,3 +108,15 @@ def test_band_of_drawn_curves_holds_a_further_curve():
         curves = torch.randn(101, 30, generator=g, dtype=torch.float64).cumsum(1).sigmoid()
         inside += holds(*simultaneous_band(curves[1:], 0.9), curves[0])
     assert inside >= 0.85 * 200
+
+
+def test_band_of_clusters_holds_the_curve_at_every_tie():
+    """Sums of many equal confidences are rounded, and still belong to their own step of the curve."""
+    g = torch.Generator().manual_seed(0)
+    c = torch.tensor([0.85, 0.9, 0.95], dtype=torch.float64)[torch.randint(0, 3, (12_000,), generator=g)]
+    correct = (torch.rand(12_000, generator=g, dtype=torch.float64) < c).long()
+    p = Predictions.from_confidence(c, correct, clusters=torch.arange(12_000))
+    curve = metrics.curves.risk_coverage(p)
+    assert curve.low is not None
+    assert curve.high is not None
+    assert ((curve.low <= curve.y) & (curve.y <= curve.high)).all()

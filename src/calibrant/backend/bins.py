@@ -58,7 +58,9 @@ class ClusterSums:
 
         n = total(weights)
         occupied = n.sum(0) > 0
-        value = bin_sums(place, weights * c, num_places)[occupied] / n.sum(0)[occupied]
+        least = torch.full_like(n[0], math.inf).scatter_reduce_(0, place, c.to(n), "amin")  # no rounding of equal ones
+        excess = bin_sums(place, weights * (c - least[place]), num_places)
+        value = least[occupied] + excess[occupied] / n.sum(0)[occupied]
         return cls(value, n[:, occupied], total(weights * (a - c))[:, occupied])
 
     def equal_mass(self, bins: int) -> "ClusterSums":

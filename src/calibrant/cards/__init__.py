@@ -1,0 +1,7 @@
+"""The calibration card of language models: every number that an evaluation log supports, from one or more logs."""
+
+from calibrant.cards._card import Card, ModelCard, card
+from calibrant.cards._numbers import CoverageRow, PolicyRow, SubjectRow
+from calibrant.cards._ranks import Ranking, RankInterval
+
+__all__ = ["Card", "CoverageRow", "ModelCard", "PolicyRow", "RankInterval", "Ranking", "SubjectRow", "card"]

@@ -1,0 +1,300 @@
+"""The card of one or more models, as numbers, text, JSON and a page."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant import metrics
+from calibrant._text import display_name, format_percent
+from calibrant._version import __version__
+from calibrant.cards._numbers import (
+    CoverageRow,
+    PolicyRow,
+    SubjectRow,
+    answer_share,
+    coverage_rows,
+    finite_or_none,
+    policy_rows,
+    stated_predictions,
+    subject_rows,
+)
+from calibrant.cards._ranks import Ranking, question_means, rank_models
+from calibrant.io import atomic_write
+from calibrant.language_models import (
+    CONVENTIONS,
+    Answers,
+    Bounds,
+    EvaluationLog,
+    PublishedValue,
+    conventions,
+    missing_confidence_bounds,
+)
+from calibrant.metrics import Interval
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+CARD_LEVEL = 0.90
+RANK_LEVEL = 0.95
+_UNNAMED = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCard:
+    """All numbers of one model."""
+
+    name: str
+    answers: int
+    questions: int
+    outcomes: dict[str, int]  # number of answers with each outcome
+    accuracy: Interval  # of graded answers; missing answers count as the log grades them
+    with_confidence: Interval  # share of answers that have a confidence
+    not_answered: Interval  # share of answers that are missing or not gradable
+    numbers: dict[str, Interval]  # of answers with a confidence, by metric
+    noise_floor: Interval  # ECE of a calibrated model with the same confidences
+    p_value: float  # of the Kuiper test of calibration
+    conventions: dict[str, PublishedValue]
+    bounds: dict[str, Bounds]  # over all values of missing confidences
+    coverage: tuple[CoverageRow, ...]
+    policies: tuple[PolicyRow, ...]
+    subjects: tuple[SubjectRow, ...]
+    notes: tuple[str, ...]
+    predictions: Predictions  # stated confidences, in which every question counts once
+
+    @classmethod
+    def from_log(cls, name: str, log: EvaluationLog, level: float = CARD_LEVEL) -> "ModelCard":
+        """Compute the card of one log.
+
+        Raises:
+            InputError: If no answer has a confidence, or scores are fractional.
+        """
+        answers, source = Answers.from_rows(log.rows), log.predictions
+        p = stated_predictions(source)
+        graded = answers[answers.is_graded]
+        intervals = {
+            "signed_gap": metrics.signed_gap.interval(p, level=level),
+            "debiased_l2": metrics.debiased_l2.interval(p, level=level),
+            "ece": Interval(float(metrics.ece(p)), math.nan, math.nan, level),
+            "event_brier": metrics.event_brier.interval(p, level=level),
+            "auroc": metrics.auroc.interval(p, level=level),
+        }
+        return cls(
+            name=name,
+            answers=len(answers),
+            questions=log.num_questions,
+            outcomes={outcome.value: count for outcome, count in log.outcomes.items()},
+            accuracy=answer_share(graded.correct, graded, level),
+            with_confidence=answer_share(answers.has_confidence, answers, level),
+            not_answered=answer_share(~answers.is_answered, answers, level),
+            numbers=intervals,
+            noise_floor=metrics.noise_floor.interval(p, level=level),
+            p_value=metrics.kuiper.test(p).p_value,
+            conventions=conventions(log),
+            bounds=missing_confidence_bounds(log),
+            coverage=coverage_rows(p, level),
+            policies=policy_rows(p, level),
+            subjects=subject_rows(p, source, level),
+            notes=log.notes,
+            predictions=p,
+        )
+
+    @property
+    def headline(self) -> str:
+        """What the confidences are, in one sentence without the name of the model."""
+        gap = self.numbers["signed_gap"]
+        if self.p_value >= 0.05:
+            return "no evidence of miscalibration"
+        if gap.low > 0:
+            return f"overconfident by {100 * gap.value:.1f} points"
+        if gap.high < 0:
+            return f"underconfident by {-100 * gap.value:.1f} points"
+        return "miscalibrated, but right on average"
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """The calibration of one or more language models. Print it, or save it as .html or .json."""
+
+    models: tuple[ModelCard, ...]
+    rankings: tuple[Ranking, ...]  # of two models or more
+    level: float
+
+    @cached_property
+    def title(self) -> str:
+        """The main result."""
+        if len(self.models) == 1:
+            return f"{display_name(self.models[0].name)}: {self.models[0].headline}"
+        miscalibrated = sum(model.p_value < 0.05 for model in self.models)
+        return f"{miscalibrated} of {len(self.models)} models are miscalibrated"
+
+    def __str__(self) -> str:
+        from calibrant.cards._text import card_text
+
+        return card_text(self)
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = {
+            "level": self.level,
+            "models": [_model_content(model) for model in self.models],
+            "rankings": [_ranking_content(ranking) for ranking in self.rankings],
+            "provenance": {"version": __version__, "time": time} | dict(source or {}),
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def html(self, command: str = "calibrant card") -> str:
+        """Return the page."""
+        from calibrant.cards._page import card_page
+
+        return card_page(self, command)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page (.html) or the numbers (.json)."""
+        path = Path(path)
+        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
+        if path.suffix not in writers:
+            raise InputError(
+                f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.html.",
+                code="suffix",
+            )
+        with atomic_write(path) as draft:
+            draft.write_text(writers[path.suffix](), encoding="utf-8")
+
+
+def card(
+    logs: EvaluationLog | Sequence[EvaluationLog] | Mapping[str, EvaluationLog], *, level: float = CARD_LEVEL
+) -> Card:
+    """Compute the calibration card of one or more models.
+
+    No number of ours depends on the order of rows or of equal confidences, and repeating all answers changes none:
+    every question counts once and is a cluster. Published conventions follow the order of the file, as published.
+
+    Args:
+        logs: One log per model, or logs by name. Default names are those in the logs.
+        level: Level of the intervals. Ranks have simultaneous intervals at level .95.
+
+    Raises:
+        InputError: If there is no log, a log has no answer with a confidence, or scores are fractional.
+
+    >>> from calibrant.io.logs import LogRow, Outcome
+    >>> rows = [LogRow("quiz", str(i), 1, None, Outcome.WITH_CONFIDENCE, float(i % 2), 0.9) for i in range(40)]
+    >>> card(EvaluationLog(tuple(rows), model="tiny")).title
+    'tiny: overconfident by 40.0 points'
+    """
+    named = dict(logs) if isinstance(logs, Mapping) else _name_logs([logs] if isinstance(logs, EvaluationLog) else logs)
+    if not named:
+        raise InputError("Expected at least one log, got none.", code="no_log")
+    if not 0 < level < 1:
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+    models = tuple(ModelCard.from_log(name, log, level) for name, log in named.items())
+    return Card(models, _rankings(named) if len(named) > 1 else (), level)
+
+
+def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
+    """Return the logs by the name of their model; a name that repeats gets a number."""
+    named: dict[str, EvaluationLog] = {}
+    for log in logs:
+        base = log.model or _UNNAMED
+        name, i = base, 2
+        while name in named:
+            name, i = f"{base} ({i})", i + 1
+        named[name] = log
+    return named
+
+
+def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
+    """Return the rankings by accuracy, and by the Brier score of answers with a confidence."""
+    has_single_tasks = all(len(log.tasks) == 1 for log in logs.values())  # whose names may be those of files
+    accuracy: dict[str, dict[tuple[str, str], float]] = {}
+    brier: dict[str, dict[tuple[str, str], float]] = {}
+    for name, log in logs.items():
+        answers = Answers.from_rows(log.rows)
+        names = [("" if has_single_tasks else task, question) for task, question in answers.question_names]
+        questions = [names[i] for i in answers.question]
+        accuracy[name] = question_means(questions, answers.correct)
+        stated = np.where(answers.has_confidence, answers.confidence, np.nan)
+        brier[name] = question_means(questions, np.square(stated - answers.correct))
+    rankings = (
+        rank_models("accuracy", accuracy, higher_is_better=True, level=RANK_LEVEL),
+        rank_models("Brier score of stated confidences", brier, higher_is_better=False, level=RANK_LEVEL),
+    )
+    return tuple(ranking for ranking in rankings if ranking is not None)
+
+
+def _interval_content(interval: Interval) -> dict[str, float | None]:
+    return {name: finite_or_none(getattr(interval, name)) for name in ("value", "low", "high")}
+
+
+def _model_content(model: ModelCard) -> dict[str, Any]:
+    """Return the numbers of a model for JSON."""
+    intervals = {name: _interval_content(getattr(model, name)) for name in _INTERVAL_FIELDS}
+    return {
+        "name": model.name,
+        "headline": model.headline,
+        "answers": model.answers,
+        "questions": model.questions,
+        "outcomes": model.outcomes,
+        **intervals,
+        **{name: _interval_content(interval) for name, interval in model.numbers.items()},
+        "noise_floor": _interval_content(model.noise_floor),
+        "p_value": model.p_value,
+        "conventions": {name: _published_content(value) for name, value in model.conventions.items()},
+        "missing_confidence_bounds": {
+            name: {"low": finite_or_none(b.low), "high": finite_or_none(b.high), "is_exact": b.is_exact}
+            for name, b in model.bounds.items()
+        },
+        "accuracy_at_coverage": [vars(row) for row in model.coverage],
+        "policies": [
+            {
+                "target": row.target,
+                "answered": row.answered,
+                "score": _interval_content(row.score),
+                "always": row.always,
+            }
+            for row in model.policies
+        ],
+        "subjects": [
+            {
+                "name": row.name,
+                "questions": row.questions,
+                "accuracy": row.accuracy,
+                "confidence": row.confidence,
+                "gap": _interval_content(row.gap),
+            }
+            for row in model.subjects
+        ],
+        "notes": list(model.notes),
+    }
+
+
+_INTERVAL_FIELDS = ("accuracy", "with_confidence", "not_answered")
+
+
+def _published_content(value: PublishedValue) -> dict[str, Any]:
+    convention = CONVENTIONS[value.name]
+    numbers = {name: finite_or_none(getattr(value, name)) for name in ("value", "low", "high")}
+    return numbers | {"n": value.n, "filled": value.filled, "title": convention.title, "source": convention.source}
+
+
+def _ranking_content(ranking: Ranking) -> dict[str, Any]:
+    rows = [vars(row) for row in ranking.rows]
+    return {"score": ranking.title, "questions": ranking.questions, "level": ranking.level, "rows": rows}
+
+
+def number_text(name: str, value: float) -> str:
+    """Write a number of a card by the unit of its metric; empty for NaN."""
+    if math.isnan(value):
+        return ""
+    info = metrics.metric_info(name)
+    return format_percent(value) if info.percent else f"{value:.4f}"

@@ -1,0 +1,269 @@
+"""The page of a card."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from calibrant import report
+from calibrant._text import display_name, format_percent
+from calibrant.cards._numbers import MIN_TIE_RANGE
+from calibrant.cards._ranks import Ranking
+from calibrant.language_models import CONVENTIONS
+from calibrant.metrics import Interval
+from calibrant.plots import reliability
+
+if TYPE_CHECKING:
+    from calibrant.cards._card import Card, ModelCard
+
+MAX_DIAGRAMS = 12
+
+
+def card_page(card: "Card", command: str) -> str:
+    """Return the HTML page of a card."""
+    models = card.models
+    total = sum(model.answers for model in models)
+    lead = f"{total:,} answers of {len(models)} model{'s' if len(models) > 1 else ''}. " + (
+        "Intervals hold with probability 90 %; every question counts once, whatever its number of repeats."
+        if card.level == 0.9
+        else f"Intervals hold with probability {100 * card.level:g} %; every question counts once."
+    )
+    sections = [
+        report.Section("Accuracy and calibration", _summary(models)),
+        report.Section("Reliability", _diagrams(models)),
+        *([report.Section("Ranks", _ranks(card.rankings))] if card.rankings else []),
+        report.Section("Published conventions", _conventions(models)),
+        report.Section("Accuracy of the most confident answers", _coverage(models)),
+        report.Section("Answer, or say nothing", _policies(models)),
+        *([report.Section("Subjects", _subjects(models))] if any(model.subjects for model in models) else []),
+        report.Section("How the logs were read", _notes(models)),
+    ]
+    return report.page(card.title, [lead], sections, report.version_facts(command), kicker="Calibration card")
+
+
+def _summary(models: "Sequence[ModelCard]") -> Markup:
+    answers = [
+        [
+            display_name(m.name),
+            f"{m.answers:,}",
+            format_percent(max(0.0, 1 - m.with_confidence.value - m.not_answered.value), 1),
+            format_percent(m.not_answered.value, 1),
+            _percents(m.accuracy),
+            _percents(m.numbers["signed_gap"]),
+        ]
+        for m in models
+    ]
+    head = ["model", "answers", "without a confidence", "not answered", "accuracy", "confidence − accuracy"]
+    calibration = [
+        [
+            display_name(m.name),
+            _percents(m.numbers["debiased_l2"]),
+            format_percent(m.numbers["ece"].value),
+            f"up to {format_percent(m.noise_floor.high)}",
+            _numbers(m.numbers["event_brier"]),
+            _numbers(m.numbers["auroc"]),
+        ]
+        for m in models
+    ]
+    calibration_head = ["model", "calibration error", "ECE", "if calibrated", "Brier", "AUROC"]
+    text = (
+        "Accuracy is that of all graded answers. The other numbers are those of the answers with a confidence. The "
+        "calibration error is the root of the mean squared gap without the bias of ECE; true confidences would show an "
+        "ECE up to the next number by chance. The Brier score is that of the confidences. AUROC tells how well they "
+        "separate right from wrong answers."
+    )
+    return report.join_html(
+        [
+            report.table(head, answers, caption="answers", long_row_names=True),
+            report.table(calibration_head, calibration, caption="calibration", long_row_names=True),
+            report.note(text),
+        ]
+    )
+
+
+def _diagrams(models: "Sequence[ModelCard]") -> Markup:
+    parts: list[Markup] = []
+    for model in models[:MAX_DIAGRAMS]:
+        p = model.predictions
+
+        def draw(drawing: Figure, p: object = p) -> None:
+            reliability(p, ax=drawing.subplots())  # pyright: ignore[reportArgumentType]
+
+        name = display_name(model.name)
+        parts.append(report.figure(draw, f"Reliability diagram of {name}: {model.headline}.", caption=name))
+    row = report.render('<div class="figures">{}</div>', report.join_html(parts))
+    hidden = len(models) - MAX_DIAGRAMS
+    text = "Blue: accuracy by stated confidence. Red: the gap to the confidence. Fainter bars have fewer answers."
+    return report.join_html([row, report.note(text + (f" {hidden} more models are not drawn." if hidden > 0 else ""))])
+
+
+def _ranks(rankings: Sequence[Ranking]) -> Markup:
+    parts: list[Markup] = []
+    for ranking in rankings:
+        rows = [
+            [
+                display_name(row.model),
+                f"{row.score:.4f}",
+                f"{row.best} to {row.worst}" if row.best < row.worst else f"{row.best}",
+            ]
+            for row in ranking.rows
+        ]
+        parts.append(
+            report.table(
+                ["model", ranking.title, "rank"], rows, caption=f"ranks by {ranking.title}", long_row_names=True
+            )
+        )
+        parts.append(
+            report.note(
+                f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
+                f"with probability {100 * ranking.level:g} %."
+            )
+        )
+    return report.join_html(parts)
+
+
+def _conventions(models: "Sequence[ModelCard]") -> Markup:
+    head = ["model", *(CONVENTIONS[name].title for name in CONVENTIONS)]
+    rows = [
+        [
+            display_name(m.name),
+            *(
+                "none"
+                if value.value != value.value
+                else f"{value.value:.4f}"
+                + ("" if value.high - value.low < MIN_TIE_RANGE else f" ({value.low:.4f} to {value.high:.4f})")
+                for value in m.conventions.values()
+            ),
+        ]
+        for m in models
+    ]
+    bound_names = list(models[0].bounds)
+    bound_rows = [
+        [
+            display_name(m.name),
+            f"{max(value.filled for value in m.conventions.values()):,}",
+            *(f"{m.bounds[name].low:.4f} to {m.bounds[name].high:.4f}" for name in bound_names),
+        ]
+        for m in models
+    ]
+    titles = [
+        CONVENTIONS[name].title
+        if name in CONVENTIONS
+        else {"signed_gap": "confidence − accuracy", "brier": "Brier"}[name]
+        for name in bound_names
+    ]
+    definitions = [
+        [CONVENTIONS[name].title, CONVENTIONS[name].definition, CONVENTIONS[name].missing, CONVENTIONS[name].source]
+        for name in CONVENTIONS
+    ]
+    return report.join_html(
+        [
+            report.table(head, rows, caption="published conventions", long_row_names=True),
+            report.note(
+                "Each number as its published code computes it, in the order of the file; in parentheses, its range "
+                "over all orders of answers with equal confidences. A missing confidence counts as 100 % there. The "
+                "next table has the least and the greatest value over everything that the missing confidences could "
+                "have been; those of the HLE errors are outer bounds."
+            ),
+            report.table(
+                ["model", "missing", *titles],
+                bound_rows,
+                caption="bounds over missing confidences",
+                long_row_names=True,
+            ),
+            report.details(
+                "Definitions and sources",
+                report.table(
+                    ["number", "definition", "missing confidences", "source"],
+                    definitions,
+                    caption="definitions",
+                    long_row_names=True,
+                ),
+            ),
+        ]
+    )
+
+
+def _coverage(models: "Sequence[ModelCard]") -> Markup:
+    head = ["model", "answers", "confidence from", "accuracy"]
+    rows = [
+        [
+            display_name(model.name) if i == 0 else "",
+            format_percent(row.coverage, 0),
+            format_percent(row.threshold, 0),
+            f"{format_percent(row.accuracy, 1)} ({format_percent(row.low, 1)} to {format_percent(row.high, 1)})",
+        ]
+        for model in models
+        for i, row in enumerate(model.coverage)
+    ]
+    text = (
+        "Of the answers with a confidence, the most confident ones; answers of equal confidence belong together. The "
+        "limits of a model hold for all shares at once."
+    )
+    body = report.table(head, rows, caption="accuracy at coverage", long_row_names=True)
+    return report.join_html([body, report.note(text)])
+
+
+def _policies(models: "Sequence[ModelCard]") -> Markup:
+    head = ["model", "t", "answered", "score", "always answering"]
+    rows = [
+        [
+            display_name(model.name) if i == 0 else "",
+            f"{row.target:g}",
+            format_percent(row.answered, 0),
+            f"{row.score.value:+.3f} ({row.score.low:+.3f} to {row.score.high:+.3f})",
+            f"{row.always:+.3f}",
+        ]
+        for model in models
+        for i, row in enumerate(model.policies)
+    ]
+    text = (
+        "The mean score per question if the model answers only with a confidence of at least t: a right answer counts "
+        "1, no answer 0, a wrong answer −t / (1 − t). With true confidences no other rule is better, and the score is "
+        "never below 0 or that of answering always, up to chance."
+    )
+    body = report.table(head, rows, caption="answering from a confidence on", long_row_names=True)
+    return report.join_html([body, report.note(text)])
+
+
+def _subjects(models: "Sequence[ModelCard]") -> Markup:
+    parts: list[Markup] = []
+    for m in models:
+        rows = [
+            [
+                display_name(s.name),
+                f"{s.questions:,}",
+                format_percent(s.accuracy, 1),
+                format_percent(s.confidence, 1),
+                _percents(s.gap),
+            ]
+            for s in m.subjects
+        ]
+        if not rows:
+            continue
+        head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
+        highlighted = [s.gap.low > 0 or s.gap.high < 0 for s in m.subjects]
+        body = report.table(
+            head, rows, caption=f"subjects of {display_name(m.name)}", highlighted=highlighted, long_row_names=True
+        )
+        parts.append(body if len(models) == 1 else report.details(display_name(m.name), body))
+    text = "Marked subjects have a gap beyond chance; the intervals of all subjects of a model hold together."
+    return report.join_html([*parts, report.note(text)])
+
+
+def _notes(models: "Sequence[ModelCard]") -> Markup:
+    parts = [
+        report.render("<p><strong>{}</strong> {}</p>", display_name(m.name), " ".join(m.notes))
+        for m in models
+        if m.notes
+    ]
+    return report.join_html(parts) if parts else report.note("No remarks.")
+
+
+def _percents(x: Interval) -> str:
+    return f"{format_percent(x.value)} ({format_percent(x.low)} to {format_percent(x.high)})"
+
+
+def _numbers(x: Interval) -> str:
+    return f"{x.value:.3f} ({x.low:.3f} to {x.high:.3f})"

@@ -1,0 +1,90 @@
+"""Ranks of models on the questions that they share, with intervals that hold for all models at once."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+NUM_MULTIPLIER_DRAWS = 4000
+_MIN_VARIANCE = 1e-24  # of a difference, below which two models are the same
+
+
+@dataclass(frozen=True)
+class RankInterval:
+    """A model's mean score and the ranks that it may have."""
+
+    model: str
+    score: float
+    best: int  # smallest rank in the interval
+    worst: int
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Models in the order of a score, with simultaneous intervals of their ranks."""
+
+    title: str
+    questions: int  # that all models answered
+    level: float
+    rows: tuple[RankInterval, ...]  # the best first
+
+
+def rank_models(
+    title: str, scores: Mapping[str, Mapping[tuple[str, str], float]], *, higher_is_better: bool, level: float
+) -> Ranking | None:
+    r"""Return the ranking of models by their mean score per question; None with fewer than two shared questions.
+
+    A model ranks below every model that is significantly better. The paired differences of all pairs are tested
+    together: the critical value is the quantile of $\max_{i<j} |Z_i - Z_j| / s_{ij}$ over draws in which the deviation
+    of each question has a normal random weight (multiplier bootstrap; Mogstad et al. 2024).
+
+    Args:
+        title: Name of the score.
+        scores: For each model, the score of each question.
+        higher_is_better: Whether the best model has the highest score.
+        level: Probability that all intervals hold.
+    """
+    names = list(scores)
+    shared = sorted(set.intersection(*(set(scores[name]) for name in names)))
+    if len(shared) < 2:
+        return None
+    x = np.array([[scores[name][question] for question in shared] for name in names])  # (models, questions)
+    sign = 1.0 if higher_is_better else -1.0
+    is_better = _significant_differences(sign * x, level)  # (i, j): i is better than j
+    order = sorted(range(len(names)), key=lambda i: (-sign * x[i].mean(), names[i]))
+    rows = [
+        RankInterval(names[i], float(x[i].mean()), 1 + int(is_better[:, i].sum()), len(names) - int(is_better[i].sum()))
+        for i in order
+    ]
+    return Ranking(title, len(shared), level, tuple(rows))
+
+
+def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
+    """Return whether each model's mean is significantly higher than each other one's."""
+    models, n = x.shape
+    mean = x.mean(1)
+    deviations = x - mean[:, None]
+    covariance = deviations @ deviations.T / (n - 1)
+    variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
+    differs = variance > _MIN_VARIANCE
+    error = np.sqrt(np.where(differs, variance, 1.0) / n)
+    rng = np.random.default_rng(0)
+    largest = np.empty(NUM_MULTIPLIER_DRAWS)
+    block = max(1, 20_000_000 // max(n, models**2))
+    for first in range(0, NUM_MULTIPLIER_DRAWS, block):
+        size = min(block, NUM_MULTIPLIER_DRAWS - first)
+        z = rng.standard_normal((size, n)) @ deviations.T / n
+        statistics = np.abs(z[:, :, None] - z[:, None, :]) / error * differs
+        largest[first : first + size] = statistics.reshape(size, -1).max(1)
+    difference = mean[:, None] - mean
+    return differs & (difference / error > np.quantile(largest, level))
+
+
+def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:
+    """Return the mean of the values of every question that has some that are not NaN."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for question, value in zip(questions, values.tolist(), strict=True):
+        if not math.isnan(value):
+            sums.setdefault(question, []).append(value)
+    return {question: sum(items) / len(items) for question, items in sums.items()}

@@ -1,0 +1,93 @@
+"""The card as text of at most 80 columns."""
+
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from calibrant._text import cut_middle, display_name, format_percent
+from calibrant.cards._numbers import MIN_TIE_RANGE
+from calibrant.cards._ranks import Ranking
+from calibrant.language_models import CONVENTIONS
+from calibrant.metrics import Interval
+
+if TYPE_CHECKING:
+    from calibrant.cards._card import Card, ModelCard
+
+NAME_WIDTH, TEXT_WIDTH = 32, 80
+MAX_TEXT_SUBJECTS = 8
+
+
+def card_text(card: "Card") -> str:
+    """Return the card as text."""
+    lines = [card.title, ""]
+    for model in card.models:
+        lines += [*_model_lines(model, with_name=len(card.models) > 1), ""]
+    for ranking in card.rankings:
+        lines += [*_ranking_lines(ranking), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
+    if with_name:
+        yield f"{display_name(model.name)}: {model.headline}"
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in model.outcomes.items() if count)
+    yield from textwrap.wrap(f"{model.answers:,} answers to {model.questions:,} questions: {counts}.", TEXT_WIDTH)
+    yield ""
+    yield _line("accuracy", _percent_interval(model.accuracy))
+    yield _line("with a confidence", _percent_interval(model.with_confidence))
+    yield _line("not answered", _percent_interval(model.not_answered))
+    gap = model.numbers["signed_gap"]
+    yield _line("confidence minus accuracy", _percent_interval(gap))
+    yield _line("calibration error, debiased", _percent_interval(model.numbers["debiased_l2"]))
+    ece, floor = model.numbers["ece"].value, model.noise_floor.high
+    yield _line("ECE", f"{format_percent(ece)}, calibrated up to {format_percent(floor)}")
+    yield _line("Brier score", _interval(model.numbers["event_brier"]))
+    yield _line("AUROC", _interval(model.numbers["auroc"]))
+    yield ""
+    yield "published conventions"
+    for name, value in model.conventions.items():
+        text = "none" if math.isnan(value.value) else f"{value.value:.4f}"
+        if value.high - value.low >= MIN_TIE_RANGE:
+            text += f", {value.low:.4f} to {value.high:.4f} over orders of ties"
+        yield _line("  " + CONVENTIONS[name].title, text)
+        bounds = model.bounds.get(name)
+        if bounds is not None and value.filled:
+            yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences")
+    yield ""
+    yield "accuracy of the most confident answers"
+    for row in model.coverage:
+        label = f"  {100 * row.coverage:.0f} %, confidence from {100 * row.threshold:.0f} %"
+        yield _line(label, f"{format_percent(row.accuracy)} [{format_percent(row.low)}, {format_percent(row.high)}]")
+    yield ""
+    yield "score per question if wrong answers cost t / (1 - t)"
+    for row in model.policies:
+        label = f"  t = {row.target:g}, answers {format_percent(row.answered, 0)}"
+        yield _line(
+            label, f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}], always {row.always:+.3f}"
+        )
+    if model.subjects:
+        yield ""
+        yield "subjects with the largest gaps"
+        for subject in model.subjects[:MAX_TEXT_SUBJECTS]:
+            label = f"  {cut_middle(display_name(subject.name), NAME_WIDTH - 4)}"
+            yield _line(label, f"{_percent_interval(subject.gap)}, n = {subject.questions:,}")
+
+
+def _ranking_lines(ranking: Ranking) -> Iterator[str]:
+    yield f"ranks by {ranking.title}, {ranking.questions:,} shared questions"
+    for row in ranking.rows:
+        ranks = f"{row.best}" if row.best == row.worst else f"{row.best} to {row.worst}"
+        yield _line(f"  {cut_middle(display_name(row.model), NAME_WIDTH - 4)}", f"{row.score:.4f}   rank {ranks}")
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:{NAME_WIDTH}} {text}"
+
+
+def _percent_interval(x: Interval) -> str:
+    return f"{format_percent(x.value)} [{format_percent(x.low)}, {format_percent(x.high)}]"
+
+
+def _interval(x: Interval) -> str:
+    return f"{x.value:.4f} [{x.low:.4f}, {x.high:.4f}]"

@@ -1,0 +1,122 @@
+"""The command `card`: the calibration of language models, from the logs of their evaluations."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant._text import escape_invisible
+from calibrant.cli._common import (
+    check_output_paths,
+    command_line,
+    console,
+    import_prediction_modules,
+    print_line,
+    show_status,
+    write_text_file,
+)
+from calibrant.cli.assess import HtmlOption, JsonOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("card")(card_command)
+
+
+def card_command(
+    log: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOG...", help="Evaluation logs: a file, folder or pattern in quotes for each model."),
+    ],
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Name of a model, in the order of the logs. Repeatable. Default: from the log."
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Task of the logs to keep. Repeatable. Default: all.")
+    ] = None,
+    filter_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter", metavar="NAME", help="Filter of lm-evaluation-harness whose scores count. Repeatable."
+        ),
+    ] = None,
+    correct: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What grades the answers: a metric, scorer, statistic or field. Repeatable."),
+    ] = None,
+    confidence: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Field of confidences, or stated, tokens or mean_token."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Field of the question that names its subject.")
+    ] = None,
+    percent: Annotated[
+        bool, typer.Option("--percent", help="Read plain numbers as percentages from 0 to 100.")
+    ] = False,
+    html: HtmlOption = None,
+    json_: JsonOption = None,
+) -> None:
+    """Compute the calibration card of language models from their evaluation logs.
+
+    Accuracy and abstention, calibration with intervals, every published convention with its range, bounds over missing
+    confidences, accuracy at coverage, the score of answering only when sure, subjects, and ranks of several models.
+
+    calibrant card samples_mmlu.jsonl --html card.html
+
+    calibrant card runs/small runs/large --confidence stated --json card.json
+    """
+    import_prediction_modules()
+    from calibrant.cards import card
+    from calibrant.language_models import EvaluationLog
+    from calibrant.types import InputError
+
+    check_output_paths(html, json_, inputs=log)
+    if html is not None and html.suffix != ".html":
+        raise InputError(
+            f"Expected a file name that ends in .html, got {str(html)!r}. Try {html.stem}.html.", code="suffix"
+        )
+    if name is not None and len(name) != len(log):
+        raise InputError(f"Expected one name for each of {len(log)} logs, got {len(name)}.", code="num_names")
+    options: dict[str, Any] = {"task": task, "filter": filter_, "score": correct, "confidence": confidence}
+    options |= {"subject": group, "percent": percent or None}
+    logs: list[EvaluationLog] = []
+    with show_status() as progress:
+        for path in log:
+            progress(f"reading {path.name}")
+            logs.append(EvaluationLog.read(path, **options))
+        progress("computing")
+        result = card(_name_by_option(log, logs, name))
+    _output_card(result, html, json_)
+
+
+def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:
+    """Return the logs by the names of the option, else by those in the logs, else by those of the files."""
+    from calibrant.types import InputError
+
+    chosen_names = names or [log.model or path.stem for path, log in zip(paths, logs, strict=True)]
+    repeated = sorted({text for text in chosen_names if chosen_names.count(text) > 1})
+    if repeated:
+        raise InputError(
+            f"Expected a different name for each model, got {repeated[0]!r} several times. Try --name for each log.",
+            code="repeated_names",
+        )
+    return dict(zip(chosen_names, logs, strict=True))
+
+
+def _output_card(result: Any, html: Path | None, json_: Path | None) -> None:
+    """Print the card, or its JSON alone, and write the files."""
+    if html is not None:
+        write_text_file(html, result.html(command_line()))
+    if str(json_) == "-":
+        print(result.json({"command": command_line()}), end="")
+        return
+    console.print(escape_invisible(str(result), allowed="\n"), markup=False, soft_wrap=True)
+    if html is not None:
+        print_line(f"wrote {html}")
+    if json_ is not None:
+        write_text_file(json_, result.json({"command": command_line()}))
+        print_line(f"wrote {json_}")

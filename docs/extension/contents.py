@@ -27,7 +27,8 @@ PAGES = {
     "monitoring": Page(
         "Monitoring",
         ("monitoring",),
-        "`calibrant.check`: [a gate in continuous integration](../../howto/gate_in_ci.md). `calibrant.Watch`: "
+        "`calibrant.check`: [a gate in continuous integration](../../howto/gate_in_ci.md). `calibrant.compare` and "
+        "`calibrant.drift`: [compare, and notice drift](../../howto/compare_and_drift.md). `calibrant.Watch`: "
         "[watch calibration over time](../../howto/watch.md), and recalibrate with every batch.",
     ),
     "decisions": Page(
@@ -144,6 +145,10 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "planning._result": "Results",
     "planning._search": "Power curves",
     "monitoring._check": "Requirements",
+    "monitoring._compare": "Comparisons",
+    "monitoring._drift": "Drift",
+    "monitoring._estimates": "Estimates without labels",
+    "monitoring._label_shift": "Class shares",
     "monitoring._watch": "The watch",
     "monitoring._verdict": "Verdicts",
     "monitoring._reading": "Files",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from calibrant.assessment import assess, measure
     from calibrant.collecting import collect
     from calibrant.language_models import EvaluationLog
-    from calibrant.monitoring import Watch, check
+    from calibrant.monitoring import Watch, check, compare, drift
     from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
     from calibrant.types import InputError
@@ -47,7 +47,9 @@ __all__ = [
     "cards",
     "check",
     "collect",
+    "compare",
     "decisions",
+    "drift",
     "lab",
     "language_models",
     "losses",
@@ -73,6 +75,8 @@ _LAZY_MODULES = {  # of what is found when it is first asked for; modules are th
     "sample_size": "calibrant.planning",
     "Watch": "calibrant.monitoring",
     "check": "calibrant.monitoring",
+    "compare": "calibrant.monitoring",
+    "drift": "calibrant.monitoring",
 }
 
 

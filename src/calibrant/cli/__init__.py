@@ -12,7 +12,7 @@ import typer
 
 from calibrant._text import cut_middle, escape_invisible
 from calibrant._version import __version__
-from calibrant.cli import assess, card, check, list_methods, sample_size, study, watch
+from calibrant.cli import assess, card, check, compare, list_methods, sample_size, study, watch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +24,17 @@ app = typer.Typer(
 )
 MAX_ERROR_CHARACTERS = 1500
 MIN_PARALLEL_BYTES = 500e6  # of input files that are worth several threads
-PREDICTION_COMMANDS = ("assess", "measure", "apply", "card", "check", "sample-size", "watch")  # train no network
+PREDICTION_COMMANDS = (
+    "assess",
+    "measure",
+    "apply",
+    "card",
+    "check",
+    "compare",
+    "drift",
+    "sample-size",
+    "watch",
+)  # train no network
 
 
 def main() -> None:
@@ -92,6 +102,7 @@ assess.register(app)
 sample_size.register(app)
 card.register(app)
 check.register(app)
+compare.register(app)
 watch.register(app)
 list_methods.register(app)
 study.register(app)

@@ -1,13 +1,18 @@
 """Monitor calibration over time: alarms that are rarely false however often one looks, and labels that come late.
 
-`check` compares predictions with requirements, once. `Watch` is the state of a watch over time; `Watch.verdict` tells
+`check` compares predictions with requirements, `compare` an old with a new model, and `drift` new predictions without
+labels with a labeled reference. `Watch` is the state of a watch over time; `Watch.verdict` tells
 which test has raised an alarm, and since when. `OnlineScaling` recalibrates with every batch.
 """
 
 from calibrant.monitoring._check import CheckResult, Condition, check
 from calibrant.monitoring._check import read_requirements as read_requirements
+from calibrant.monitoring._compare import ComparedRow, CompareResult, compare
+from calibrant.monitoring._drift import DriftResult, drift
+from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._files import lock_state
 from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence, time_uniform_bound
+from calibrant.monitoring._label_shift import ClassShare, LabelShift
 from calibrant.monitoring._reading import add_file
 from calibrant.monitoring._recalibration import FixedMap, OnlineScaling
 from calibrant.monitoring._verdict import TestState, WatchVerdict
@@ -15,16 +20,12 @@ from calibrant.monitoring._watch import Watch
 
 __all__ = [
     "CheckResult",
+    "ClassShare",
+    "CompareResult",
+    "ComparedRow",
     "Condition",
     "ConfidenceSequence",
-    "FixedMap",
-    "OnlineScaling",
-    "TestState",
-    "Watch",
-    "WatchVerdict",
-    "add_file",
-    "check",
-    "lock_state",
-    "mean_sequence",
+    "DriftResult",
 ]
-__all__ += ["time_uniform_bound"]
+__all__ += ["Estimate", "FixedMap", "LabelShift", "OnlineScaling", "TestState", "Watch", "WatchVerdict", "add_file"]
+__all__ += ["check", "compare", "drift", "lock_state", "mean_sequence", "time_uniform_bound"]

@@ -210,7 +210,7 @@ def _check_requirement(
     for group in (None, *(_used_groups(examples) if by_group else ())):
         if requirement.is_relative:
             assert pair is not None
-            part = pair if group is None else _select_group(pair, group)
+            part = pair if group is None else pair.select_group(group)
             parts.append((group, part.new, _difference_bound(requirement, part)))
         else:
             selected = p if group is None else p.select_group(group)
@@ -227,16 +227,6 @@ def _used_groups(p: Predictions) -> list[str]:
     assert p.groups is not None
     assert p.group_names is not None
     return [p.group_names[i] for i in p.groups.unique().tolist()]
-
-
-def _select_group(pair: ModelPair, group: str) -> ModelPair:
-    """Return the examples of a group in both models; those of a pair have the group of the new model."""
-    new = pair.new.select_group(group)
-    if pair.paired_by is None:
-        return replace(pair, old=pair.old.select_group(group), new=new)
-    assert pair.new.groups is not None
-    assert pair.new.group_names is not None
-    return replace(pair, old=pair.old[pair.new.groups == pair.new.group_names.index(group)], new=new)
 
 
 def _metric_bound(requirement: Requirement, p: Predictions) -> Bound:

@@ -1,6 +1,6 @@
 """Pair the predictions of two models for the same examples, by id or by order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,15 @@ class ModelPair:
     new: Predictions
     paired_by: Literal["id", "order"] | None  # None: two samples
     note: str  # a sentence on how they were paired
+
+    def select_group(self, group: str) -> "ModelPair":
+        """Return the examples of a group in both models; those of a pair have the group of the new model."""
+        new = self.new.select_group(group)
+        if self.paired_by is None:
+            return replace(self, old=self.old.select_group(group), new=new)
+        assert self.new.groups is not None
+        assert self.new.group_names is not None
+        return replace(self, old=self.old[self.new.groups == self.new.group_names.index(group)], new=new)
 
 
 def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids: Any = None) -> ModelPair:

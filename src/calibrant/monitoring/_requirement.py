@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from calibrant._text import shorten_repr
 from calibrant.metrics import Metric
 from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
-
-Comparison = Literal["<", "<=", ">", ">="]
 
 # A signed gap has no better direction, and may be limited from both sides
 _REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*")

@@ -1,0 +1,275 @@
+"""Compare an old and a new model, or their predictions of two samples: what differs beyond chance."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._text import cut_middle, display_name, format_percent, join_names
+from calibrant._version import __version__
+from calibrant.io import atomic_write
+from calibrant.metrics import Interval
+from calibrant.monitoring._bounds import difference_bounds
+from calibrant.monitoring._features import FeatureFrame, TestKey, class_shares, confidences
+from calibrant.monitoring._pairing import ModelPair, pair_models
+from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
+from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.registry import METRICS
+from calibrant.types import InputError
+
+COMPARISON_LEVEL = 0.05
+MIN_COMPARED_UNITS = 2
+MAX_LISTED_TITLES = 2
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One test of a comparison: of a mean, of the calibration error, or of a distribution."""
+
+    name: str
+    group: str | None
+    old: float  # nan for distributions
+    new: float
+    difference: float  # new minus old; of distributions the largest difference of shares
+    low: float  # 95 % limits of the difference; nan if it has none
+    high: float
+    p_value: float
+    adjusted_p_value: float  # within the family of all rows
+    detail: str = ""  # where distributions differ most
+
+    @property
+    def title(self) -> str:
+        """The row in words."""
+        return TITLES[self.name] + ("" if self.group is None else f" [{display_name(self.group)}]")
+
+    def text(self, value: float, sign: str = "") -> str:
+        """Write a value of this row in its unit; empty for nan."""
+        if math.isnan(value):
+            return ""
+        is_share = self.name in PERCENT_SCORES or not math.isfinite(self.old)
+        return f"{100 * value:{sign}.2f} %" if is_share else f"{value:{sign}.4f}"
+
+
+@dataclass(frozen=True, eq=False)
+class CompareResult:
+    """A comparison. Print it, or save it as .html or .json."""
+
+    rows: tuple[ComparedRow, ...]
+    level: float
+    n_old: int
+    n_new: int
+    notes: tuple[str, ...]
+    pair: ModelPair
+
+    @property
+    def differing(self) -> tuple[ComparedRow, ...]:
+        """Rows that differ beyond chance: that any does so wrongly has at most the probability `level`."""
+        return tuple(row for row in self.rows if row.adjusted_p_value <= self.level)
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything differs beyond chance."""
+        return bool(self.differing)
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        if not self.differs:
+            return "No difference beyond chance"
+        return f"The models differ in {list_titles(self.differing)}"
+
+    def __str__(self) -> str:
+        lines = [f"{self.headline}.", *self.notes, "", _HEAD]
+        for row in self.rows:
+            limits = "" if math.isnan(row.low) else f"[{row.text(row.low, '+')}, {row.text(row.high, '+')}]"
+            mark = "*" if row in self.differing else " "
+            title = cut_middle(row.title, 26)
+            numbers = f"{row.text(row.old):>9}{row.text(row.new):>9}{limits:>24}"
+            lines.append(f"{mark} {title:26}{numbers}{row.adjusted_p_value:9.3f}".rstrip())
+        return "\n".join(lines)
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = {
+            "differs": self.differs,
+            "level": self.level,
+            "n_old": self.n_old,
+            "n_new": self.n_new,
+            "paired_by": self.pair.paired_by,
+            "rows": [json_row(row) for row in self.rows],
+            "notes": list(self.notes),
+            "provenance": {"version": __version__, "time": time} | dict(source or {}),
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def html(self, command: str = "calibrant compare") -> str:
+        """Return the page."""
+        from calibrant.monitoring._compare_page import compare_page
+
+        return compare_page(self, command)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page (.html) or the numbers (.json)."""
+        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
+        write_result(path, writers)
+
+
+def list_titles(rows: Sequence[ComparedRow]) -> str:
+    """Return the titles of the two clearest differences, and how many more there are."""
+    ordered = sorted(rows, key=lambda row: row.adjusted_p_value)
+    names = list(dict.fromkeys(TITLES[row.name] for row in ordered))
+    names = names if len(names) <= MAX_LISTED_TITLES else [*names[:MAX_LISTED_TITLES], f"{len(names) - 2} more numbers"]
+    return join_names(names)
+
+
+_HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
+
+
+def compare(
+    old: Predictions,
+    new: Predictions,
+    *,
+    old_ids: Any = None,
+    new_ids: Any = None,
+    of: str | int | None = None,
+    by_group: bool = False,
+    level: float = COMPARISON_LEVEL,
+    seed: int = 0,
+) -> CompareResult:
+    """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
+
+    Accuracy, gap, Brier score, NLL, ECE, and the distributions of confidence and of predicted classes are compared; of
+    two samples also that of the labels. Paired predictions are swapped at random between the models, example by
+    example or cluster by cluster; those of two samples are permuted. Both give exact tests of the hypothesis that the
+    models, or the samples, are exchangeable. p-values are adjusted for the number of tests (Westfall & Young 1993).
+
+    Args:
+        old: Predictions of the old model.
+        new: Predictions of the new model. They are paired by ids if there are any, else by order if all labels agree,
+            and else taken as another sample.
+        old_ids: Id of each row of `old`.
+        new_ids: Id of each row of `new`.
+        of: Event to evaluate, as in `measure`.
+        by_group: Whether to compare the means in each group too.
+        level: Probability that anything is called different without reason.
+        seed: Seed of the swaps.
+
+    Raises:
+        InputError: If classes differ, groups are missing, or there are fewer than two examples or clusters.
+
+    >>> p = Predictions.from_confidence([0.9] * 200, [1] * 180 + [0] * 20)
+    >>> q = Predictions.from_confidence([0.7] * 200, [1] * 180 + [0] * 20)
+    >>> compare(p, q).differs, compare(p, p).differs
+    (True, False)
+    """
+    if not 0 < level < 1:
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
+    with as_predictions(old) as first, as_predictions(new) as second:
+        if by_group and (first.groups is None or second.groups is None):
+            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+        pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
+        frame = FeatureFrame.from_pair(
+            pair.old, pair.new, is_paired=pair.paired_by is not None, has_labels=True, by_group=by_group
+        )
+        p_values, adjusted = test_difference(frame, pair, seed)
+        rows = [compared_row(frame, pair, key, p_values[i], adjusted[i]) for i, key in enumerate(frame.tests)]
+    return CompareResult(tuple(rows), level, len(pair.old), len(pair.new), (pair.note, *_notes(frame)), pair)
+
+
+def test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the p-values and adjusted p-values of all tests of a frame."""
+    old, new = frame.unit_sums(pair.old), frame.unit_sums(pair.new)
+    if min(len(old), len(new)) < MIN_COMPARED_UNITS:
+        raise InputError("Expected at least two examples, or clusters, on each side, got one.", code="one_unit")
+    if pair.paired_by is None:
+        return unpaired_p_values(old, new, frame.statistics, seed)
+    if len(old) != len(new):
+        raise InputError("Expected the same clusters of the same examples in both models.", code="different_clusters")
+    return paired_p_values(old, new, frame.statistics, seed)
+
+
+test_difference.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]  # no test for pytest
+
+
+def _notes(frame: FeatureFrame) -> list[str]:
+    if "nll" in frame.scores:
+        return []
+    return ["The negative log-likelihood is infinite, and is not compared: a true class has probability 0."]
+
+
+def compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
+    """Return the row of a test, with values, limits and details."""
+    if key.name in ("predicted classes", "labels"):
+        difference, detail = _largest_share_change(pair, of_labels=key.name == "labels")
+        numbers = math.nan, math.nan, difference, math.nan, math.nan
+        return ComparedRow(key.name, key.group, *numbers, float(p_value), float(adjusted), detail)
+    if key.name == "confidences":
+        difference, detail = _largest_cdf_change(frame, pair)
+        numbers = math.nan, math.nan, difference, math.nan, math.nan
+        return ComparedRow(key.name, key.group, *numbers, float(p_value), float(adjusted), detail)
+    if key.group is not None:
+        pair = pair.select_group(key.group)
+    limits = Interval(math.nan, math.nan, math.nan)
+    if key.name == "confidence":
+        a, b = (_mean_confidence(p) for p in (pair.old, pair.new))
+    else:
+        method = METRICS.method(key.name)
+        a, b = (float(method.function(p)) for p in (pair.old, pair.new))
+        limits = limits if key.name == "ece" else difference_bounds(method, pair, 0.025)
+    return ComparedRow(key.name, key.group, a, b, b - a, limits.low, limits.high, float(p_value), float(adjusted))
+
+
+def _mean_confidence(p: Predictions) -> float:
+    return float(np.average(confidences(p), weights=None if p.weights is None else p.weights.cpu().numpy()))
+
+
+def _largest_share_change(pair: ModelPair, *, of_labels: bool) -> tuple[float, str]:
+    shares = [class_shares(p, p.labels if of_labels else p.predicted) for p in (pair.old, pair.new)]
+    change = shares[1] - shares[0]
+    j = int(np.abs(change).argmax())
+    names = pair.new.class_names
+    name = display_name(names[j]) if names else f"class {j}"
+    return float(change[j]), f"{name}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])}"
+
+
+def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, str]:
+    shares = []
+    for p in (pair.old, pair.new):
+        blocks = frame.values(frame.unit_sums(p).sum(0))
+        shares.append(blocks[1] / blocks[0][0])
+    change = shares[1] - shares[0]
+    j = int(np.abs(change).argmax())
+    cut = format_percent(float(frame.cuts[j]), 1)
+    return float(change[j]), f"up to {cut}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])} of all"
+
+
+def json_row(row: Any) -> dict[str, Any]:
+    """Return the fields of a row for JSON, which has no NaN."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in asdict(row).items()
+    }
+
+
+def write_result(path: str | Path, writers: Mapping[str, Callable[[], str]]) -> None:
+    """Write the text of the writer that belongs to the suffix of a path."""
+    path = Path(path)
+    if path.suffix not in writers:
+        suffixes = ", ".join(writers)
+        raise InputError(
+            f"Expected a file name that ends in {suffixes}, got {str(path)!r}. Try {path.stem}{next(iter(writers))}.",
+            code="suffix",
+        )
+    with atomic_write(path) as draft:
+        draft.write_text(writers[path.suffix](), encoding="utf-8")

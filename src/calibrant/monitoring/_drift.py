@@ -1,0 +1,198 @@
+"""Drift of predictions without labels: tests, new class shares, and estimated accuracy."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from calibrant._text import cut_middle, display_name, format_percent
+from calibrant._version import __version__
+from calibrant.monitoring._compare import (
+    ComparedRow,
+    compared_row,
+    json_row,
+    list_titles,
+    test_difference,
+    write_result,
+)
+from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
+from calibrant.monitoring._features import FeatureFrame
+from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
+from calibrant.monitoring._pairing import ModelPair
+from calibrant.monitoring._titles import TITLES
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import num_units
+from calibrant.types import InputError
+
+DRIFT_LEVEL = 0.05
+_SAMPLE_NOTE = (
+    "The new predictions are compared with the reference as two samples; labels of the new ones are not used."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DriftResult:
+    """The drift of predictions. Print it, or save it as .html or .json."""
+
+    rows: tuple[ComparedRow, ...]  # tests
+    label_shift: LabelShift | None
+    estimates: tuple[Estimate, ...]
+    level: float
+    n_reference: int
+    n_new: int
+    notes: tuple[str, ...]
+    pair: ModelPair
+
+    @property
+    def drifted(self) -> tuple[ComparedRow, ...]:
+        """Rows that differ beyond chance: that any does so wrongly has at most the probability `level`."""
+        return tuple(row for row in self.rows if row.adjusted_p_value <= self.level)
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the predictions have drifted beyond chance."""
+        return bool(self.drifted)
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        accuracy = next(e for e in self.estimates if e.name == "accuracy")
+        limits = f"{format_percent(accuracy.low, 1)} to {format_percent(accuracy.high, 1)}"
+        estimate = f"estimated accuracy {format_percent(accuracy.value, 1)} ({limits})"
+        if not self.has_drifted:
+            return f"No drift beyond chance; {estimate}"
+        return f"Drift of {list_titles(self.drifted)}; {estimate}"
+
+    @property
+    def shift_sentence(self) -> str:
+        """Whether new class shares alone explain the change, in a sentence."""
+        if self.label_shift is None:
+            return ""
+        p_value = self.label_shift.p_value
+        if p_value <= self.level:
+            return f"More than the class shares has changed (p = {p_value:.3f}): do not rely on the shares."
+        return f"New class shares alone can explain the predictions (p = {p_value:.3f})."
+
+    def __str__(self) -> str:
+        lines = [f"{self.headline}.", *self.notes, "", f"  {'':32}{'reference':>10}{'new':>10}{'p':>9}"]
+        for row in self.rows:
+            mark = "*" if row in self.drifted else " "
+            numbers = f"{row.text(row.old):>10}{row.text(row.new):>10}{row.adjusted_p_value:9.3f}"
+            lines.append(f"{mark} {cut_middle(row.title, 31):32}{numbers}")
+        lines += ["", f"  {'estimated without labels':32}{'reference':>10}{'new':>10}{'90 % limits':>22}"]
+        for i, estimate in enumerate(self.estimates):
+            title = "  weighted form" if i % 2 else TITLES[estimate.name]
+            lines.append(f"  {title:32}{_estimate_text(estimate)}")
+        if self.label_shift is not None:
+            lines += ["", f"  {'class shares':32}{'reference':>10}{'new':>10}{'90 % limits':>22}"]
+            for share in self.label_shift.shares:
+                limits = f"{format_percent(share.low)} to {format_percent(share.high)}"
+                numbers = f"{format_percent(share.reference):>10}{format_percent(share.value):>10}{limits:>22}"
+                lines.append(f"  {cut_middle(display_name(share.name), 31):32}{numbers}")
+            lines += ["", self.shift_sentence]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def json(self, source: Mapping[str, Any] | None = None) -> str:
+        """Return all numbers as JSON.
+
+        Args:
+            source: Entries that replace those of the block "provenance" (version, time).
+        """
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = {
+            "has_drifted": self.has_drifted,
+            "level": self.level,
+            "n_reference": self.n_reference,
+            "n_new": self.n_new,
+            "rows": [json_row(row) for row in self.rows],
+            "estimates": [json_row(estimate) for estimate in self.estimates],
+            "label_shift": None if self.label_shift is None else asdict(self.label_shift),
+            "notes": list(self.notes),
+            "provenance": {"version": __version__, "time": time} | dict(source or {}),
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def html(self, command: str = "calibrant drift") -> str:
+        """Return the page."""
+        from calibrant.monitoring._drift_page import drift_page
+
+        return drift_page(self, command)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page (.html) or the numbers (.json)."""
+        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
+        write_result(path, writers)
+
+
+def drift(
+    reference: Predictions,
+    new: Predictions,
+    *,
+    of: str | int | None = None,
+    by_group: bool = False,
+    level: float = DRIFT_LEVEL,
+    seed: int = 0,
+) -> DriftResult:
+    """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
+
+    The mean and the distribution of confidence and the shares of predicted classes are tested by permutations of rows
+    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated from the
+    confidence, in a plain and a weighted form; the new class shares by maximum likelihood, with a test of whether they
+    alone explain the change. Estimates hold only under the assumption that stands beside each: nothing in unlabeled
+    data reveals that equal probabilities have come to mean something else.
+
+    Args:
+        reference: Labeled predictions of the past.
+        new: New predictions of the same model; their labels are not used.
+        of: Event to evaluate, as in `measure`.
+        by_group: Whether to test the mean confidence in each group too.
+        level: Probability that anything is called drifted without reason.
+        seed: Seed of the permutations.
+
+    Raises:
+        InputError: If classes differ, groups are missing, or there are fewer than 20 labeled examples or clusters.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> z = torch.randn(600, 2, generator=g)
+    >>> y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
+    >>> result = drift(Predictions(z[:300], y[:300]), Predictions(3 * z[300:], y[300:]))
+    >>> result.has_drifted, result.drifted[0].name
+    (True, 'confidences')
+    """
+    if not 0 < level < 1:
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
+    with as_predictions(reference) as first, as_predictions(new) as second:
+        second = second.reorder_classes(first.class_names)
+        if first.k != second.k:
+            raise InputError(f"Expected predictions of {first.k} classes, got {second.k}.", code="num_classes")
+        if by_group and (first.groups is None or second.groups is None):
+            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+        if num_units(first) < MIN_REFERENCE_ROWS:
+            raise InputError(
+                f"Expected at least {MIN_REFERENCE_ROWS} labeled examples, or clusters, got {num_units(first)}.",
+                code="few_examples",
+            )
+        pair = ModelPair(first.with_default_event(of), second.with_default_event(of), None, _SAMPLE_NOTE)
+        frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=False, has_labels=False, by_group=by_group)
+        p_values, adjusted = test_difference(frame, pair, seed)
+        rows = [compared_row(frame, pair, key, p_values[i], adjusted[i]) for i, key in enumerate(frame.tests)]
+        estimates = estimate_without_labels(pair.old, pair.new)
+        shift = estimate_label_shift(first, second, seed)
+    notes = [_SAMPLE_NOTE, *([shift] if isinstance(shift, str) else [])]
+    label_shift = None if isinstance(shift, str) else shift
+    return DriftResult(tuple(rows), label_shift, estimates, level, len(first), len(second), tuple(notes), pair)
+
+
+def _estimate_text(estimate: Estimate) -> str:
+    is_percent = estimate.name != "event_brier"
+
+    def text(value: float) -> str:
+        if math.isnan(value):
+            return ""
+        return format_percent(value) if is_percent else f"{value:.4f}"
+
+    limits = f"{text(estimate.low)} to {text(estimate.high)}"
+    return f"{text(estimate.reference):>10}{text(estimate.value):>10}{limits:>22}"

@@ -1,0 +1,221 @@
+"""Estimates of accuracy, gap and Brier score without labels, each with its assumption."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import calibrators
+from calibrant.metrics import Sample, student_quantile
+from calibrant.predictions import Predictions
+from calibrant.predictions.folds import num_units, split_folds
+
+REFERENCE_MAP = "Auto"
+NUM_CALIBRATION_FOLDS = 5
+MIN_REFERENCE_ROWS = 20
+MAX_DENSITY_RATIO = 20.0
+ESTIMATE_LEVEL = 0.90
+_RIDGE = 1.0
+_NEWTON_STEPS = 30
+_MAX_LOG_ODDS = 12.0
+_FoldMaps = list[tuple[Any, Tensor]]  # a fitted map and the rows outside its fitting data
+SAME_PROBABILITIES = "rows with the same probabilities are right as often as in the reference"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number of the new predictions that is estimated without labels."""
+
+    name: str  # "accuracy", "signed_gap" or "event_brier"
+    method: str
+    assumption: str
+    reference: float  # the number in the reference, with labels
+    value: float
+    low: float  # 90 % limits
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class _EventData:
+    """Confidences and outcomes of the reference, confidences of the new rows, and the outcomes that they predict."""
+
+    confidence: np.ndarray  # (n) of the reference
+    outcome: np.ndarray  # (n)
+    expected: np.ndarray  # (n) out-of-fold probability of the event
+    new_confidence: np.ndarray  # (m)
+    new_expected: np.ndarray  # (m)
+    ratio: np.ndarray  # (n) density of the new rows over that of the reference, with mean 1
+    weights: np.ndarray  # (n)
+    new_weights: np.ndarray  # (m)
+    clusters: torch.Tensor | None  # of the reference
+
+
+def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[Estimate, ...]:
+    r"""Estimate accuracy, signed gap and Brier score of the event of new predictions.
+
+    A calibrator (`Auto`) is fitted to the reference, and its probability g of the event is averaged over the new rows
+    ("confidence-based": CBPE; Kivimaki et al. 2024, arXiv 2401.08348). The weighted form adds the mean residual of the
+    reference, out of fold and weighted by the ratio w of the densities of new rows and reference,
+    $\frac 1 m \sum_j g(x_j) + \sum_i w_i (a_i - g(x_i)) / \sum_i w_i$, and is right if either g or w is (Robins et al.
+    1994). Intervals contain the noise of the new outcomes and of the residuals.
+
+    Args:
+        reference: Labeled predictions.
+        new: Predictions whose labels are not used.
+    """
+    ratio, maps = density_ratio(reference, new), _fit_folds(reference)
+    top = _event_data(reference.with_event("top"), new.with_event("top"), maps, ratio)
+    estimates = [*_estimate_accuracy(top)]
+    data = top if reference.of == "top" else _event_data(reference, new, maps, ratio)
+    estimates += _estimate_event(data, "signed_gap")
+    estimates += _estimate_event(data, "event_brier")
+    return tuple(estimates)
+
+
+def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio: np.ndarray) -> _EventData:
+    """Return the events of both sets with their calibrated probabilities, out of fold for the reference."""
+    expected, new_expected = np.zeros(len(reference)), np.zeros(len(new))
+    for fitted, held_out in maps:
+        expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], fitted)
+        new_expected += _calibrated_events(new, fitted) / len(maps)
+    arrays = (part.cpu().double().numpy() for part in (reference.events.confidence, reference.events.outcome))
+    return _EventData(
+        *arrays,
+        expected=expected,
+        new_confidence=new.events.confidence.cpu().double().numpy(),
+        new_expected=new_expected,
+        ratio=ratio,
+        weights=_row_weights(reference),
+        new_weights=_row_weights(new),
+        clusters=reference.clusters,
+    )
+
+
+def _fit_folds(reference: Predictions) -> _FoldMaps:
+    """Return a calibrator for each fold of the reference, fitted to the rest, with the rows of the fold."""
+    folds = min(NUM_CALIBRATION_FOLDS, num_units(reference))
+    return [(calibrators.fit(REFERENCE_MAP, rest), held_out) for rest, held_out in split_folds(reference, folds)]
+
+
+def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
+    """Return the calibrated probability of each row's event: of the class that the model predicts, or of one class."""
+    calibrated = p.apply(fitted).logits.double().softmax(1)
+    index = p.predicted if p.of == "top" else torch.full_like(p.labels, int(p.of))
+    return calibrated.gather(1, index[:, None]).squeeze(1).cpu().numpy()
+
+
+def _row_weights(p: Predictions) -> np.ndarray:
+    return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
+
+
+def _estimate_accuracy(data: _EventData) -> list[Estimate]:
+    return _both_forms(
+        "accuracy", data, data.outcome, data.expected, data.new_expected, np.ones_like(data.new_expected)
+    )
+
+
+def _estimate_event(data: _EventData, name: str) -> list[Estimate]:
+    """Return the estimates of a score that is linear in the outcome: $s_0 + (s_1 - s_0) a$."""
+    scores = {
+        "signed_gap": lambda c: (c, c - 1),  # at outcomes 0 and 1
+        "event_brier": lambda c: (c**2, (1 - c) ** 2),
+    }[name]
+    at_0, at_1 = scores(data.confidence)
+    new_at_0, new_at_1 = scores(data.new_confidence)
+    values = at_0 + (at_1 - at_0) * data.outcome
+    expected = at_0 + (at_1 - at_0) * data.expected
+    new_slope = new_at_1 - new_at_0
+    return _both_forms(name, data, values, expected, new_at_0 + new_slope * data.new_expected, new_slope)
+
+
+def _both_forms(
+    name: str, data: _EventData, values: np.ndarray, expected: np.ndarray, new_expected: np.ndarray, slope: np.ndarray
+) -> list[Estimate]:
+    """Return the confidence-based estimate of a score, and its weighted form.
+
+    Args:
+        name: Name of the score.
+        data: Confidences and outcomes.
+        values: Score of each reference row.
+        expected: Its expectation given the confidence, out of fold.
+        new_expected: The expectation of each new row.
+        slope: Change of each new row's score with its outcome.
+    """
+    w, v = data.weights, data.new_weights
+    reference = float(w @ values / w.sum())
+    mean = float(v @ new_expected / v.sum())
+    g = data.new_expected
+    outcome_variance = float((v**2) @ (slope**2 * g * (1 - g))) / v.sum() ** 2
+    estimates: list[Estimate] = []
+    for method, ratio in (("confidence-based", np.ones_like(w)), ("weighted", data.ratio)):
+        weights = torch.from_numpy(w * ratio)
+        residual = Sample.from_values(torch.from_numpy(values - expected), weights, data.clusters)
+        error, design = _residual_error(values - expected, w * ratio, residual, has_clusters=data.clusters is not None)
+        value = mean + (residual.mean if method == "weighted" else 0.0)
+        half = student_quantile(ESTIMATE_LEVEL, residual.degrees) * math.sqrt(error**2 + design * outcome_variance)
+        low, high = value - half, value + half
+        if name in ("accuracy", "event_brier"):
+            low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
+        estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference, value, low, high))
+    return estimates
+
+
+def _residual_error(
+    residuals: np.ndarray, weights: np.ndarray, sample: Sample, *, has_clusters: bool
+) -> tuple[float, float]:
+    """Return the standard error of the weighted mean residual, and the design effect of clusters."""
+    centered = residuals - sample.mean
+    independent = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()
+    if not has_clusters:
+        return independent, 1.0
+    return sample.error, max(1.0, (sample.error / max(independent, 1e-300)) ** 2)
+
+
+def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
+    """Return the density of new rows over that of the reference, at each row of the reference; its mean is 1.
+
+    A logistic regression tells new rows from the reference by the log-odds of the confidence, their square, and the
+    predicted class. Ratios beyond 20 are cut.
+    """
+    x, y = _discriminating_features(reference, new), np.repeat([0.0, 1.0], [len(reference), len(new)])
+    w = np.concatenate([_row_weights(p) / _row_weights(p).sum() for p in (reference, new)])
+    w *= min(len(reference), len(new))  # both sides weigh the same
+    coefficients = _fit_logistic(x, y, w)
+    ratio = np.exp(np.clip(x[: len(reference)] @ coefficients, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))
+    weights = _row_weights(reference)
+    return ratio * weights.sum() / (weights @ ratio)
+
+
+def _discriminating_features(reference: Predictions, new: Predictions) -> np.ndarray:
+    """Return standardized features of the rows of both sets, the first column 1."""
+    rows: list[np.ndarray] = []
+    k = reference.k
+    for p in (reference.with_event("top"), new.with_event("top")):
+        c = np.clip(p.events.confidence.cpu().double().numpy(), 1e-6, 1 - 1e-6)
+        z = np.log(c / (1 - c))
+        predicted = p.predicted.cpu().numpy()
+        one_hot = predicted[:, None] == np.arange(1, min(k, 20))
+        rows.append(np.column_stack([z, z**2, one_hot]))
+    x = np.concatenate(rows)
+    scale = x.std(0)
+    x = (x - x.mean(0)) / np.where(scale > 0, scale, 1.0)
+    return np.column_stack([np.ones(len(x)), x])
+
+
+def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the coefficients of a ridge logistic regression by Newton's method; the intercept has no penalty."""
+    penalty = np.full(x.shape[1], _RIDGE)
+    penalty[0] = 1e-9
+    coefficients = np.zeros(x.shape[1])
+    for _ in range(_NEWTON_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(x @ coefficients, -30, 30)))
+        gradient = x.T @ (w * (p - y)) + penalty * coefficients
+        hessian = (x.T * (w * p * (1 - p))) @ x + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        coefficients = coefficients - step
+        if np.abs(step).max() < 1e-10:
+            break
+    return coefficients

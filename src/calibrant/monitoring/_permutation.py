@@ -1,0 +1,84 @@
+"""Tests that keep the error rate of a family: random swaps or permutations of units, and step-down p-values."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+NUM_SWAPS = 1999  # draws; p-values are multiples of 1 / 2000
+MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as well
+_TIE_ROUNDING = 1e-9  # relative, up to which two statistics are equal
+Statistics = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from sums (draws, m) of old and new to (draws, tests)
+
+
+def paired_p_values(
+    old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return p-values and adjusted p-values of tests of paired units, whose old and new sums are swapped at random.
+
+    Args:
+        old: Sums of every unit, (u, m).
+        new: Sums of the same units with the new model, (u, m).
+        statistics: Function from total sums (draws, m) of old and new to statistics, large if they differ.
+        seed: Seed of the draws.
+    """
+    old, new = join_units(old), join_units(new)
+    total_old, total_new, difference = old.sum(0), new.sum(0), new - old
+    rng = np.random.default_rng(seed)
+    is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
+    moved = np.concatenate([np.zeros((1, old.shape[1])), is_swapped.astype(np.float64) @ difference])
+    return step_down(statistics(total_old + moved, total_new - moved))
+
+
+def unpaired_p_values(
+    old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return p-values and adjusted p-values of tests of two samples, whose units are permuted at random.
+
+    Args:
+        old: Sums of every unit of the first sample, (u, m).
+        new: Sums of every unit of the second sample, (v, m).
+        statistics: As for `paired_p_values`.
+        seed: Seed of the draws.
+    """
+    share = len(old) / (len(old) + len(new))
+    size_old = min(len(old), max(1, round(MAX_UNITS * share)))
+    old, new = join_units(old, size_old), join_units(new, max(1, MAX_UNITS - size_old))
+    pooled = np.concatenate([old, new])
+    rng = np.random.default_rng(seed)
+    is_old = np.zeros((NUM_SWAPS + 1, len(pooled)))
+    is_old[:, : len(old)] = 1
+    is_old[1:] = rng.permuted(is_old[1:], axis=1)
+    total_old = is_old @ pooled
+    return step_down(statistics(total_old, pooled.sum(0) - total_old))
+
+
+def join_units(sums: np.ndarray, max_units: int = MAX_UNITS) -> np.ndarray:
+    """Join units (u, m) into at most `max_units` sets, whose sizes differ by at most one."""
+    if len(sums) <= max_units:
+        return sums
+    joined = np.zeros((max_units, sums.shape[1]))
+    np.add.at(joined, np.arange(len(sums)) % max_units, sums)
+    return joined
+
+
+def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return p-values and step-down adjusted p-values of the first of the rows (draws, tests), which are exchangeable.
+
+    The adjusted p-value of a test is the share of draws in which the smallest p-value, of this test and of all tests
+    with larger p-values, is as small (Westfall & Young 1993, minP). If it is below .05, the probability to call any
+    test of the family different without reason is at most 5 %.
+    """
+    p_values = np.stack([_upper_ranks(column) for column in statistics.T], 1) / len(statistics)
+    adjusted, smallest = np.empty(p_values.shape[1]), np.full(len(p_values), np.inf)
+    for j in np.argsort(-p_values[0], kind="stable"):
+        smallest = np.minimum(smallest, p_values[:, j])
+        adjusted[j] = np.mean(smallest <= p_values[0, j])
+    order = np.argsort(p_values[0], kind="stable")
+    adjusted[order] = np.maximum.accumulate(adjusted[order])
+    return p_values[0], adjusted
+
+
+def _upper_ranks(values: np.ndarray) -> np.ndarray:
+    """Return for each value how many are at least as large, apart from rounding."""
+    ordered = np.sort(values)
+    return len(values) - np.searchsorted(ordered, values - _TIE_ROUNDING * np.abs(values), side="left")

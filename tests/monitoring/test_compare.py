@@ -1,0 +1,270 @@
+"""`calibrant.compare` and `calibrant.drift`: error rates, agreement with known truth, files and exit status."""
+
+import json
+
+import numpy as np
+import polars
+import pytest
+import torch
+from commands import run
+from monitoring.streams import draw
+from refusals import code_of
+from rendered import assert_rendered
+
+import calibrant
+from calibrant import Predictions, compare, drift, metrics
+from calibrant.monitoring import CompareResult
+
+
+def noisy_pair(n, seed, scale=1.0, **options):
+    """Return two models that add noise of the same distribution to the same logits; the second is scaled."""
+    g = torch.Generator().manual_seed(seed + 10**6)  # independent of the draw of the logits
+    p = draw(n, seed=seed)
+    noise = 0.5 * torch.randn(2, n, p.k, generator=g, dtype=torch.float64)
+    old, new = p.logits + noise[0], scale * (p.logits + noise[1])
+    return Predictions(old, p.labels, **options), Predictions(new, p.labels, **options)
+
+
+def rows_of(result):
+    return {(row.name, row.group): row for row in result.rows}
+
+
+# Comparisons
+
+
+def test_identical_models_do_not_differ():
+    p = draw(400, seed=0)
+    result = compare(p, p)
+    assert not result.differs
+    assert {row.adjusted_p_value for row in result.rows} == {1.0}
+
+
+def test_overconfident_model_differs_in_confidence_but_not_in_accuracy():
+    p = draw(1000, seed=1)
+    result = compare(p, Predictions(2 * p.logits, p.labels))
+    rows = rows_of(result)
+    assert {row.name for row in result.differing} >= {"signed_gap", "nll", "ece", "confidences"}
+    assert rows["accuracy", None].p_value == 1.0
+    assert rows["predicted classes", None].p_value == 1.0
+
+
+def test_numbers_are_those_of_the_metrics():
+    old, new = noisy_pair(500, 2)
+    rows = rows_of(compare(old, new))
+    for name in ("accuracy", "nll", "signed_gap", "event_brier", "ece"):
+        metric = getattr(metrics, name)
+        row = rows[name, None]
+        assert (row.old, row.new) == (pytest.approx(float(metric(old))), pytest.approx(float(metric(new))))
+        assert row.difference == pytest.approx(row.new - row.old)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "samples", "unlabeled"])
+def test_models_that_are_alike_rarely_differ(kind):
+    """At level .2, at most 37 % of 60 comparisons of exchangeable predictions find a difference."""
+    alarms = 0
+    for seed in range(60):
+        if kind == "pairs":
+            alarms += compare(*noisy_pair(60, seed), level=0.2).differs
+        else:
+            samples = draw(60, seed=2 * seed), draw(90, seed=2 * seed + 1)
+            alarms += compare(*samples, level=0.2).differs if kind == "samples" else drift_alarm(*samples)
+    assert alarms <= 22  # a binomial with 0.2 exceeds it with probability 0.001
+
+
+def drift_alarm(reference, new):
+    """Return whether the tests of drift raise an alarm, without the estimates that take longer."""
+    from calibrant.monitoring._compare import test_difference
+    from calibrant.monitoring._features import FeatureFrame
+    from calibrant.monitoring._pairing import ModelPair
+
+    pair = ModelPair(reference, new, None, "")
+    frame = FeatureFrame.from_pair(reference, new, is_paired=False, has_labels=False, by_group=False)
+    return bool((test_difference(frame, pair, 0)[1] <= 0.2).any())
+
+
+def test_clusters_count_as_one():
+    """Copies of the same examples within clusters add no evidence."""
+    old, new = noisy_pair(40, 3, scale=1.2)
+    copies = torch.arange(40).repeat(20)
+    clustered = [Predictions(p.logits[copies], p.labels[copies], clusters=copies) for p in (old, new)]
+    single, copied = rows_of(compare(old, new)), rows_of(compare(*clustered))
+    assert copied["accuracy", None].p_value == single["accuracy", None].p_value
+    assert copied["nll", None].p_value == single["nll", None].p_value
+
+
+def test_integer_weights_count_as_copies_of_a_unit():
+    old, new = noisy_pair(50, 4)
+    weights = np.arange(50) % 3 + 1
+    index = torch.arange(50).repeat_interleave(torch.from_numpy(weights))
+    weighted = [Predictions(p.logits, p.labels, weights) for p in (old, new)]
+    copies = [Predictions(p.logits[index], p.labels[index], clusters=index) for p in (old, new)]
+    a, b = rows_of(compare(*weighted)), rows_of(compare(*copies))
+    assert a["nll", None].difference == pytest.approx(b["nll", None].difference)
+    assert a["nll", None].p_value == b["nll", None].p_value
+
+
+def test_one_changed_group_is_named():
+    old, new = noisy_pair(1200, 5)
+    groups = np.arange(1200) % 3
+    changed = torch.where(torch.from_numpy(groups == 2)[:, None], 4 * new.logits, new.logits)
+    result = compare(
+        Predictions(old.logits, old.labels, groups=groups),
+        Predictions(changed, old.labels, groups=groups),
+        by_group=True,
+    )
+    assert {row.group for row in result.differing} <= {None, "2"}
+    assert ("signed_gap", "2") in {(row.name, row.group) for row in result.differing}
+
+
+def test_two_samples_compare_labels_too():
+    p = draw(900, seed=6)
+    subset = p[p.labels != 0]
+    result = compare(p, subset)
+    assert result.pair.paired_by is None
+    assert rows_of(result)["labels", None] in result.differing
+    assert rows_of(result)["labels", None].detail
+
+
+def test_infinite_likelihoods_are_noted_and_left_out():
+    p = draw(50, seed=7)
+    logits = p.logits.clone()
+    logits[0, p.labels[0]] = -torch.inf
+    result = compare(p, Predictions(logits, p.labels))
+    assert ("nll", None) not in rows_of(result)
+    assert len(result.notes) == 2
+
+
+def test_impossible_comparisons_are_refused():
+    p = draw(50, seed=8)
+    assert code_of(compare, p, p, level=0.0) == "level_range"
+    assert code_of(compare, p, p, by_group=True) == "no_groups"
+    assert code_of(compare, p[:1], p[:1]) == "one_unit"
+    assert code_of(compare, p, draw(50, seed=8, k=4)) == "num_classes"
+    assert code_of(compare(p, p).save, "c.txt") == "suffix"
+
+
+# Drift
+
+
+def test_same_distribution_has_not_drifted_and_is_estimated_well():
+    reference, new = draw(1500, seed=9), draw(1500, seed=10)
+    result = drift(reference, new)
+    assert not result.has_drifted
+    for estimate in result.estimates:
+        truth = float(getattr(metrics, estimate.name)(new))
+        assert abs(estimate.value - truth) < 0.05
+        assert estimate.low < estimate.value < estimate.high
+    assert result.label_shift is not None
+    assert result.label_shift.p_value > 0.01
+
+
+def by_class(n, seed, shares, scale=1.0):
+    """Draw labels by their shares, and logits given the label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(len(shares), n, p=shares)
+    z = rng.standard_normal((n, len(shares))) + 2 * np.eye(len(shares))[labels]
+    return Predictions(torch.from_numpy(scale * z), labels)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (1 / 3, 1 / 3, 1 / 3)])
+def test_new_class_shares_are_found(shares):
+    new_shares = (0.8, *(0.2 / (len(shares) - 1) for _ in shares[1:]))
+    new = by_class(2000, 1, new_shares)
+    result = drift(by_class(2000, 0, shares), new)
+    assert result.has_drifted
+    shift = result.label_shift
+    assert shift is not None
+    assert shift.p_value > 0.01
+    for share, truth in zip(shift.shares, new_shares, strict=True):
+        assert share.value == pytest.approx(truth, abs=0.05)
+        assert share.low <= share.value <= share.high
+    assert shift.accuracy_low <= float(metrics.accuracy(new)) <= shift.accuracy_high
+
+
+def test_changed_features_are_no_class_shares():
+    result = drift(by_class(1500, 2, (0.5, 0.5)), by_class(1500, 3, (0.7, 0.3), scale=3.0))
+    assert result.label_shift is not None
+    assert result.label_shift.p_value <= 0.01
+
+
+def test_labels_of_the_new_rows_are_not_used():
+    reference, new = draw(300, seed=11), draw(200, seed=12)
+    changed = Predictions(new.logits, (new.labels + 1) % new.k)
+    a, b = (json.loads(drift(reference, p).json({"time": ""})) for p in (new, changed))
+    assert a == b
+
+
+def test_drift_without_class_shares_says_why():
+    reference = draw(200, seed=13)
+    clustered = Predictions(reference.logits, reference.labels, clusters=np.arange(200) // 2)
+    result = drift(clustered, draw(200, seed=14))
+    assert result.label_shift is None
+    assert len(result.notes) == 2
+
+
+def test_impossible_drifts_are_refused():
+    p = draw(50, seed=15)
+    assert code_of(drift, p[:10], p) == "few_examples"
+    assert code_of(drift, p, draw(50, seed=8, k=4)) == "num_classes"
+    assert code_of(drift, p, p, by_group=True) == "no_groups"
+    assert code_of(drift, p, p, level=1.0) == "level_range"
+
+
+# Commands
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Write predictions of an old and an overconfident new model, and new predictions without labels."""
+    p = draw(600, seed=16)
+    sources = {"old": p, "new": Predictions(1.6 * p.logits, p.labels), "later": draw(500, seed=17)}
+    for name, q in sources.items():
+        probs = {f"prob_{j}": column for j, column in enumerate(q.logits.softmax(1).T.numpy())}
+        rows = {"id": range(len(q)), "site": [f"s{i % 2}" for i in range(len(q))], **probs}
+        rows |= {} if name == "later" else {"label": q.labels.numpy()}
+        polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
+    return tmp_path
+
+
+def test_compare_command(folder):
+    finished = run("compare", "old.csv", "new.csv", "--html", "c.html", "--json", "c.json", folder=folder)
+    assert (finished.returncode, finished.stderr) == (3, "")
+    assert_rendered("compare", finished.stdout)
+    assert max(map(len, finished.stdout.splitlines()[3:])) <= 80
+    content = json.loads((folder / "c.json").read_text())
+    assert (content["differs"], content["paired_by"]) == (True, "id")
+    assert (folder / "c.html").read_text().count("<svg") == 3
+    same = run("compare", "old.csv", "old.csv", "--by", "site", folder=folder)
+    assert same.returncode == 0
+
+
+def test_drift_command(folder):
+    finished = run("drift", "old.csv", "later.csv", "--html", "d.html", "--json", "d.json", folder=folder)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    lines = finished.stdout.splitlines()
+    assert len(lines) == 24
+    assert max(map(len, lines[2:])) <= 80
+    content = json.loads((folder / "d.json").read_text())
+    assert content["has_drifted"] is False
+    assert len(content["estimates"]) == 6
+    assert "<svg" in (folder / "d.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("compare", "old.csv", "new.csv", "--html", "a.txt"), "suffix"),
+        (("compare", "old.csv", "later.csv"), "no_labels"),
+        (("drift", "old.csv", "later.csv", "--json", "old.csv"), "output_is_input"),
+        (("drift", "later.csv", "old.csv"), "no_labels"),
+    ],
+)
+def test_commands_refuse_in_one_line(folder, arguments, code):
+    finished = run(*arguments, folder=folder)
+    assert (finished.returncode, len(finished.stderr.splitlines())) == (2, 1)
+    assert finished.code == code
+
+
+def test_commands_are_functions_too():
+    assert calibrant.compare is compare
+    assert isinstance(compare(draw(30, seed=0), draw(30, seed=0)), CompareResult)

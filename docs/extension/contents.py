@@ -76,7 +76,10 @@ PAGES = {
         "Integrations",
         tuple(
             f"integrations.{name}"
-            for name in ("sklearn", "torchmetrics", "lightning", "transformers", "evaluate", "mlflow", "skore")
+            for name in (
+                *("sklearn", "torchmetrics", "ignite", "lightning", "transformers"),
+                *("evaluate", "evidently", "mlflow", "skore"),
+            )
         ),
         "One module per framework. Modules are imported only on request.",
     ),

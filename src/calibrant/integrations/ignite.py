@@ -1,0 +1,72 @@
+"""PyTorch-Ignite: calibration metrics that attach to an evaluator."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from ignite import distributed  # pyright: ignore[reportMissingImports]
+from ignite.exceptions import NotComputableError  # pyright: ignore[reportMissingImports]
+from ignite.metrics import Metric  # pyright: ignore[reportMissingImports]
+from torch import Tensor
+
+from calibrant.integrations._common import predictions_from_scores
+from calibrant.predictions import Predictions
+from calibrant.registry import METRICS
+
+
+class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
+    """A metric of Calibrant over all logits and labels of an epoch.
+
+        EpochCalibration("ece").attach(evaluator, "ece")
+
+    Logits and labels stay in memory on the CPU, and are gathered from all processes, so that the result is the same for
+    any number of them. `predictions` are those of the last computation, for `calibrant.measure`.
+
+    Args:
+        name: Metric as in a study file, such as "ece" or "ece(bins=10)".
+        output_transform: Function from the output of the engine to logits and labels.
+        binary: There is one logit per label for class 1.
+        logits: Accept `binary` logits that all lie in [0, 1], which are otherwise refused as probabilities.
+        device: Device of the tensors that processes exchange.
+    """
+
+    _state_dict_all_req_keys = ("_logits", "_labels")
+
+    def __init__(
+        self,
+        name: str = "ece",
+        output_transform: Callable[[Any], Any] = lambda output: output,
+        *,
+        binary: bool = False,
+        logits: bool = False,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.method, self.binary, self.accepts_shares = METRICS.method(name), binary, logits
+        self.predictions: Predictions | None = None
+        super().__init__(output_transform=output_transform, device=device)
+
+    def reset(self) -> None:
+        """Forget all logits and labels."""
+        self._logits: list[Tensor] = []
+        self._labels: list[Tensor] = []
+
+    def update(self, output: Sequence[Tensor]) -> None:
+        """Add the logits and labels of a batch."""
+        logits, labels = output
+        self._logits.append(logits.detach().to(self._device))
+        self._labels.append(labels.detach().to(self._device))
+
+    def compute(self) -> float:
+        """Return the metric of all examples so far.
+
+        Raises:
+            NotComputableError: If there are none.
+        """
+        if not self._logits:
+            raise NotComputableError("Expected at least one batch before compute(), got none.")
+        parts = (torch.cat(self._logits), torch.cat(self._labels))
+        if distributed.get_world_size() > 1:
+            parts = tuple(torch.cat(distributed.all_gather(part)) for part in parts)
+        scores, labels = (part.cpu() for part in parts)
+        self.predictions = predictions_from_scores(scores, labels, binary=self.binary, logits=self.accepts_shares)
+        return float(self.method(self.predictions))

@@ -1,0 +1,44 @@
+"""Calibration metrics within an evaluator of PyTorch-Ignite."""
+
+import pytest
+import torch
+
+pytest.importorskip("ignite", reason="PyTorch-Ignite is not installed")
+from ignite.engine import Engine
+from ignite.exceptions import NotComputableError
+
+from calibrant import Predictions, metrics
+from calibrant.integrations.ignite import EpochCalibration
+from calibrant.registry import METRICS
+
+
+def batches(n, k, size=50):
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(n, k, generator=g), torch.randint(0, k, (n,), generator=g)
+    return logits, labels, list(zip(logits.split(size), labels.split(size), strict=True))
+
+
+@pytest.mark.parametrize("name", ["ece", "ece(bins=10)", "nll", "auroc"])
+def test_evaluator_computes_the_metric_of_all_batches(name):
+    logits, labels, data = batches(330, 4)
+    evaluator = Engine(lambda engine, batch: {"scores": batch[0], "labels": batch[1]})
+    metric = EpochCalibration(name, output_transform=lambda output: (output["scores"], output["labels"]))
+    metric.attach(evaluator, "value")
+    for _ in range(2):  # a second epoch starts anew
+        state = evaluator.run(data)
+        assert state.metrics["value"] == pytest.approx(float(METRICS.method(name)(Predictions(logits, labels))))
+    assert metric.predictions is not None
+    assert len(metric.predictions) == 330
+
+
+def test_binary_logits():
+    logits, labels, _ = batches(100, 2)
+    metric = EpochCalibration("ece", binary=True)
+    metric.update((logits[:, 0], labels))
+    expected = metrics.ece(Predictions.from_binary_logits(logits[:, 0], labels))
+    assert metric.compute() == pytest.approx(float(expected))
+
+
+def test_no_batch_is_refused():
+    with pytest.raises(NotComputableError):
+        EpochCalibration("ece").compute()

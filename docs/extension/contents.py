@@ -36,6 +36,9 @@ PAGES = {
         ("decisions",),
         "[Act on probabilities](../../howto/act.md): prediction sets, certified thresholds, actions and costs.",
     ),
+    "deployment": Page(
+        "Deployment", ("deployment",), "[Deploy](../../howto/deploy.md) what was fitted, without Calibrant."
+    ),
     "cards": Page(
         "Calibration cards",
         ("cards",),
@@ -161,6 +164,7 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "decisions._sets": "Prediction sets",
     "decisions._thresholds": "Certified thresholds",
     "decisions._costs": "Costs",
+    "deployment._export": "Export",
     "theory._gradient": "The gradient",
     "theory._focal_map": "The focal map",
     "theory._risk": "Minimizer of focal loss",

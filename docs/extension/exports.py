@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from calibrant import Predictions, calibrators
+from calibrant.deployment import export
 from calibrant.nn import CalibratedNetwork
 from calibrant.registry import CALIBRATORS
 
 DOCS = Path(__file__).parents[1]
-HEADER = ("calibrator", "safetensors", "torch.export", "ONNX", "plain numpy")
+HEADER = ("calibrator", "safetensors", "numpy", "torch.export", "ONNX")
 CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in sorted(CALIBRATORS)}
 BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
 FAST_SETTINGS = {
@@ -49,7 +50,7 @@ def try_exports(name: str, folder: Path, formats: tuple[str, ...] = HEADER[1:]) 
         "safetensors": lambda: _survives_saving(calibrator, z, path),
         "torch.export": lambda: _exports_to_torch(module, x),
         "ONNX": lambda: _exports_to_onnx(module, x, folder / f"{name}.onnx"),
-        "plain numpy": lambda: _runs_in_numpy(calibrator, z.double(), path),
+        "numpy": lambda: _runs_in_numpy(calibrator, z.double(), folder / f"{name}.py"),
     }
     return {"calibrator": name} | {key: "yes" if _succeeds(trials[key]) else "no" for key in formats}
 
@@ -88,14 +89,13 @@ def _exports_to_onnx(module: torch.nn.Module, x: torch.Tensor, path: Path) -> bo
 
 
 def _runs_in_numpy(calibrator: Any, z: torch.Tensor, path: Path) -> bool:
-    calibrators.save(calibrator, path)
-    calibrate = runpy.run_path(str(DOCS / "howto" / "in_numpy.py"))["load"](path)
-    return _same_probs(calibrate(z.numpy()), calibrator(z), 1e-12)
+    export(calibrator, path)
+    return _same_probs(runpy.run_path(str(path))["calibrate"](z.numpy()), calibrator(z), 1e-9)
 
 
 def declared_exports(name: str) -> dict[str, str]:
     """Return a row of the table: the formats that the class declares."""
-    formats = ("safetensors", *CAPABILITIES[name].exports)
+    formats = ("safetensors", "numpy", *CAPABILITIES[name].exports)
     return {"calibrator": name} | {key: "yes" if key in formats else "no" for key in HEADER[1:]}
 
 

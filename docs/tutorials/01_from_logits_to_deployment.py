@@ -93,7 +93,7 @@ inputs = digits.prepare(digits.test.inputs[:4])
 print(model(inputs).softmax(1).amax(1))
 
 # %%
-# ``torch.export`` writes both as one program. Loading it does not require Calibrant. For ONNX and plain numpy, see
+# ``torch.export`` writes both as one program. Loading it does not require Calibrant. For ONNX and numpy, see
 # :doc:`/howto/deploy`.
 
 batch = torch.export.Dim("batch", min=2)

@@ -180,7 +180,7 @@ def test_exports_are_those_that_the_classes_declare(extension, tmp_path):
     """ONNX is tried only if it is not declared; `test_export` covers the others."""
     exports = extension("exports")
     for row in map(exports.declared_exports, sorted(CALIBRATORS)):
-        formats = ("safetensors", "torch.export", "plain numpy", *(["ONNX"] if row["ONNX"] == "no" else []))
+        formats = ("safetensors", "torch.export", "numpy", *(["ONNX"] if row["ONNX"] == "no" else []))
         result = exports.try_exports(row["calibrator"], tmp_path, formats)
         assert result == {name: row[name] for name in result}
 

@@ -15,7 +15,7 @@ from calibrant.calibrators._affine_solver import (
     apply_affine,
     fit_affine,
 )
-from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
@@ -32,7 +32,7 @@ MIN_INVERSE_TEMPERATURE = 1e-6  # replaces a weight that the data make 0 or nega
 PENALTY_GRID = tuple(10.0**power for power in range(5, -8, -1))  # tried by cross-validation, until two are worse
 MAX_MATRIX_CLASSES = 1000  # up to which a full matrix is fitted
 
-AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias), exports=ALL_EXPORTS)
+AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
 
 def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:

@@ -16,7 +16,6 @@ from calibrant.types import InputError
 
 Call = Callable[[Any, Tensor], Tensor]
 NETWORK_EXPORTS = ("torch.export", "ONNX")
-ALL_EXPORTS = (*NETWORK_EXPORTS, "plain numpy")
 
 
 def certified_classes(calibrator: Any) -> int:
@@ -36,7 +35,7 @@ class Capabilities:
     repairs_overconfidence: bool = True  # False if it learns nothing from the data
     takes_groups: bool = False  # maps each group differently
     is_differentiable: bool = True  # False for step functions
-    exports: tuple[str, ...] = NETWORK_EXPORTS
+    exports: tuple[str, ...] = NETWORK_EXPORTS  # beside numpy, which takes every calibrator of this package
 
 
 def capabilities(calibrator: Any) -> Capabilities:

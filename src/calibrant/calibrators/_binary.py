@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid, softplus
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
-from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, fit_method, weighted_median
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -44,7 +44,7 @@ class Platt:
     bias: FiniteScalar  # float64
     limit: PositiveScalar = NO_SCORE_LIMIT  # float64, to which larger absolute scores are clipped
     certificate: Certificate | None = None
-    capabilities = Capabilities(num_classes=2, exports=ALL_EXPORTS)
+    capabilities = Capabilities(num_classes=2)
 
     @classmethod
     @fit_method
@@ -78,7 +78,7 @@ class Beta:
     c: FiniteScalar  # float64
     limit: PositiveScalar = NO_SCORE_LIMIT  # float64, as in `Platt`
     certificate: Certificate | None = None
-    capabilities = Capabilities(num_classes=2, exports=ALL_EXPORTS)
+    capabilities = Capabilities(num_classes=2)
 
     @classmethod
     @fit_method

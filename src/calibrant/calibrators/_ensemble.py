@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.solvers import Certificate, Mixture, fit_mixture, worst_status
-from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._temperature import fit_nll_temperature
 from calibrant.predictions import Predictions
@@ -35,7 +35,7 @@ class EnsembleTemperature:
     temperature: PositiveScalar  # float64
     weights: FractionVector  # (3) float64, on the simplex: temperature-scaled, original, uniform
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True, exports=ALL_EXPORTS)
+    capabilities = Capabilities(preserves_argmax=True)
 
     @classmethod
     @fit_method

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import GroupedScores
+from calibrant.backend.bins import TIE_TOLERANCE, GroupedScores
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
@@ -118,7 +118,7 @@ class VennAbers:
         return fit_venn_abers(p).with_certificate(p)
 
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
-        """Return p0 and p1 of every example and class, both (n k).
+        """Return p0 and p1 of every example and class, both (n k); probabilities that differ by rounding are equal.
 
         The farther they are apart, the less the data determine the probability.
         """
@@ -130,8 +130,8 @@ class VennAbers:
             x, p_j = fitted.p[start:end], p_j.contiguous()
             low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])
             high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])
-            lows.append(low_values[_rank(x, p_j, right=True)])
-            highs.append(high_values[_rank(x, p_j)])
+            lows.append(low_values[_rank(x, p_j * (1 + TIE_TOLERANCE), right=True)])
+            highs.append(high_values[_rank(x, p_j * (1 - TIE_TOLERANCE))])
         return torch.stack(lows, 1), torch.stack(highs, 1)
 
     @calibrator_call

@@ -13,7 +13,7 @@ from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, sum_row_chunks
 from calibrant.calibrators._affine import check_matrix_classes, shrinkage
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE, AffineFit, apply_affine, fit_affine
-from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
@@ -51,7 +51,7 @@ class SmoothedTemperature:
     temperature: PositiveScalar  # float64
     count: PositiveScalar  # float64, number of examples it was fitted on
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True, exports=ALL_EXPORTS)
+    capabilities = Capabilities(preserves_argmax=True)
 
     @classmethod
     @fit_method
@@ -86,7 +86,7 @@ class StructuredVector:
     bias: PerClass  # float64
     final: PositiveScalar  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
-    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias), exports=ALL_EXPORTS)
+    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
     @classmethod
     @fit_method
@@ -133,7 +133,7 @@ class StructuredMatrix:
     bias: PerClass  # float64
     final: PositiveScalar  # float64, the temperature on top; 1 if there is none
     certificate: Certificate | None = None
-    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias), exports=ALL_EXPORTS)
+    capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
     @classmethod
     @fit_method

@@ -13,7 +13,7 @@ from torch import Tensor
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
-from calibrant.calibrators._apply import ALL_EXPORTS, Capabilities, calibrator_call
+from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
 from calibrant.predictions import Predictions
@@ -35,7 +35,7 @@ TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
 class Identity:
     """No calibration: returns the logits unchanged. The baseline of every table."""
 
-    capabilities = Capabilities(preserves_argmax=True, num_classes=0, repairs_overconfidence=False, exports=ALL_EXPORTS)
+    capabilities = Capabilities(preserves_argmax=True, num_classes=0, repairs_overconfidence=False)
 
     @classmethod
     @fit_method
@@ -61,7 +61,7 @@ class Temperature:
 
     temperature: PositiveScalar  # float64
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True, exports=ALL_EXPORTS)
+    capabilities = Capabilities(preserves_argmax=True)
 
     @classmethod
     @fit_method

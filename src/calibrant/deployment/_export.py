@@ -1,0 +1,209 @@
+"""Export calibrators, prediction sets and thresholds to one file that runs without Calibrant."""
+
+import math
+import pprint
+from dataclasses import is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import calibrators
+from calibrant._version import __version__
+from calibrant.calibrators import Auto, learned_fields
+from calibrant.decisions import CertifiedThreshold, Sets
+from calibrant.io import atomic_write
+from calibrant.nn import CalibratedNetwork
+from calibrant.types import InputError
+
+ExportFormat = Literal["numpy", "torch", "onnx"]
+EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onnx": ".onnx"}  # suffixes
+_CAPABILITY_NAMES = {"torch": "torch.export", "onnx": "ONNX"}
+_UNUSED_FIELDS = ("certificate", "gain", "gain_error", "left_out", "candidates", "penalty", "count_of_bins")
+_LINE_WIDTH = 120
+_EXPORT_HEAD = '''"""Calibrated probabilities{parts}, exported by Calibrant {version}. Needs Python 3.9 and numpy alone.
+
+calibrate(logits) takes logits (n, {k}) and returns calibrated logits; probabilities(logits) their softmax.{usage}
+"""
+'''
+
+
+def export(
+    calibrator: Any,
+    path: str | Path,
+    *,
+    to: ExportFormat = "numpy",
+    num_classes: int | None = None,
+    sets: Sets | None = None,
+    threshold: CertifiedThreshold | float | None = None,
+) -> None:
+    """Write a fitted calibrator to one file that runs without Calibrant.
+
+    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of this package, and for prediction
+    sets and thresholds, which apply to the calibrated logits. "torch" writes a program of torch.export (.pt2), "onnx" a
+    graph (.onnx) for those calibrators that support it; both map logits to calibrated logits.
+
+    Args:
+        calibrator: A fitted calibrator.
+        path: The file to write.
+        to: "numpy", "torch" or "onnx".
+        num_classes: Number of classes, which "torch" and "onnx" need for calibrators of any number of classes.
+        sets: Prediction sets, fitted to calibrated predictions, for "numpy".
+        threshold: Smallest confidence to act on, for "numpy".
+
+    Raises:
+        InputError: If the calibrator cannot be exported to this format.
+
+    >>> import runpy, tempfile
+    >>> path = tempfile.mkdtemp() + "/half.py"
+    >>> export(calibrators.Temperature(torch.tensor(2.0)), path)
+    >>> runpy.run_path(path)["calibrate"]([[4.0, 0.0]]).tolist()
+    [[2.0, 0.0]]
+    """
+    path = Path(path)
+    if to not in get_args(ExportFormat):
+        raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
+    if path.suffix != EXPORT_FORMATS[to]:
+        raise InputError(
+            f"Expected a file name that ends in {EXPORT_FORMATS[to]}, got {str(path)!r}. Try "
+            f"{path.stem}{EXPORT_FORMATS[to]}.",
+            code="suffix",
+        )
+    if to == "numpy":
+        text = numpy_source(calibrator, sets, threshold)
+        with atomic_write(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+        return
+    if sets is not None or threshold is not None:
+        raise InputError("Expected sets and thresholds with the format numpy alone. Try to='numpy'.", code="format")
+    _export_network(calibrator, path, to, num_classes)
+
+
+def numpy_source(calibrator: Any, sets: Sets | None = None, threshold: CertifiedThreshold | float | None = None) -> str:
+    """Return the Python source of a calibrator, and of sets and a threshold, that needs numpy alone.
+
+    Raises:
+        InputError: If the calibrator, or one inside it, is not of this package.
+    """
+    fitted, k = serialize(calibrator), calibrators.num_classes(calibrator) or "k"
+    maps = files("calibrant.deployment").joinpath("_numpy_maps.py").read_text("utf-8").partition('"""\n\n')[2]
+    parts, usage, code = "", "", [f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
+    if sets is not None:
+        parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
+        code += [f"SETS: Fitted = {_format(_set_numbers(sets))}", _PREDICTION_SETS]
+    if threshold is not None:
+        value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
+        usage += " acts_on(logits) tells which rows to act on."
+        code += [f"THRESHOLD = {_number(value)}", _ACTS_ON]
+    head = _EXPORT_HEAD.format(parts=parts, version=__version__, k=k, usage=usage)
+    return "\n\n".join([head.strip(), maps.strip(), *code]) + "\n"
+
+
+_CALIBRATE = '''
+def calibrate(logits: Any, groups: Any = None) -> Array:
+    """Return calibrated logits (n, k)."""
+    return apply(FITTED, np.asarray(logits, dtype=np.float64), groups)
+
+
+def probabilities(logits: Any, groups: Any = None) -> Array:
+    """Return calibrated probabilities (n, k)."""
+    return np.exp(log_softmax(calibrate(logits, groups)))
+'''
+_PREDICTION_SETS = '''
+def prediction_sets(logits: Any, groups: Any = None) -> Array:
+    """Return the sets of classes, (n, k) bool."""
+    return sets_of(calibrate(logits, groups), SETS, groups)
+'''
+_ACTS_ON = '''
+def acts_on(logits: Any, groups: Any = None) -> Array:
+    """Return which rows have a confidence of at least the threshold, (n) bool."""
+    return probabilities(logits, groups).max(-1) >= THRESHOLD * (1 - 2.0**-48)
+'''
+
+
+def serialize(calibrator: Any) -> dict[str, Any]:
+    """Return the class and the learned fields of a calibrator as numbers, texts and lists.
+
+    Raises:
+        InputError: If the calibrator, or one inside it, is not of this package.
+    """
+    name = type(calibrator).__name__
+    if not is_dataclass(calibrator) or getattr(calibrators, name, None) is not type(calibrator):
+        raise InputError(
+            f"Expected a calibrator of this package, got {name}. Try exporting your own with a function of numpy.",
+            code="custom_calibrator",
+        )
+    learned = {key: value for key, value in learned_fields(calibrator).items() if key not in _UNUSED_FIELDS}
+    if isinstance(calibrator, Auto):
+        learned |= {"members": calibrator.members, "weights": calibrator.weights}
+    return {"class": name} | {key: _to_plain(value) for key, value in learned.items()}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double().tolist() if value.is_floating_point() else value.tolist()
+    if is_dataclass(value) and not isinstance(value, type):
+        return serialize(value)
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _set_numbers(sets: Sets) -> dict[str, Any]:
+    """Return what the numpy form of prediction sets needs."""
+    words = (sets.k + 1) // 2
+    keys = np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1  # those of `hash_rows`
+    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "by": sets.by}
+    lists = {"names": list(sets.names), "thresholds": list(sets.thresholds), "keys": keys[:words].tolist()}
+    return numbers | lists
+
+
+def _format(value: Any) -> str:
+    """Return Python source of a value; infinities and NaN are spelled by numpy."""
+    return pprint.pformat(_spell(value), width=_LINE_WIDTH, compact=True, sort_dicts=False)
+
+
+class _Name(float):
+    """A number that is no literal."""
+
+    def __repr__(self) -> str:
+        return "np.nan" if math.isnan(self) else "np.inf" if self > 0 else "-np.inf"
+
+
+def _spell(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return _Name(value)
+    if isinstance(value, dict):
+        return {key: _spell(item) for key, item in value.items()}
+    return [_spell(item) for item in value] if isinstance(value, list) else value
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else "np.inf"
+
+
+def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: int | None) -> None:
+    """Write a program of torch.export, or an ONNX graph, from logits to calibrated logits."""
+    name = type(calibrator).__name__
+    k = calibrators.num_classes(calibrator) or num_classes
+    if _CAPABILITY_NAMES[to] not in calibrators.capabilities(calibrator).exports:
+        raise InputError(f"{name} cannot be exported to {to}. Try numpy.", code="not_exportable")
+    if getattr(calibrator, "names", ()) and calibrators.capabilities(calibrator).takes_groups:
+        raise InputError(
+            f"Expected the map of one group, got {name} with groups. Try calibrator.of_group(name), or numpy.",
+            code="not_exportable",
+        )
+    if k is None:
+        raise InputError(
+            f"Expected the number of classes, as {name} takes any. Try num_classes=10 (--classes 10).",
+            code="no_num_classes",
+        )
+    module = CalibratedNetwork(torch.nn.Identity(), calibrator).eval()
+    example = torch.linspace(-1, 1, 2 * k).view(2, k)
+    shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)
+    with atomic_write(path) as draft:
+        if to == "torch":
+            torch.export.save(torch.export.export(module, (example,), dynamic_shapes=shapes), draft)
+        else:
+            torch.onnx.export(module, (example,), str(draft), dynamo=True, dynamic_shapes=shapes, verbose=False)

@@ -1,0 +1,348 @@
+"""The maps of all calibrators in numpy: the text of this module becomes a part of every exported .py file.
+
+Each map takes logits (n, k) in float64 and the fitted numbers, and returns calibrated logits (n, k).
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Fitted = dict[str, Any]
+LOG_FLOOR = -87.0
+MAX_SCORE = 10_000.0
+TOP_LEAD = 1e-6
+SCORE_ROUNDING = 1e-12
+TIE_ROUNDING = 2.0**-48
+
+
+def log_sum_exp(z: Array) -> Array:
+    """Return the logarithm of the sum of exponentials of each row, (n, 1)."""
+    top = z.max(-1, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    return top + np.log(np.exp(z - top).sum(-1, keepdims=True))
+
+
+def log_softmax(z: Array) -> Array:
+    """Return log-probabilities."""
+    return z - log_sum_exp(z)
+
+
+def softmax(z: Array) -> Array:
+    """Return probabilities."""
+    p = np.exp(z - z.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def snap(x: Array, values: Array) -> Array:
+    """Return the values, or the nearest of the sorted points x where that is equal but for rounding."""
+    upper = np.clip(np.searchsorted(x, values), 1, max(len(x) - 1, 1))
+    low, high = x[upper - 1], x[np.minimum(upper, len(x) - 1)]
+    nearest = np.where(values - low < high - values, low, high)
+    return np.where(np.abs(values - nearest) <= TIE_ROUNDING * np.abs(nearest), nearest, values)
+
+
+def log_sigmoid(x: Array) -> Array:
+    """Return log(1 / (1 + exp(-x)))."""
+    return -np.logaddexp(0.0, -x)
+
+
+def scaled(z: Array, a: Fitted) -> Array:
+    """Return z / T, raised to the floor below the top of its row."""
+    x = z / a["temperature"]
+    return np.maximum(x, x.max(-1, keepdims=True) + a["floor"])
+
+
+def smoothed(z: Array, a: Fitted) -> Array:
+    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T)."""
+    share = 1 / (a["count"] + 1)
+    return np.log(np.exp(log_softmax(z / a["temperature"])) * (1 - share) + share / z.shape[-1])
+
+
+def score(z: Array, a: Fitted) -> Array:
+    """Return z_1 - z_0, clipped, (n)."""
+    return np.clip(z[:, 1] - z[:, 0], -a["limit"], a["limit"])
+
+
+def score_to_logits(s: Array) -> Array:
+    """Return -s/2 and s/2."""
+    return np.stack([-s / 2, s / 2], -1)
+
+
+def interpolate(x: Array, value: Array, query: Array) -> Array:
+    """Interpolate linearly between points, constant beyond."""
+    return np.interp(snap(x, query), x, value)
+
+
+def log_shares(p: Array) -> Array:
+    """Return the logarithm of each row divided by its sum; a row of zeros becomes uniform."""
+    total = p.sum(-1, keepdims=True)
+    return np.log(np.where(total > 0, p / np.where(total > 0, total, 1.0), 1 / p.shape[-1]))
+
+
+def matrix(z: Array, a: Fitted) -> Array:
+    x = scaled(z, a)
+    return (x - x.mean(-1, keepdims=True)) @ a["weight"].T + a["bias"]
+
+
+def structured_matrix(z: Array, a: Fitted) -> Array:
+    u = smoothed(z, a)
+    weight = a["weight"]
+    return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + a["bias"]) / a["final"]
+
+
+def ensemble_temperature(z: Array, a: Fitted) -> Array:
+    members = np.exp(log_softmax(z / a["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
+    return np.log(sum(w * p for w, p in zip(a["weights"], members)))
+
+
+def beta(z: Array, a: Fitted) -> Array:
+    s = score(z, a)
+    log_p, minus_log_q = np.maximum(log_sigmoid(s), LOG_FLOOR), -np.maximum(log_sigmoid(-s), LOG_FLOOR)
+    return score_to_logits(a["a"] * log_p + a["b"] * minus_log_q + a["c"])
+
+
+def quadratic(z: Array, a: Fitted) -> Array:
+    s, (low, high) = score(z, a), a["ends"]
+    length = high - low if high > low else 1e-300
+    position = (np.clip(s, low, high) - low) / length
+    rising = length * position**2 / 2
+    first = length * position - rising - np.maximum(low - s, 0)
+    return score_to_logits(np.stack([first, rising + np.maximum(s - high, 0)], 1) @ a["slopes"] + a["bias"])
+
+
+def monotone(z: Array, a: Fitted) -> Array:
+    v = -log_softmax(z / a["temperature"])
+    total = v * a["slopes"][-1]
+    for knot, change in zip(a["knots"][1:], a["slopes"][:-1] - a["slopes"][1:]):
+        total += np.minimum(v, knot) * change
+    return -total
+
+
+def focal_map(z: Array, gamma: Any) -> Array:
+    """Return the log of the focal calibration map, p proportional to q / g(q) with q = softmax(z)."""
+    top = np.zeros(z.shape, dtype=bool)
+    np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
+    gap = z - z.max(-1, keepdims=True)
+    odds = -log_sum_exp(np.where(top, -np.inf, np.maximum(gap, -1e30)))
+    log_q = gap + log_sigmoid(odds)
+    rest = np.where(top, -np.inf, log_q)
+    log_o = np.where(top, log_sigmoid(-odds), np.log1p(-np.exp(rest)))
+    distance = np.minimum(odds, 80.0)
+    top_r = -log_sigmoid(distance) * np.exp(distance)
+    r = np.where(top, top_r, -np.maximum(rest, -1e4) * np.exp(rest - log_o))
+    log_g = gamma * log_o + np.log1p(gamma * r)
+    return log_softmax(np.minimum(gap - (log_g - (log_g * top).sum(-1, keepdims=True)), 0.0))
+
+
+def isotonic(z: Array, a: Fitted) -> Array:
+    p, bounds = softmax(z), a["start"]
+    columns = [interpolate(a["p"][i:j], a["value"][i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
+    return log_shares(np.maximum(np.stack(columns, 1), a["floor"]))
+
+
+def shared_isotonic(z: Array, a: Fitted) -> Array:
+    p = softmax(z)
+    return log_shares(interpolate(a["p"], a["value"], p) + a["epsilon"] * p)
+
+
+def venn_abers(z: Array, a: Fitted) -> Array:
+    p, bounds, columns = softmax(z), a["start"], []
+    for i, j, column in zip(bounds[:-1], bounds[1:], p.T):
+        x, low, high = (a[name][i:j] for name in ("p", "low", "high"))
+        low = np.append(0.0, low)[np.searchsorted(x, column * (1 + TIE_ROUNDING), side="right")]
+        high = np.append(high, 1.0)[np.searchsorted(x, column * (1 - TIE_ROUNDING), side="left")]
+        columns.append(high / (1 - low + high))
+    return log_shares(np.stack(columns, 1))
+
+
+def confidence(z: Array, event: Any) -> Array:
+    """Return the probability of the predicted class, or of one class."""
+    p = softmax(z)
+    return p.max(-1) if event == "top" else p[:, event]
+
+
+def look_up(edges: Array, value: Array, c: Array) -> Array:
+    """Return the value of each confidence's bin; a confidence in an empty bin stays as it is."""
+    in_bin = value[np.clip(np.searchsorted(edges, c) - 1, 0, len(value) - 1)]
+    return np.where(np.isnan(in_bin), c, in_bin)
+
+
+def replace_confidence(z: Array, c: Array, event: Any) -> Array:
+    """Return log p with a new probability of the predicted class, or of one class of two."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if event != "top":
+            pair = np.stack([np.log1p(-c), np.log(c)], -1)
+            return pair if event == 1 else pair[:, ::-1]
+        log_p, top = log_softmax(z), np.zeros(z.shape, dtype=bool)
+        np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
+        rest = np.where(top, -np.inf, log_p)
+        log_rest = log_sum_exp(rest)
+        share = np.where(np.isneginf(log_rest), -np.log(z.shape[-1] - 1.0), rest - log_rest)
+        replaced = np.where(top, -np.inf, np.log1p(-c)[:, None] + share)
+        limit = np.log(c) + np.log1p(-TOP_LEAD)
+        for i in np.flatnonzero(replaced.max(-1) > limit):
+            replaced[i] = cap(replaced[i], limit[i])
+        return np.where(top, np.log(c)[:, None], replaced)
+
+
+def cap(log_p: Array, log_limit: float) -> Array:
+    """Lower probabilities of a row above the limit to it, and raise the others in proportion."""
+    limit, p = np.exp(log_limit), np.sort(np.exp(log_p))[::-1]
+    tail = np.cumsum(p[::-1])[::-1]
+    remaining = tail[0] - limit * np.arange(len(p))
+    factor = remaining / tail
+    feasible = np.flatnonzero((factor * p <= limit) & (remaining >= 0))
+    return np.minimum(log_p + np.log(factor[feasible[0]]), log_limit) if len(feasible) else log_p
+
+
+def histogram(z: Array, a: Fitted) -> Array:
+    return replace_confidence(z, look_up(a["edges"], a["accuracy"], confidence(z, a["of"])), a["of"])
+
+
+def data_bins(z: Array, a: Fitted) -> Array:
+    """Replace the confidence by the value of its bin, whose edges are confidences of the fitting data."""
+    c = snap(a["edges"], confidence(z, a["of"]))
+    return replace_confidence(z, look_up(a["edges"], a["value"], c), a["of"])
+
+
+def top_label_binning(z: Array, a: Fitted) -> Array:
+    index = z.argmax(-1) if a["of"] == "top" else np.full(len(z), a["of"])
+    rows = np.arange(len(z))
+    without_top = z.copy()
+    without_top[rows, index] = -np.inf
+    odds = z[rows, index] - log_sum_exp(without_top)[:, 0]
+    group = a["group"][index]
+    place = [int(np.searchsorted(a["edges"][g], x)) for g, x in zip(group, odds)]
+    in_bin = a["accuracy"][group, place]
+    c = confidence(z, a["of"])
+    return replace_confidence(z, np.where(np.isnan(in_bin), c, in_bin), a["of"])
+
+
+def scaling_binning(z: Array, a: Fitted) -> Array:
+    return data_bins(apply(a["scaler"], z), a)
+
+
+def auto(z: Array, a: Fitted) -> Array:
+    if z.shape[-1] > 2:
+        log_p = np.stack([log_softmax(apply(member, z)) + np.log(w) for member, w in zip(a["members"], a["weights"])])
+        top = log_p.max(0)
+        return top + np.log(np.exp(log_p - top).sum(0))
+    low, high = a["ends"]
+    odds, mixed = log_odds(z), mixed_log_odds(z, a)
+    excess = odds - np.clip(odds, low, high)
+    at_low, at_high = mixed_log_odds(np.array([[-low / 2, low / 2], [-high / 2, high / 2]]), a)
+    at_end = np.where(excess < 0, at_low, at_high)
+    change = np.minimum(np.maximum(mixed - at_end, np.minimum(excess, 0)), np.maximum(excess, 0))
+    return score_to_logits(np.where(excess == 0, mixed, at_end + change))
+
+
+def mixed_log_odds(z: Array, a: Fitted) -> Array:
+    """Return the weighted sum of the log-odds that the members give."""
+    return np.sum([w * log_odds(apply(member, z)) for member, w in zip(a["members"], a["weights"])], axis=0)
+
+
+def log_odds(z: Array) -> Array:
+    """Return the log-odds of class 1 of two."""
+    log_p = np.maximum(log_softmax(z), -MAX_SCORE)
+    return log_p[:, 1] - log_p[:, 0]
+
+
+def group_calibrated(z: Array, a: Fitted, groups: Any) -> Array:
+    pooled = apply(a["pooled"], z)
+    if not len(a["names"]):
+        return pooled
+    if groups is None or len(groups) != len(z):
+        raise ValueError("Expected the group of each row: calibrate(logits, groups).")
+    position = {name: i for i, name in enumerate(a["names"])}
+    index = np.array([position.get(str(name), len(position)) for name in groups])  # the last one is for new groups
+    slopes, biases = np.append(a["slopes"], 1.0), np.concatenate([a["biases"], np.zeros((1, z.shape[1]))])
+    return pooled * slopes[index, None] + biases[index]
+
+
+MAPS: dict[str, Any] = {
+    "Auto": auto,
+    "BayesianBinning": data_bins,
+    "Beta": beta,
+    "BiasCorrectedTemperature": lambda z, a: z / a["temperature"] + a["bias"],
+    "Dirichlet": lambda z, a: np.maximum(log_softmax(z), a["floor"]) @ a["weight"].T + a["bias"],
+    "EnsembleTemperature": ensemble_temperature,
+    "FocalMap": lambda z, a: focal_map(z, a["gamma"]),
+    "FocalTemperature": lambda z, a: focal_map(z / a["temperature"], a["gamma"]),
+    "HistogramBinning": histogram,
+    "Identity": lambda z, a: z,
+    "Isotonic": isotonic,
+    "Matrix": matrix,
+    "Monotone": monotone,
+    "Platt": lambda z, a: score_to_logits(a["slope"] * score(z, a) + a["bias"]),
+    "PriorShift": lambda z, a: apply(a["calibrator"], z) + a["shift"],
+    "Quadratic": quadratic,
+    "ScalingBinning": scaling_binning,
+    "SharedIsotonic": shared_isotonic,
+    "SmoothedTemperature": smoothed,
+    "Spline": lambda z, a: replace_confidence(
+        z, interpolate(a["confidence"], a["value"], confidence(z, a["of"])), a["of"]
+    ),
+    "StructuredMatrix": structured_matrix,
+    "StructuredVector": lambda z, a: (smoothed(z, a) * (1 + a["scale"]) + a["bias"]) / a["final"],
+    "Temperature": lambda z, a: z / a["temperature"],
+    "TopLabelBinning": top_label_binning,
+    "Vector": lambda z, a: scaled(z, a) * a["scale"] + a["bias"],
+    "VennAbers": venn_abers,
+}
+
+
+def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
+    """Return the calibrated logits of a fitted map, by its class."""
+    numbers = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
+    numbers |= {"members": fitted["members"]} if "members" in fitted else {}
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
+        if fitted["class"] == "Chain":
+            return apply(fitted["second"], apply(fitted["first"], z, groups), groups)
+        if fitted["class"] == "GroupCalibrated":
+            return group_calibrated(z, numbers, groups)
+        return MAPS[fitted["class"]](z, numbers)
+
+
+def class_scores(z: Array, sets: Fitted) -> Array:
+    """Return the nonconformity score of every class."""
+    p = softmax(z)
+    if sets["score"] == "lac":
+        return 1 - p
+    order = np.argsort(-p, axis=1, kind="stable")
+    in_order = np.take_along_axis(p, order, 1)
+    u, rank = uniforms(z, sets)[:, None], np.arange(p.shape[1])
+    if sets["score"] == "saps":
+        by_rank = np.where(rank == 0, u * in_order, in_order[:, :1] + sets["penalty"] * (rank - 1 + u))
+    else:
+        by_rank = np.cumsum(in_order, 1) - (1 - u) * in_order
+        by_rank = by_rank + (sets["penalty"] * (rank + 1) if sets["score"] == "raps" else 0.0)
+    scores = np.empty_like(p)
+    np.put_along_axis(scores, order, by_rank, 1)
+    return scores
+
+
+def uniforms(z: Array, sets: Fitted) -> Array:
+    """Return a number in [0, 1) for every row, a hash of its logits in float32."""
+    values = np.ascontiguousarray(z.astype(np.float32) + np.float32(0))
+    values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
+    with np.errstate(over="ignore"):
+        x = (values.view(np.int64) * np.array(sets["keys"], dtype=np.int64)).sum(1).astype(np.uint64)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x = x ^ (x >> np.uint64(31))
+        x = x + np.uint64(sets["seed"] * 0x9E3779B97F4A7C15 % 2**64)
+        x ^= x >> np.uint64(31)
+        x = x * np.uint64(0x9E3779B97F4A7C15)
+    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
+    """Return the prediction sets of calibrated logits, True for the classes in the set."""
+    thresholds = np.array(sets["thresholds"], dtype=np.float64)
+    if sets["by"] == "groups":
+        if groups is None or len(groups) != len(z):
+            raise ValueError("Expected the group of each row: prediction_sets(logits, groups).")
+        index = {name: i for i, name in enumerate(sets["names"])}
+        thresholds = thresholds[[index.get(str(name), index[""]) for name in groups], None]
+    return class_scores(z, sets) <= thresholds + SCORE_ROUNDING

@@ -1,0 +1,148 @@
+"""Exported files: the same numbers as the calibrator, with numpy alone, for every calibrator, sets and thresholds."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import run
+from refusals import code_of
+
+from calibrant import Predictions, calibrators
+from calibrant.decisions import Sets, certify_threshold
+from calibrant.deployment import export
+from calibrant.registry import CALIBRATORS
+
+PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
+NAMES = sorted(PAGE["CAPABILITIES"])
+# Imports numpy first, and refuses everything else that is not in the standard library
+NUMPY_ALONE = """
+import sys, numpy
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in sys.stdlib_module_names | {"numpy"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import runpy
+module = runpy.run_path(sys.argv[1])
+numpy.save(sys.argv[3], module["probabilities"](numpy.load(sys.argv[2])))
+"""
+
+
+def hard_logits(k, n=300):
+    """Return logits with saturated, tied, impossible and rounded rows."""
+    z = 4 * torch.randn(n, k, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    z[0], z[1], z[2, 0], z[3] = 50 * z[0], 0.0, -torch.inf, z[3].round()
+    return z
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numpy_file_gives_the_same_probabilities(tmp_path, name):
+    fitted = PAGE["fit_calibrator"](name)
+    export(fitted, tmp_path / "map.py")
+    z = hard_logits(2 if name in PAGE["BINARY"] else 3)
+    module = runpy.run_path(str(tmp_path / "map.py"))
+    expected = fitted(z).softmax(1).numpy()
+    np.testing.assert_allclose(module["probabilities"](z.numpy()), expected, rtol=0, atol=1e-9)
+
+
+def test_numpy_file_needs_numpy_alone(tmp_path):
+    fitted = PAGE["fit_calibrator"]("Auto")
+    z = hard_logits(3)
+    export(fitted, tmp_path / "map.py")
+    np.save(tmp_path / "z.npy", z.numpy())
+    paths = (str(tmp_path / name) for name in ("map.py", "z.npy", "p.npy"))
+    subprocess.run([sys.executable, "-I", "-c", NUMPY_ALONE, *paths], check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), fitted(z).softmax(1).numpy(), rtol=0, atol=1e-9)
+
+
+def draw(n, k, seed=0, **options):
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    return Predictions(1.5 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), **options)
+
+
+def test_groups_are_mapped_by_name(tmp_path):
+    names = ["north", "south"] * 300
+    p = draw(600, 3, groups=names)
+    fitted = calibrators.GroupCalibrated.fit(p)
+    export(fitted, tmp_path / "map.py")
+    module = runpy.run_path(str(tmp_path / "map.py"))
+    q = Predictions(p.logits[:4], p.labels[:4], groups=["north", "south", "new", "north"])
+    expected = q.apply(fitted).logits.softmax(1).numpy()
+    actual = module["probabilities"](q.logits.numpy(), ["north", "south", "new", "north"])
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="group"):
+        module["calibrate"](q.logits.numpy())
+
+
+@pytest.mark.parametrize("score", ["lac", "aps", "raps", "saps"])
+@pytest.mark.parametrize("by", [None, "class", "groups"])
+@pytest.mark.parametrize("k", [3, 4])
+def test_sets_are_the_same(tmp_path, score, by, k):
+    p = draw(500, k, groups=np.arange(500) % 2)
+    temperature = calibrators.Temperature.fit(p[:200])
+    calibrated = p.apply(temperature)
+    sets = Sets.fit(calibrated[200:], score=score, by=by, seed=3)
+    export(temperature, tmp_path / "map.py", sets=sets)
+    groups = [str(i % 2) for i in range(500)]
+    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits.numpy(), groups)
+    assert (actual == sets.apply(calibrated).numpy()).all()
+
+
+def test_threshold_is_the_same(tmp_path):
+    p = draw(800, 3)
+    temperature = calibrators.Temperature.fit(p)
+    certified = certify_threshold(p.apply(temperature), risk=0.2)
+    export(temperature, tmp_path / "map.py", threshold=certified)
+    actual = runpy.run_path(str(tmp_path / "map.py"))["acts_on"](p.logits.numpy())
+    assert (actual == certified.acts_on(p.apply(temperature)).numpy()).all()
+
+
+@pytest.mark.parametrize("to", ["torch", "onnx"])
+@pytest.mark.filterwarnings("ignore")
+def test_programs_give_the_same_probabilities(tmp_path, to):
+    fitted = calibrators.BiasCorrectedTemperature.fit(draw(300, 3))
+    path = tmp_path / ("map.pt2" if to == "torch" else "map.onnx")
+    export(fitted, path, to=to)
+    z = hard_logits(3)[3:].float()
+    if to == "torch":
+        actual = torch.export.load(path).module()(z)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path)
+        actual = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: z.numpy()})[0])
+    torch.testing.assert_close(actual.softmax(1), fitted(z).softmax(1), rtol=0, atol=1e-6)
+
+
+def test_impossible_exports_are_refused(tmp_path):
+    temperature = calibrators.Temperature(torch.tensor(2.0))
+    assert code_of(export, temperature, tmp_path / "map.txt") == "suffix"
+    assert code_of(export, temperature, tmp_path / "map.onnx", to="onnx") == "no_num_classes"
+    assert code_of(export, PAGE["fit_calibrator"]("Isotonic"), tmp_path / "map.pt2", to="torch") == "not_exportable"
+    assert code_of(export, object(), tmp_path / "map.py") == "custom_calibrator"
+    sets = Sets.fit(draw(50, 3))
+    assert code_of(export, temperature, tmp_path / "map.pt2", to="torch", num_classes=3, sets=sets) == "format"
+
+
+def test_command_exports_a_saved_calibrator(tmp_path):
+    p = draw(300, 3)
+    fitted = calibrators.fit("StructuredMatrix", p)
+    calibrators.save(fitted, tmp_path / "c.safetensors")
+    Sets.fit(p.apply(fitted)).save(tmp_path / "sets.json")
+    arguments = ("-o", "map.py", "--sets", "sets.json", "--threshold", "0.9")
+    finished = run("export", "c.safetensors", *arguments, folder=tmp_path)
+    assert (finished.returncode, finished.stdout) == (0, "wrote map.py\n")
+    module = runpy.run_path(str(tmp_path / "map.py"))
+    assert {"calibrate", "probabilities", "prediction_sets", "acts_on"} <= set(module)
+    for wrong, code in ((("-o", "map.txt"), "suffix"), (("-o", "map.py", "--to", "tf"), "format")):
+        refused = run("export", "c.safetensors", *wrong, folder=tmp_path)
+        assert (refused.returncode, refused.code) == (2, code)
+
+
+def test_every_calibrator_is_exported():
+    assert set(NAMES) == set(CALIBRATORS)

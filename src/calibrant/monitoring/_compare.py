@@ -15,11 +15,12 @@ from calibrant._version import __version__
 from calibrant.io import atomic_write
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import FeatureFrame, TestKey, class_shares, confidences
+from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
 from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
 from calibrant.types import InputError
 
@@ -189,14 +190,18 @@ def compare(
 
 def test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the p-values and adjusted p-values of all tests of a frame."""
-    old, new = frame.unit_sums(pair.old), frame.unit_sums(pair.new)
-    if min(len(old), len(new)) < MIN_COMPARED_UNITS:
+    n_old, n_new = num_units(pair.old), num_units(pair.new)
+    if min(n_old, n_new) < MIN_COMPARED_UNITS:
         raise InputError("Expected at least two examples, or clusters, on each side, got one.", code="one_unit")
-    if pair.paired_by is None:
-        return unpaired_p_values(old, new, frame.statistics, seed)
-    if len(old) != len(new):
-        raise InputError("Expected the same clusters of the same examples in both models.", code="different_clusters")
-    return paired_p_values(old, new, frame.statistics, seed)
+    if pair.paired_by is not None:
+        if n_old != n_new:
+            raise InputError(
+                "Expected the same clusters of the same examples in both models.", code="different_clusters"
+            )
+        return paired_p_values(frame.unit_sums(pair.old), frame.unit_sums(pair.new), frame.statistics, seed)
+    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))
+    sums = frame.unit_sums(pair.old, max_old), frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
+    return unpaired_p_values(*sums, frame.statistics, seed)
 
 
 test_difference.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]  # no test for pytest

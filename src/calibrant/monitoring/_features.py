@@ -12,6 +12,8 @@ NUM_CONFIDENCE_CUTS = 30
 NUM_ERROR_BINS = 15
 MAX_COMPARED_CLASSES = 50  # the most frequent ones
 MAX_COMPARED_GROUPS = 50
+MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as well
+_BLOCK_ROWS = 1 << 16  # rows whose features are computed at once
 LABELED_SCORES = ("accuracy", "signed_gap", "event_brier", "nll")
 UNLABELED_SCORES = ("confidence",)
 
@@ -67,8 +69,25 @@ class FeatureFrame:
         tests += [TestKey("labels")] if len(self.labels) else []
         return tests + [TestKey(name, group) for group in self.groups for name in self.scores]
 
-    def unit_sums(self, p: Predictions) -> np.ndarray:
-        """Return the sums of all features over the rows of each unit, a cluster or a single row, (u, m)."""
+    def unit_sums(self, p: Predictions, max_units: int = MAX_UNITS) -> np.ndarray:
+        """Return the sums of all features over the rows of each unit, a cluster or a single row, (u, m).
+
+        More than `max_units` units are joined into so many sets, whose sizes differ by at most one unit.
+        """
+        from scipy.sparse import csr_array  # slow to import
+
+        unit = np.arange(len(p)) if p.clusters is None else np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
+        unit = unit % max_units
+        sums = np.zeros((unit.max() + 1, sum(self._sizes())))
+        for first in range(0, len(p), _BLOCK_ROWS):
+            rows = slice(first, min(first + _BLOCK_ROWS, len(p)))
+            features = self._row_features(p[rows])
+            place = unit[rows], np.arange(len(features))
+            sums += csr_array((np.ones(len(features)), place), shape=(len(sums), len(features))) @ features
+        return sums
+
+    def _row_features(self, p: Predictions) -> np.ndarray:
+        """Return the features of every row, times its weight, (n, m)."""
         w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy().astype(np.float64)
         confidence = confidences(p)
         values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)
@@ -80,13 +99,7 @@ class FeatureFrame:
         columns.append(p.predicted.cpu().numpy()[:, None] == self.classes)
         columns.append(p.labels.cpu().numpy()[:, None] == self.labels)
         columns += [values * _is_in_group(p, group)[:, None] for group in self.groups]
-        features = np.concatenate(columns, 1) * w[:, None]
-        if p.clusters is None:
-            return features
-        unit = np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
-        sums = np.zeros((unit.max() + 1, features.shape[1]))
-        np.add.at(sums, unit, features)
-        return sums
+        return np.concatenate(columns, 1) * w[:, None]
 
     def values(self, sums: np.ndarray) -> list[np.ndarray]:
         """Return the means, distributions and shares of sums (..., m), each over its last axis."""

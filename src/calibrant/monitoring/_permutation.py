@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 
 NUM_SWAPS = 1999  # draws; p-values are multiples of 1 / 2000
-MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as well
 _TIE_ROUNDING = 1e-9  # relative, up to which two statistics are equal
 Statistics = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from sums (draws, m) of old and new to (draws, tests)
 
@@ -21,7 +20,6 @@ def paired_p_values(
         statistics: Function from total sums (draws, m) of old and new to statistics, large if they differ.
         seed: Seed of the draws.
     """
-    old, new = join_units(old), join_units(new)
     total_old, total_new, difference = old.sum(0), new.sum(0), new - old
     rng = np.random.default_rng(seed)
     is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
@@ -40,9 +38,6 @@ def unpaired_p_values(
         statistics: As for `paired_p_values`.
         seed: Seed of the draws.
     """
-    share = len(old) / (len(old) + len(new))
-    size_old = min(len(old), max(1, round(MAX_UNITS * share)))
-    old, new = join_units(old, size_old), join_units(new, max(1, MAX_UNITS - size_old))
     pooled = np.concatenate([old, new])
     rng = np.random.default_rng(seed)
     is_old = np.zeros((NUM_SWAPS + 1, len(pooled)))
@@ -50,15 +45,6 @@ def unpaired_p_values(
     is_old[1:] = rng.permuted(is_old[1:], axis=1)
     total_old = is_old @ pooled
     return step_down(statistics(total_old, pooled.sum(0) - total_old))
-
-
-def join_units(sums: np.ndarray, max_units: int = MAX_UNITS) -> np.ndarray:
-    """Join units (u, m) into at most `max_units` sets, whose sizes differ by at most one."""
-    if len(sums) <= max_units:
-        return sums
-    joined = np.zeros((max_units, sums.shape[1]))
-    np.add.at(joined, np.arange(len(sums)) % max_units, sums)
-    return joined
 
 
 def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -483,3 +483,14 @@ def test_maps_are_applied_in_blocks_of_rows(monkeypatch):
     assert block_rows == [10] * 5
     torch.testing.assert_close(p.apply(fitted).logits, expected)
     assert code_of(p.apply, lambda logits: logits[:1]) == "map_shape"
+
+
+def test_probabilities_outside_the_range_by_rounding_are_clipped():
+    expected = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64)
+    stated = [-1e-9, 1 + 2e-7, 0.5]
+    for p in (Predictions.from_confidence(stated, [0, 1, 1]), Predictions.from_probs(stated, [0, 1, 1])):
+        torch.testing.assert_close(p.events.confidence, expected)
+    rows = Predictions.from_probs([[1 + 2e-7, -2e-7], [0.5, 0.5]], [0, 1])
+    torch.testing.assert_close(rows.logits.exp()[0], torch.tensor([1.0, 0.0], dtype=torch.float64))
+    with refused("probability_range"):
+        Predictions.from_confidence([-0.001, 0.5], [0, 1])

@@ -13,6 +13,7 @@ MAX_SUM_ERROR = 1e-3  # distance of a row's sum from 1
 MAX_HALF_PRECISION_SUM_ERROR = 2e-2
 MAX_ROUNDED_SUM_ERROR = 0.03 + 1e-6  # of probabilities with two decimals
 MAX_ROUNDED_CLASSES = 50
+MAX_ROUNDING_EXCESS = 1e-6  # distance from [0, 1] that rounding explains
 PERCENT_HINT = "Try percent=True (on the command line, --percent) for percentages in files, p / 100 for arrays."
 SUM_MESSAGES = {  # kinds of probabilities, the most evident first
     "probs": "sum to 1. Try Predictions.from_probs, or the key 'probs' in a file.",
@@ -118,6 +119,7 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
             f"Expected probs without NaN, got NaN in {num_nan_rows(p)} of {len(p)} rows. Try dropping these rows.",
             code="nan",
         )
+    p = clip_rounding(p)
     if is_single(p):
         _check_single_probs(p)
         return torch.stack([1 - p, p], 1).log() if p.ndim == 1 else torch.cat([1 - p, p], 1).log(), ()
@@ -135,6 +137,13 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
         raise _row_sum_error(p)
     note = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
     return p.log(), (f"{note}, and are divided by it",)
+
+
+def clip_rounding(p: Tensor) -> Tensor:
+    """Return probabilities; those outside [0, 1] by rounding alone, such as 1.0000001, become 0 or 1."""
+    low, high = (float(end) for end in p.aminmax())
+    exceeds = low < 0 or high > 1
+    return p.clamp(0, 1) if exceeds and low >= -MAX_ROUNDING_EXCESS and high <= 1 + MAX_ROUNDING_EXCESS else p
 
 
 def is_single(scores: Tensor) -> bool:

@@ -11,7 +11,7 @@ from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements, to_int, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
-from calibrant._validation.scores import SingleScoreEvidence, is_single, log_probs
+from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.backend.threads import thread_limit
 from calibrant.events import CONFIDENCE_KINDS, PRESENCE
 from calibrant.io import find_score_and_label_keys
@@ -46,6 +46,7 @@ def fields_from_confidence(
                 "samples.",
                 code="nan",
             )
+        c = clip_rounding(c) if len(c) else c
         low, high = (float(end) for end in c.aminmax()) if len(c) else (0.0, 0.0)
         if not 0 <= low <= high <= 1:
             is_percent = low >= 0 and 1 < high <= 100

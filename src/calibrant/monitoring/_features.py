@@ -13,7 +13,7 @@ NUM_ERROR_BINS = 15
 MAX_COMPARED_CLASSES = 50  # the most frequent ones
 MAX_COMPARED_GROUPS = 50
 MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as well
-_BLOCK_ROWS = 1 << 16  # rows whose features are computed at once
+_FEATURE_ROWS = 1 << 16  # rows whose features are computed at once
 LABELED_SCORES = ("accuracy", "signed_gap", "event_brier", "nll")
 UNLABELED_SCORES = ("confidence",)
 
@@ -79,8 +79,8 @@ class FeatureFrame:
         unit = np.arange(len(p)) if p.clusters is None else np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
         unit = unit % max_units
         sums = np.zeros((unit.max() + 1, sum(self._sizes())))
-        for first in range(0, len(p), _BLOCK_ROWS):
-            rows = slice(first, min(first + _BLOCK_ROWS, len(p)))
+        for first in range(0, len(p), _FEATURE_ROWS):
+            rows = slice(first, min(first + _FEATURE_ROWS, len(p)))
             features = self._row_features(p[rows])
             place = unit[rows], np.arange(len(features))
             sums += csr_array((np.ones(len(features)), place), shape=(len(sums), len(features))) @ features

@@ -19,8 +19,8 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
 
         EpochCalibration("ece").attach(evaluator, "ece")
 
-    Logits and labels stay in memory on the CPU, and are gathered from all processes, so that the result is the same for
-    any number of them. `predictions` are those of the last computation, for `calibrant.measure`.
+    Logits and labels stay in memory on the CPU, and are gathered from all processes, each of which must have equally
+    many. `predictions` are those of the last computation, for `calibrant.measure`.
 
     Args:
         name: Metric as in a study file, such as "ece" or "ece(bins=10)".
@@ -66,7 +66,13 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
             raise NotComputableError("Expected at least one batch before compute(), got none.")
         parts = (torch.cat(self._logits), torch.cat(self._labels))
         if distributed.get_world_size() > 1:
-            parts = tuple(torch.cat(distributed.all_gather(part)) for part in parts)
+            parts = tuple(_gather(part) for part in parts)
         scores, labels = (part.cpu() for part in parts)
         self.predictions = predictions_from_scores(scores, labels, binary=self.binary, logits=self.accepts_shares)
         return float(self.method(self.predictions))
+
+
+def _gather(part: Tensor) -> Tensor:
+    """Return the rows of all processes."""
+    gathered: Any = distributed.all_gather(part)  # one tensor for parts of equal length, else a list
+    return gathered if isinstance(gathered, Tensor) else torch.cat(gathered)

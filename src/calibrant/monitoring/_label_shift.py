@@ -77,10 +77,10 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     half = _NORMAL_QUANTILE * float(errors.std())
     deviations = _NORMAL_QUANTILE * share_draws.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
-    rows = [
-        ClassShare(name, float(old), float(share), max(0.0, float(share - d)), min(1.0, float(share + d)))
-        for name, old, share, d in zip(names, counts / counts.sum(), shares, deviations, strict=True)
-    ]
+    # Limits are around the shares that fit best, as those of EM are shrunk toward the old ones in small samples
+    low, high = np.minimum(moment_shares - deviations, shares), np.maximum(moment_shares + deviations, shares)
+    numbers = zip(names, counts / counts.sum(), shares, low.clip(0, 1), high.clip(0, 1), strict=True)
+    rows = [ClassShare(name, *map(float, row)) for name, *row in numbers]
     return LabelShift(tuple(rows), accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half), p_value)
 
 

@@ -15,11 +15,11 @@ from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out
 from calibrant.assessment._measure import Measurement, as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.assessment._results import AssessmentData
-from calibrant.assessment._serialize import write_by_suffix
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
 from calibrant.io.formats import CALIBRATOR_SUFFIX
+from calibrant.io.results import write_by_suffix
 from calibrant.metrics import Comparison, Summary, fits_summary
 from calibrant.predictions import Predictions
 

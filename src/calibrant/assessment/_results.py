@@ -12,11 +12,12 @@ from calibrant._lazy import polars
 from calibrant._text import display_name
 from calibrant.assessment._evaluation import Mistake
 from calibrant.assessment._few_labels import HeldOutComparison
-from calibrant.assessment._serialize import data_source, encode_nonfinite, provenance, serialize_fitted
+from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
 from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.backend.solvers import Certificate
 from calibrant.events import EventKind
+from calibrant.io.results import provenance
 from calibrant.metrics import Comparison, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
@@ -236,7 +237,7 @@ class MeasurementData:
         content |= {} if self.row_groups is None else {"row_groups": self.row_groups.records()}
         content["results"] = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
         content |= {"verdict": asdict(self.verdict), "notes": list(self.remarks)}
-        content["provenance"] = provenance([self.source_facts("measured")], source)
+        content["provenance"] = provenance(source, data=[self.source_facts("measured")], calibrators=[])
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
 
 
@@ -345,5 +346,5 @@ class AssessmentData:
         content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
         content["notes"] = list(self.uncalibrated.remarks)
         data = [data_source("fitted", self.fitting_data), self.uncalibrated.source_facts("judged")]
-        content["provenance"] = provenance(data, source)
+        content["provenance"] = provenance(source, data=data, calibrators=[])
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"

@@ -2,19 +2,15 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from calibrant import io
-from calibrant._version import __version__
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
 
 
 def serialize_fitted(calibrator: Any) -> dict[str, Any]:
@@ -47,25 +43,6 @@ def encode_nonfinite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: encode_nonfinite(item) for key, item in value.items()}
     return [encode_nonfinite(item) for item in value] if isinstance(value, list) else value
-
-
-def write_by_suffix(path: str | Path, writers: Mapping[str, Callable[[], str]]) -> None:
-    """Write the text of the writer that belongs to the suffix of `path`."""
-    path = Path(path)
-    if path.suffix not in writers:
-        raise InputError(
-            f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.html.",
-            code="suffix",
-        )
-    with io.atomic_write(path) as draft:
-        draft.write_text(writers[path.suffix](), encoding="utf-8")
-
-
-def provenance(data: Iterable[Mapping[str, Any]], overrides: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return version, time, data and calibrators of a JSON result; `overrides` replaces entries."""
-    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    block = {"version": __version__, "time": time, "data": list(data), "calibrators": list[Any]()}
-    return block | dict(overrides or {})
 
 
 def data_source(

@@ -1,10 +1,8 @@
 """The card of one or more models, as numbers, text, JSON and a page."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant._text import display_name, format_percent
-from calibrant._version import __version__
 from calibrant.cards._numbers import (
     CoverageRow,
     PolicyRow,
@@ -26,7 +23,7 @@ from calibrant.cards._numbers import (
     subject_rows,
 )
 from calibrant.cards._ranks import Ranking, question_means, rank_models
-from calibrant.io import atomic_write
+from calibrant.io.results import result_json, write_by_suffix
 from calibrant.language_models import (
     CONVENTIONS,
     Answers,
@@ -144,14 +141,12 @@ class Card:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = {
             "level": self.level,
             "models": [_model_content(model) for model in self.models],
             "rankings": [_ranking_content(ranking) for ranking in self.rankings],
-            "provenance": {"version": __version__, "time": time} | dict(source or {}),
         }
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def html(self, command: str = "calibrant card") -> str:
         """Return the page."""
@@ -161,15 +156,8 @@ class Card:
 
     def save(self, path: str | Path) -> None:
         """Write the page (.html) or the numbers (.json)."""
-        path = Path(path)
         writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        if path.suffix not in writers:
-            raise InputError(
-                f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.html.",
-                code="suffix",
-            )
-        with atomic_write(path) as draft:
-            draft.write_text(writers[path.suffix](), encoding="utf-8")
+        write_by_suffix(path, writers)
 
 
 def card(

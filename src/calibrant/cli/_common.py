@@ -98,6 +98,26 @@ def write_text_file(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
+def output_result(
+    result: Any, show: Callable[[], None], json_: Path | None, written: Iterable[Path | None] = ()
+) -> None:
+    """Print the JSON of a result alone if it goes to standard output; else show it, write the JSON, and list files."""
+    if str(json_) == "-":
+        print(result.json({"command": command_line()}), end="")
+        return
+    show()
+    if json_ is not None:
+        write_text_file(json_, result.json({"command": command_line()}))
+    for path in (*written, json_):
+        if path is not None:
+            print_line(f"wrote {path}")
+
+
+def print_text(text: str) -> None:
+    """Print text of several lines, without markup and wrapping."""
+    console.print(escape_invisible(text, allowed="\n"), markup=False, soft_wrap=True)
+
+
 def print_line(text: str) -> None:
     """Print one line, without wrapping it."""
     console.print(escape_invisible(text), soft_wrap=True, markup=False)

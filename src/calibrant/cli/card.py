@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant._text import escape_invisible
 from calibrant.cli._common import (
     check_output_paths,
     command_line,
-    console,
     import_prediction_modules,
-    print_line,
+    output_result,
+    print_text,
     show_status,
     write_text_file,
 )
@@ -71,14 +70,13 @@ def card_command(
     """
     import_prediction_modules()
     from calibrant.cards import card
+    from calibrant.io.results import check_suffix
     from calibrant.language_models import EvaluationLog
     from calibrant.types import InputError
 
     check_output_paths(html, json_, inputs=log)
-    if html is not None and html.suffix != ".html":
-        raise InputError(
-            f"Expected a file name that ends in .html, got {str(html)!r}. Try {html.stem}.html.", code="suffix"
-        )
+    if html is not None:
+        check_suffix(html, (".html",))
     if name is not None and len(name) != len(log):
         raise InputError(f"Expected one name for each of {len(log)} logs, got {len(name)}.", code="num_names")
     options: dict[str, Any] = {"task": task, "filter": filter_, "score": correct, "confidence": confidence}
@@ -90,7 +88,9 @@ def card_command(
             logs.append(EvaluationLog.read(path, **options))
         progress("computing")
         result = card(_name_by_option(log, logs, name))
-    _output_card(result, html, json_)
+    if html is not None:
+        write_text_file(html, result.html(command_line()))
+    output_result(result, lambda: print_text(str(result)), json_, [html])
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:
@@ -105,18 +105,3 @@ def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None)
             code="repeated_names",
         )
     return dict(zip(chosen_names, logs, strict=True))
-
-
-def _output_card(result: Any, html: Path | None, json_: Path | None) -> None:
-    """Print the card, or its JSON alone, and write the files."""
-    if html is not None:
-        write_text_file(html, result.html(command_line()))
-    if str(json_) == "-":
-        print(result.json({"command": command_line()}), end="")
-        return
-    console.print(escape_invisible(str(result), allowed="\n"), markup=False, soft_wrap=True)
-    if html is not None:
-        print_line(f"wrote {html}")
-    if json_ is not None:
-        write_text_file(json_, result.json({"command": command_line()}))
-        print_line(f"wrote {json_}")

@@ -8,15 +8,14 @@ import typer
 from calibrant.cli._common import (
     WithOption,
     check_output_paths,
-    command_line,
     console,
     import_prediction_modules,
     include_sources,
+    output_result,
     parse_event,
     print_line,
     show_status,
     source_files,
-    write_text_file,
 )
 from calibrant.cli._table_options import add_table_options
 from calibrant.cli.assess import EventOption, JsonOption
@@ -74,16 +73,14 @@ def check_command(
     calibrant check new.csv --against old.csv --require "nll < old + 0.005"
     """
     import_prediction_modules()
+    from calibrant.io.results import check_suffix
     from calibrant.monitoring import check, read_requirements
-    from calibrant.types import InputError
 
     include_sources(with_)
     inputs = [file, *([] if against is None else [against]), *([] if requirements is None else [requirements])]
     check_output_paths(junit, json_, inputs=[*inputs, *source_files(with_)])
-    if junit is not None and junit.suffix != ".xml":
-        raise InputError(
-            f"Expected a file name that ends in .xml, got {str(junit)!r}. Try {junit.stem}.xml.", code="suffix"
-        )
+    if junit is not None:
+        check_suffix(junit, (".xml",))
     content = {} if requirements is None else read_requirements(requirements)
     by = by or content.get("by")
     options |= {} if by is None else {"group": by}
@@ -102,7 +99,9 @@ def check_command(
             by_group=by is not None,
             level=content.get("level", 0.95) if level is None else level,
         )
-    _output_result(result, junit, json_)
+    if junit is not None:
+        result.save(junit)
+    output_result(result, lambda: _show_conditions(result), json_, [junit])
     if result.exit_status:
         raise typer.Exit(result.exit_status)
 
@@ -113,19 +112,8 @@ def _load(path: Path, options: dict[str, Any]) -> Any:
     return load_with_ids(path, **options)
 
 
-def _output_result(result: Any, junit: Path | None, json_: Path | None) -> None:
-    """Print one line per condition, or the JSON alone, and write the files."""
-    if junit is not None:
-        result.save(junit)
-    if str(json_) == "-":
-        print(result.json({"command": command_line()}), end="")
-        return
+def _show_conditions(result: Any) -> None:
     for note in result.notes:
         print_line(note)
     for condition in result.conditions:
         console.print(str(condition), style=STATUS_STYLES[condition.status], markup=False, soft_wrap=True)
-    if junit is not None:
-        print_line(f"wrote {junit}")
-    if json_ is not None:
-        write_text_file(json_, result.json({"command": command_line()}))
-        print_line(f"wrote {json_}")

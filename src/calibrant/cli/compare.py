@@ -5,16 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant._text import escape_invisible
 from calibrant.cli._common import (
     WithOption,
     check_output_paths,
     command_line,
-    console,
     import_prediction_modules,
     include_sources,
+    output_result,
     parse_event,
-    print_line,
+    print_text,
     show_status,
     source_files,
     write_text_file,
@@ -60,12 +59,14 @@ def compare_command(
     calibrant compare old.csv new.csv --html comparison.html
     """
     import_prediction_modules()
+    from calibrant.io.results import check_suffix
     from calibrant.monitoring import compare
     from calibrant.predictions import load_with_ids
 
     include_sources(with_)
     check_output_paths(html, json_, inputs=[old, new, *source_files(with_)])
-    _check_suffix(html)
+    if html is not None:
+        check_suffix(html, (".html",))
     options |= {} if by is None else {"group": by}
     with show_status() as progress:
         progress(f"reading {old.name}")
@@ -83,7 +84,7 @@ def compare_command(
             level=level,
             seed=seed,
         )
-    _output_result(result, html, json_)
+    _output_page(result, html, json_)
     if result.differs:
         raise typer.Exit(DIFFERENCE_STATUS)
 
@@ -111,12 +112,14 @@ def drift_command(
     calibrant drift reference.csv today.csv --html drift.html
     """
     import_prediction_modules()
+    from calibrant.io.results import check_suffix
     from calibrant.monitoring import drift
     from calibrant.predictions import Predictions, load_unlabeled
 
     include_sources(with_)
     check_output_paths(html, json_, inputs=[reference, new, *source_files(with_)])
-    _check_suffix(html)
+    if html is not None:
+        check_suffix(html, (".html",))
     options |= {} if by is None else {"group": by}
     with show_status() as progress:
         progress(f"reading {reference.name}")
@@ -125,30 +128,13 @@ def drift_command(
         unlabeled, _ = load_unlabeled(new, **options)
         progress("testing")
         result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, level=level, seed=seed)
-    _output_result(result, html, json_)
+    _output_page(result, html, json_)
     if result.has_drifted:
         raise typer.Exit(DIFFERENCE_STATUS)
 
 
-def _check_suffix(html: Path | None) -> None:
-    from calibrant.types import InputError
-
-    if html is not None and html.suffix != ".html":
-        raise InputError(
-            f"Expected a file name that ends in .html, got {str(html)!r}. Try {html.stem}.html.", code="suffix"
-        )
-
-
-def _output_result(result: Any, html: Path | None, json_: Path | None) -> None:
-    """Print the result, or its JSON alone, and write the files."""
+def _output_page(result: Any, html: Path | None, json_: Path | None) -> None:
+    """Write the page, print the result or its JSON, and write the JSON."""
     if html is not None:
         write_text_file(html, result.html(command_line()))
-    if str(json_) == "-":
-        print(result.json({"command": command_line()}), end="")
-        return
-    console.print(escape_invisible(str(result), allowed="\n"), markup=False, soft_wrap=True)
-    if html is not None:
-        print_line(f"wrote {html}")
-    if json_ is not None:
-        write_text_file(json_, result.json({"command": command_line()}))
-        print_line(f"wrote {json_}")
+    output_result(result, lambda: print_text(str(result)), json_, [html])

@@ -10,15 +10,14 @@ from calibrant.cli._common import (
     BARE_TABLE_STYLE,
     WithOption,
     check_output_paths,
-    command_line,
     console,
     import_prediction_modules,
     include_sources,
+    output_result,
     parse_event,
     print_line,
     show_status,
     source_files,
-    write_text_file,
 )
 from calibrant.cli._table_options import add_table_options
 from calibrant.cli.assess import EventOption, IgnoreIndexOption, JsonOption
@@ -143,7 +142,9 @@ def sample_size_command(
             draws=draws,
             seed=seed,
         )
-    _output_result(result, plot, json_, predictions)
+    if plot is not None:
+        result.save(plot)
+    output_result(result, lambda: _show_result(result, predictions), json_, [plot])
 
 
 def _parse_pattern(text: str) -> "Pattern":
@@ -175,25 +176,14 @@ def _load_predictions(
     return p
 
 
-def _output_result(result: Any, plot: Path | None, json_: Path | None, predictions: list[Any]) -> None:
-    """Print a result, or its JSON alone, and write the files."""
-    is_json = str(json_) == "-"
-    if plot is not None:
-        result.save(plot)
-    if is_json:
-        print(result.json({"command": command_line()}), end="")
-        return
+def _show_result(result: Any, predictions: list[Any]) -> None:
+    """Print the result, its assumptions, the power curve and the power of the file."""
     console.print(escape_markup(str(result)))
     console.print(f"[dim]{escape_markup(' '.join(result.assumptions))}[/dim]")
     console.print()
     console.print(_curve_table(result))
     if predictions:
         _print_power_of_file(result, predictions[0])
-    if plot is not None:
-        print_line(f"wrote {plot}")
-    if json_ is not None:
-        write_text_file(json_, result.json({"command": command_line()}))
-        print_line(f"wrote {json_}")
 
 
 def _curve_table(result: Any) -> Any:

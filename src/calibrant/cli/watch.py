@@ -10,15 +10,13 @@ from calibrant.cli._common import (
     BARE_TABLE_STYLE,
     WithOption,
     check_output_paths,
-    command_line,
     console,
     import_prediction_modules,
     include_sources,
+    output_result,
     parse_event,
-    print_line,
     show_status,
     source_files,
-    write_text_file,
 )
 from calibrant.cli._table_options import add_table_options
 from calibrant.cli.assess import EventOption, JsonOption
@@ -82,18 +80,15 @@ def watch_command(
     calibrant watch model.watch labels_of_monday.csv tuesday.csv --page watch.html
     """
     import_prediction_modules()
+    from calibrant.io.results import check_suffix
     from calibrant.monitoring import lock_state
-    from calibrant.types import InputError
 
     include_sources(with_)
     paths = files or []
     check_output_paths(state, page, prometheus, json_, inputs=[*paths, *source_files(with_)])
     for path, suffix in ((state, ".watch"), (page, ".html"), (prometheus, ".prom")):
-        if path is not None and path.suffix != suffix:
-            raise InputError(
-                f"Expected a file name that ends in {suffix}, got {str(path)!r}. Try {path.stem}{suffix}.",
-                code="suffix",
-            )
+        if path is not None:
+            check_suffix(path, (suffix,))
     with lock_state(state), show_status() as progress:
         watch = _open_state(state, alpha, parse_event(of), by_class)
         watch = watch.reset() if reset else watch
@@ -102,7 +97,7 @@ def watch_command(
     for path in (page, prometheus):
         if path is not None:
             watch.save(path, periods=periods)
-    _output_verdict(watch.verdict, json_, [path for path in (page, prometheus) if path is not None])
+    output_result(watch.verdict, lambda: _show_verdict(watch.verdict), json_, [page, prometheus])
     if watch.verdict.alarm:
         raise typer.Exit(ALARM_STATUS)
 
@@ -144,11 +139,8 @@ def _add_files(
     return watch.give_up(int((watch.pending.periods < periods).sum())) if give_up else watch
 
 
-def _output_verdict(verdict: Any, json_: Path | None, written: list[Path]) -> None:
-    """Print the verdict, or its JSON alone, and write the JSON."""
-    if str(json_) == "-":
-        print(verdict.json({"command": command_line()}), end="")
-        return
+def _show_verdict(verdict: Any) -> None:
+    """Print the verdict and the tests."""
     for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:
         style = "bold red" if verdict.alarm else "bold"
         console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
@@ -157,11 +149,6 @@ def _output_verdict(verdict: Any, json_: Path | None, written: list[Path]) -> No
     if verdict.rows:
         console.print()
         console.print(_tests_table(verdict))
-    if json_ is not None:
-        write_text_file(json_, verdict.json({"command": command_line()}))
-        written = [*written, json_]
-    for path in written:
-        print_line(f"wrote {path}")
 
 
 def _tests_table(verdict: Any) -> Any:

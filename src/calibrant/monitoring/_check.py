@@ -1,10 +1,8 @@
 """Check predictions against requirements: each holds, is broken, or has too little data."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -12,8 +10,7 @@ from xml.etree import ElementTree
 import torch
 
 from calibrant._text import display_name, escape_invisible, shorten_repr
-from calibrant._version import __version__
-from calibrant.io import atomic_write
+from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds, metric_bounds
 from calibrant.monitoring._pairing import ModelPair, pair_models
@@ -94,16 +91,14 @@ class CheckResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = {
             "status": self.status,
             "level": self.level,
             "n": self.n,
-            "conditions": [_finite(asdict(condition)) for condition in self.conditions],
+            "conditions": null_nonfinite([asdict(condition) for condition in self.conditions]),
             "notes": list(self.notes),
-            "provenance": {"version": __version__, "time": time} | dict(source or {}),
         }
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def junit(self) -> str:
         """Return a JUnit XML report: a broken condition is a failure, too little data an error."""
@@ -127,15 +122,7 @@ class CheckResult:
 
     def save(self, path: str | Path) -> None:
         """Write the numbers (.json) or the JUnit report (.xml)."""
-        writers = {".json": self.json, ".xml": self.junit}
-        path = Path(path)
-        if path.suffix not in writers:
-            raise InputError(
-                f"Expected a file name that ends in {', '.join(writers)}, got {str(path)!r}. Try {path.stem}.json.",
-                code="suffix",
-            )
-        with atomic_write(path) as draft:
-            draft.write_text(writers[path.suffix](), encoding="utf-8")
+        write_by_suffix(path, {".json": self.json, ".xml": self.junit})
 
 
 def check(
@@ -296,13 +283,6 @@ def _required_size(requirement: Requirement, p: Predictions, condition: Conditio
     needed = max(units * ratio**2, units + 1.0)
     digit = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     return math.ceil(needed / digit) * digit if needed < 1e12 else None
-
-
-def _finite(content: dict[str, Any]) -> dict[str, Any]:
-    """Replace numbers that JSON cannot write by None."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in content.items()
-    }
 
 
 def read_requirements(path: str | Path) -> dict[str, Any]:

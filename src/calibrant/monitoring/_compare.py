@@ -1,18 +1,15 @@
 """Compare an old and a new model, or their predictions of two samples: what differs beyond chance."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, join_names
-from calibrant._version import __version__
-from calibrant.io import atomic_write
+from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds
 from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences
@@ -101,18 +98,16 @@ class CompareResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = {
             "differs": self.differs,
             "level": self.level,
             "n_old": self.n_old,
             "n_new": self.n_new,
             "paired_by": self.pair.paired_by,
-            "rows": [json_row(row) for row in self.rows],
+            "rows": null_nonfinite([asdict(row) for row in self.rows]),
             "notes": list(self.notes),
-            "provenance": {"version": __version__, "time": time} | dict(source or {}),
         }
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def html(self, command: str = "calibrant compare") -> str:
         """Return the page."""
@@ -123,7 +118,7 @@ class CompareResult:
     def save(self, path: str | Path) -> None:
         """Write the page (.html) or the numbers (.json)."""
         writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        write_result(path, writers)
+        write_by_suffix(path, writers)
 
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:
@@ -257,24 +252,3 @@ def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, st
     j = int(np.abs(change).argmax())
     cut = format_percent(float(frame.cuts[j]), 1)
     return float(change[j]), f"up to {cut}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])} of all"
-
-
-def json_row(row: Any) -> dict[str, Any]:
-    """Return the fields of a row for JSON, which has no NaN."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(row).items()
-    }
-
-
-def write_result(path: str | Path, writers: Mapping[str, Callable[[], str]]) -> None:
-    """Write the text of the writer that belongs to the suffix of a path."""
-    path = Path(path)
-    if path.suffix not in writers:
-        suffixes = ", ".join(writers)
-        raise InputError(
-            f"Expected a file name that ends in {suffixes}, got {str(path)!r}. Try {path.stem}{next(iter(writers))}.",
-            code="suffix",
-        )
-    with atomic_write(path) as draft:
-        draft.write_text(writers[path.suffix](), encoding="utf-8")

@@ -1,22 +1,18 @@
 """Drift of predictions without labels: tests, new class shares, and estimated accuracy."""
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from calibrant._text import cut_middle, display_name, format_percent
-from calibrant._version import __version__
+from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import (
     ComparedRow,
     compared_row,
-    json_row,
     list_titles,
     test_difference,
-    write_result,
 )
 from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
 from calibrant.monitoring._features import FeatureFrame
@@ -101,19 +97,17 @@ class DriftResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = {
             "has_drifted": self.has_drifted,
             "level": self.level,
             "n_reference": self.n_reference,
             "n_new": self.n_new,
-            "rows": [json_row(row) for row in self.rows],
-            "estimates": [json_row(estimate) for estimate in self.estimates],
+            "rows": null_nonfinite([asdict(row) for row in self.rows]),
+            "estimates": null_nonfinite([asdict(estimate) for estimate in self.estimates]),
             "label_shift": None if self.label_shift is None else asdict(self.label_shift),
             "notes": list(self.notes),
-            "provenance": {"version": __version__, "time": time} | dict(source or {}),
         }
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def html(self, command: str = "calibrant drift") -> str:
         """Return the page."""
@@ -124,7 +118,7 @@ class DriftResult:
     def save(self, path: str | Path) -> None:
         """Write the page (.html) or the numbers (.json)."""
         writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        write_result(path, writers)
+        write_by_suffix(path, writers)
 
 
 def drift(

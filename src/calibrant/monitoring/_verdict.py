@@ -1,14 +1,12 @@
 """What a watch shows so far: alarms, confidence sequences, and texts about them."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant._text import display_name
-from calibrant._version import __version__
+from calibrant.io.results import result_json
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence
 
@@ -99,11 +97,9 @@ class WatchVerdict:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = asdict(self)
         content["tests"] = [_test_content(test) for test in self.tests]
-        content["provenance"] = {"version": __version__, "time": time} | dict(source or {})
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def prometheus(self) -> str:
         """Return metrics in the text format of Prometheus, for the textfile collector."""

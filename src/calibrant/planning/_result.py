@@ -1,15 +1,13 @@
 """The result of `sample_size`: a number of examples with its simulated power curve."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant._version import __version__
+from calibrant.io.results import result_json
 from calibrant.metrics import metric_info
 from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
 from calibrant.types import InputError
@@ -86,11 +84,9 @@ class SampleSize:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         content = asdict(self)
         content["curve"] = [asdict(point) | {"error": point.error} for point in self.curve]
-        content["provenance"] = {"version": __version__, "time": time} | dict(source or {})
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return result_json(content, source)
 
     def save(self, path: str | Path) -> None:
         """Write the numbers (.json) or the power curve (.png, .svg, .pdf)."""

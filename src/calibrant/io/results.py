@@ -1,0 +1,55 @@
+"""Results as JSON with their provenance, and as files whose format is told by the suffix."""
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from calibrant._version import __version__
+from calibrant.io.files import atomic_write
+from calibrant.types import InputError
+
+
+def result_json(content: Mapping[str, Any], source: Mapping[str, Any] | None = None) -> str:
+    """Return JSON of builtin types with the block "provenance", version and time, last.
+
+    Args:
+        content: The result, without NaN or infinity.
+        source: Entries that are added to the block, or replace its own.
+    """
+    return json.dumps(dict(content) | {"provenance": provenance(source)}, indent=1, allow_nan=False) + "\n"
+
+
+def provenance(source: Mapping[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
+    """Return version and time, then other parts; `source` replaces entries."""
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"version": __version__, "time": time} | parts | dict(source or {})
+
+
+def null_nonfinite(value: Any) -> Any:
+    """Replace NaN and infinities by None in numbers, dictionaries, lists and tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: null_nonfinite(item) for key, item in value.items()}
+    return [null_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def check_suffix(path: Path, suffixes: Collection[str]) -> None:
+    """Raise `InputError` unless the name of a file ends in one of the suffixes, of which the first is suggested."""
+    if path.suffix not in suffixes:
+        raise InputError(
+            f"Expected a file name that ends in {', '.join(suffixes)}, got {str(path)!r}. Try "
+            f"{path.stem}{next(iter(suffixes))}.",
+            code="suffix",
+        )
+
+
+def write_by_suffix(path: str | Path, writers: Mapping[str, Callable[[], str]]) -> None:
+    """Write the text of the writer that belongs to the suffix of `path`."""
+    path = Path(path)
+    check_suffix(path, writers)
+    with atomic_write(path) as draft:
+        draft.write_text(writers[path.suffix](), encoding="utf-8")

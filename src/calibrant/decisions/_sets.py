@@ -115,8 +115,8 @@ class Sets:
         share one count (Lee, Barber & Willett 2023).
 
         Args:
-            predictions: Calibrated predictions. Temperature scaling changes the sets of all scores but an oracle's,
-                and can widen them.
+            predictions: Labeled predictions, with logits as the sets will receive them: calibrated or not. Temperature
+                scaling changes the sets and can widen them.
             alpha: Probability that a set misses the true class.
             score: "lac" gives the smallest sets on average. "aps", "raps" and "saps" are randomized, and adapt the
                 size to the difficulty of the example.

@@ -49,7 +49,7 @@ def certify_threshold(
     with at least this confidence is at most `risk`. The hypotheses "the error above t exceeds `risk`" are tested on a
     grid of thresholds that was fixed beforehand, by exact binomial p-values, from the highest threshold down (Learn
     then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a quarter of delta to each of the
-    thresholds .99, .95, .85 and .70, and passes on what a rejected hypothesis had to the next lower threshold.
+    thresholds .99, .95, .85 and .70, and the level of a rejected hypothesis passes to the next lower threshold.
 
     Args:
         predictions: Labeled predictions that were used neither to train nor to calibrate the model.

@@ -71,7 +71,7 @@ class CheckResult:
 
     @property
     def status(self) -> CheckStatus:
-        """The status "broken" if any condition is, "holds" if all do, and else "too_little_data"."""
+        """Return "broken" if any condition is broken, "holds" if all hold, otherwise "too_little_data"."""
         statuses = {condition.status for condition in self.conditions}
         if "broken" in statuses:
             return "broken"
@@ -138,11 +138,11 @@ def check(
 ) -> CheckResult:
     """Check predictions against requirements such as "ece < 0.02", "accuracy > 90%" or "nll < old + 0.005".
 
-    A requirement holds if the bound of the metric on its side meets it, and is broken if the other bound does not. Each
-    is wrong with probability at most 1 - `level`, so that "holds" is said of a model at the limit in 5 % of all checks.
-    Otherwise there is too little data. ECE and adaptive ECE stand for the error that bins hide noise of: they hold by
-    the upper bound of the debiased L2 error, which is not smaller, and are broken by the absolute signed gap, which is
-    not larger.
+    "ece < 0.02" holds if the upper bound of the metric is below 0.02, and is broken if its lower bound is above 0.02.
+    Each verdict is wrong with probability at most 1 - `level`. If neither bound decides, there is too little data. ECE
+    and adaptive ECE are biased upward, so their bounds are those of the error without this bias: the upper bound of the
+    debiased L2 error, which is at least as large, and the lower bound of the absolute signed gap, which is at most as
+    large.
 
     With `by_group` a requirement must hold for all examples and in every group. It is called broken in any of them
     wrongly with probability at most 1 - `level` (Holm 1979); "holds" needs no correction, as all must.

@@ -14,6 +14,8 @@ from calibrant import registry
 from calibrant.cli import main
 from calibrant.types import InputError
 
+ROOT = Path(__file__).resolve().parents[1]
+
 
 class Finished(CompletedProcess[str]):
     """A finished command; `code` is that of its `InputError`, or None."""
@@ -58,7 +60,9 @@ def restored_registries() -> Iterator[None]:
 
 
 def _forget_temporary_modules() -> None:
-    folder = str(Path(tempfile.gettempdir()).resolve())
+    """Remove modules of temporary files, but none of this project or its environment, which may be there too."""
+    folder, kept_folders = Path(tempfile.gettempdir()).resolve(), (ROOT, Path(sys.prefix).resolve())
     for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(folder):
+        path = Path(str(getattr(module, "__file__", None)))
+        if path.is_relative_to(folder) and not any(map(path.is_relative_to, kept_folders)):
             del sys.modules[name]

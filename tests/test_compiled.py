@@ -244,6 +244,36 @@ def test_interrupt_during_the_import_of_kernels_breaks_nothing(module):
     assert float(temperature) == pytest.approx(float(Temperature.fit(p).temperature), rel=1e-9)
 
 
+FIRST_USE_IN_TWO_THREADS = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from numba.core.registry import cpu_target
+from calibrant.backend.dispatch import kernels
+
+running, refresh = [], cpu_target.typing_context.refresh
+
+def refresh_alone():
+    running.append(threading.get_ident())
+    if len(running) == 1:
+        time.sleep(0.2)
+    assert len(set(running)) == 1, "two threads prepare numba's compiler"
+    refresh()
+    running.pop()
+
+cpu_target.typing_context.refresh = refresh_alone
+with ThreadPoolExecutor(2) as pool:
+    first, second = pool.map(lambda _: kernels(torch.empty(0)), range(2))
+print(first is second is not None)
+"""
+
+
+@needs_numba
+def test_first_use_in_two_threads_prepares_numba_one_thread_at_a_time():
+    command = [sys.executable, "-c", FIRST_USE_IN_TWO_THREADS]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["True"]
+
+
 @needs_numba
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("k", [2, 3, 300])

@@ -3,11 +3,14 @@
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
 
 GPU_CHUNK_ELEMENTS = 1 << 24  # 128 MB in float64
+
+_IMPORT_LOCK = Lock()
 
 
 def kernels(x: Tensor) -> Any:
@@ -38,12 +41,17 @@ def _load_once() -> Any:
 
 
 def _import_kernels() -> Any:
-    """Import the compiled kernels and prepare numba's compiler, unless compilation is switched off (None)."""
-    config: Any = importlib.import_module("numba").config
-    if config.DISABLE_JIT:
-        return None
-    compiled = importlib.import_module("calibrant.backend.compiled")
-    target: Any = importlib.import_module("numba.core.registry").cpu_target
-    target.typing_context.refresh()
-    target.target_context.refresh()
-    return compiled
+    """Import the compiled kernels and prepare numba's compiler, unless compilation is switched off (None).
+
+    The lock lets one thread at a time do this: numba's preparation fails in two at once, and an interrupt can leave
+    the first thread running.
+    """
+    with _IMPORT_LOCK:
+        config: Any = importlib.import_module("numba").config
+        if config.DISABLE_JIT:
+            return None
+        compiled = importlib.import_module("calibrant.backend.compiled")
+        target: Any = importlib.import_module("numba.core.registry").cpu_target
+        target.typing_context.refresh()
+        target.target_context.refresh()
+        return compiled

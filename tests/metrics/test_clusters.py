@@ -100,7 +100,7 @@ def test_one_cluster_gives_unbounded_intervals(sample):
     p = Predictions(sample.logits, sample.labels, of=1, clusters=[0] * len(sample))
     assert metrics.nll.interval(p).high == pytest.approx(metrics.nll.score_range(p.events.moments(15), 2).high.item())
     assert (metrics.accuracy.interval(p).low, metrics.accuracy.interval(p).high) == (0, 1)
-    assert metrics.kuiper.test(p).p_value == 1
+    assert metrics.kuiper.test(p).p_value > 0.05
     assert metrics.noise_floor.interval(p).high == 1
     with refused("one_cluster"):
         compare(p, p)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtri
 
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
@@ -187,3 +188,90 @@ def test_auroc_interval_covers_with_few_examples():
     logits = torch.stack([torch.zeros_like(scores), scores], -1)
     covered = sum(area in metrics.auroc.interval(Predictions(z, labels, of=1)) for z in logits)
     assert covered / draws > 0.85
+
+
+def reject_rate(structure: str, confidence: float, n: int, name: str, draws: int = 300) -> float:
+    """Return how often a test rejects a calibrated model at 5 %; clusters of 1 to 20 share half of their variance."""
+    g, rejected = np.random.default_rng(0), 0
+    for _ in range(draws):
+        clusters = np.repeat(np.arange(n), g.integers(1, 21, n) if structure == "clusters" else 1)
+        c = 1 / (1 + np.exp(-math.log(confidence / (1 - confidence)) - 0.3 * g.standard_normal(len(clusters))))
+        shared = g.standard_normal(n)[clusters]
+        noise = g.standard_normal(len(clusters))
+        outcome = (shared + noise) / math.sqrt(2) < ndtri(c)
+        weights = g.uniform(1, 10, n) if structure == "weights" else None
+        arrays = (None if x is None else torch.as_tensor(x) for x in (c, outcome.astype(float), weights, clusters))
+        rejected += getattr(metrics, name).test(Events(*arrays)).p_value <= 0.05
+    return rejected / draws
+
+
+@pytest.mark.parametrize("name", ["kuiper", "ks", "skce"])
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+@pytest.mark.parametrize("structure", ["weights", "clusters"])
+def test_few_expected_errors_reject_no_calibrated_model(structure, confidence, name):
+    assert reject_rate(structure, confidence, 20, name) <= 0.09  # 0.06 and 2.2 standard errors
+
+
+def test_smooth_ece_test_has_its_nominal_size_and_power():
+    g, p_values = torch.Generator().manual_seed(0), {0.0: [], 0.2: []}
+    for _ in range(200):
+        c = 0.5 + 0.5 * torch.rand(100, dtype=torch.float64, generator=g)
+        a = (torch.rand(100, dtype=torch.float64, generator=g) < c).double()
+        for shift, values in p_values.items():
+            values.append(metrics.smooth_ece.test(Events((c - shift).clamp(0, 1), a), draws=199).p_value)
+    assert 0.01 <= np.mean(np.array(p_values[0.0]) <= 0.05) <= 0.09
+    assert np.mean(np.array(p_values[0.2]) <= 0.05) >= 0.95
+
+
+@pytest.mark.parametrize("name", ["kuiper", "ks"])
+def test_tests_of_one_confidence_are_the_binomial_test(name):
+    events = Events(torch.full((100,), 0.5, dtype=torch.float64), (torch.arange(100) < 60).double())
+    assert getattr(metrics, name).test(events).p_value == pytest.approx(0.0569, abs=0.02)  # 2 P(X >= 60)
+
+
+def test_p_values_below_a_thousandth_need_no_simulation():
+    events = Events(torch.full((400,), 0.5, dtype=torch.float64), (torch.arange(400) < 300).double())
+    assert metrics.kuiper.test(events).p_value < 1e-12
+
+
+def test_clusters_of_one_example_are_independent_examples():
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(50, dtype=torch.float64, generator=g)
+    a = (torch.rand(50, dtype=torch.float64, generator=g) < c * 0.7).double()
+    alone, clustered = Events(c, a), Events(c, a, None, torch.arange(50))
+    for name in ("kuiper", "ks", "skce", "smooth_ece"):
+        p_values = [getattr(metrics, name).test(events).p_value for events in (alone, clustered)]
+        assert p_values[0] == pytest.approx(p_values[1], abs=0.05)
+
+
+def test_comparison_of_fewer_examples_than_groups_leaves_out_one_at_a_time():
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(torch.randn(20, 3, generator=g), torch.randint(3, (20,), generator=g))
+    row = metrics.compare(p, Predictions(2 * p.logits, p.labels), names=["ece"])["ece"]
+    assert 0 < row.high - row.low < 1
+
+
+@pytest.mark.parametrize("structure", ["independent", "clusters"])
+def test_aurc_interval_covers_the_truth(structure):
+    g = torch.Generator().manual_seed(0)
+    population = 0.5 + 0.5 * torch.rand(200_000, dtype=torch.float64, generator=g)
+    truth, covered = float(metrics.aurc(Events(population, population))), 0
+    for _ in range(200):
+        clusters = torch.arange(30).repeat_interleave(4) if structure == "clusters" else None
+        c = 0.5 + 0.5 * torch.rand(30 if clusters is None else 120, dtype=torch.float64, generator=g)
+        u = torch.rand(30, dtype=torch.float64, generator=g)  # shared by the examples of a cluster
+        outcome = (u if clusters is None else u[clusters]) < c
+        interval = metrics.aurc.interval(Events(c, outcome.double(), None, clusters))
+        covered += interval.low <= truth <= interval.high
+    assert covered >= 172
+
+
+def test_aurc_standard_error_is_that_of_the_jackknife():
+    g = torch.Generator().manual_seed(0)
+    c = 0.5 + 0.5 * torch.rand(400, dtype=torch.float64, generator=g)
+    a = (torch.rand(400, dtype=torch.float64, generator=g) < c).double()
+    others = [torch.arange(400) != i for i in range(400)]
+    jackknife = np.array([float(metrics.aurc(Events(c[i], a[i]))) for i in others])
+    error = math.sqrt(399 / 400 * np.square(jackknife - jackknife.mean()).sum())
+    interval = metrics.aurc.interval(Events(c, a))
+    assert (interval.high - interval.low) / (2 * 1.6449) == pytest.approx(error, rel=0.1)

@@ -4,7 +4,6 @@ Clusters are taken as independent; the examples of a cluster may depend on each 
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from torch import Tensor
 from calibrant.backend.bins import ClusterSums
 from calibrant.metrics._intervals import Interval, SquareEstimate, cluster_mean_error
 
-NUM_SIGN_DRAWS = 999  # draws of signs for a p-value
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
 MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
 
@@ -55,17 +53,6 @@ def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, li
     """Draw rows of signs, -1 or 1, one per cluster."""
     signs = torch.randint(0, 2, (num_draws, num_clusters), generator=generator, device=generator.device)
     return signs.to(like) * 2 - 1
-
-
-def signed_p_value(sums: ClusterSums, statistic: Callable[[Tensor], Tensor]) -> float:
-    """Return the share of draws of random signs of the clusters' gaps with as large a statistic (a wild bootstrap).
-
-    `statistic` takes rows of gaps by place. Signs are drawn with a fixed seed; the p-value is one of 1/1000, 2/1000 ...
-    """
-    signs = draw_signs(NUM_SIGN_DRAWS, len(sums.gap), torch.Generator().manual_seed(0), sums.gap)
-    observed = float(statistic(sums.gap.sum(0, keepdim=True)))
-    drawn = statistic(signs @ sums.gap)
-    return (1 + int((drawn >= observed - 1e-9 * abs(observed)).sum())) / (1 + NUM_SIGN_DRAWS)
 
 
 def clustered_square(sums: ClusterSums) -> tuple[SquareEstimate, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from calibrant import registry
+from calibrant.backend.bins import MAX_CLUSTER_SLOTS
 from calibrant.metrics._intervals import Sample, student_quantile
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
@@ -79,7 +80,7 @@ def compare(
         second: Predictions of the second model for the same examples in the same order.
         names: Metrics, by name or text.
         level: Probability that each interval holds the true difference.
-        groups: Number of groups of the jackknife.
+        groups: Number of groups of the jackknife; of fewer examples or clusters, each is a group.
         seed: Seed of the division into groups.
 
     Raises:
@@ -95,13 +96,12 @@ def compare(
         n = len(first)
         unit = torch.arange(n) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
         num_units = int(unit.max()) + 1
-        if not 2 <= groups <= n:
-            raise InputError(f"Expected 2 .. {n} groups, the number of examples, got {groups}.", code="num_groups")
+        if groups < 2:
+            raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
         if num_units < 2:
-            raise InputError(
-                "Expected at least two clusters, got one, which does not show how clusters vary.", code="one_cluster"
-            )
-        groups = min(groups, num_units)
+            units = "examples" if first.clusters is None else "clusters"
+            raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
+        groups = min(groups, num_units, MAX_CLUSTER_SLOTS)
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
         a, b = (Jackknife(p, group, groups) for p in (first, second))

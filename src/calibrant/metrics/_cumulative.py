@@ -6,13 +6,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores
-from calibrant.metrics._clusters import signed_p_value
+from calibrant.backend.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
+from calibrant.metrics._null import NUM_NULL_DRAWS, NullGaps
 from calibrant.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
+
+MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed the statistic
 
 
 def _kuiper_test(events: EventStatistics) -> Evidence:
@@ -36,14 +38,14 @@ def kuiper(events: EventStatistics) -> Scalar:
     confidence, from C_0 = 0, and is read only at the end of a tie. It is the largest gap of any interval of
     confidences, times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
 
-    The test compares with the range of a Brownian motion, the limit for a calibrated model with many examples: no bins
-    and no simulation. It is conservative for few examples and for ties. If examples depend on each other in clusters,
-    the signs of the clusters' paths are drawn at random (a wild bootstrap, read at 512 places).
+    The test compares with the range of a Brownian motion, the limit for a calibrated model with many distinct
+    confidences. With at most 512 of them, 999 simulated calibrated models give the p-value, or a smaller one than 0.01
+    the smaller of both. For clusters, see `NullGaps`.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
-    0.1000 (p = 0.181)
+    0.1000 (p = 0.057)
     """
     return _path_range(cumulative_gaps(events.ties))
 
@@ -70,26 +72,24 @@ def ks(events: EventStatistics) -> Scalar:
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
-    0.1000 (p = 0.091)
+    0.1000 (p = 0.057)
     """
     return _path_supremum(cumulative_gaps(events.ties))
 
 
-def _skce_test(events: EventStatistics, *, width: Width = 0.4, draws: Count = 999, seed: int = 0) -> Evidence:
-    """Test the SKCE by drawing outcomes from the confidences, or the signs of clusters; see `skce`."""
-    ties, clusters = events.ties, events.ties.clusters
-    statistic = float(skce_of(ties, width))
-    if clusters is not None:
-        return Evidence(statistic, signed_p_value(clusters, lambda gaps: kernel_sum(clusters, gaps, width)))
+def _skce_test(
+    events: EventStatistics, *, width: Width = 0.4, draws: Count = NUM_NULL_DRAWS, seed: int = 0
+) -> Evidence:
+    """Test the SKCE by simulating calibrated models; see `skce`."""
+    null = NullGaps.draw(events.ties, draws, seed)
 
-    def sum_over_pairs(ties: GroupedScores) -> Tensor:
-        """Return the sum of the kernel over the pairs i != j."""
-        return kernel_sum(ties, ties.gap, width) - self_pairs(ties)
+    def sum_over_pairs(gaps: Tensor) -> Tensor:
+        """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
+        hits = gaps + null.total_weight * null.value
+        self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
+        return kernel_sum(null.value, gaps, width) - self_pairs
 
-    generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    observed = sum_over_pairs(ties)
-    exceeded = sum(bool(sum_over_pairs(draw_outcomes(ties, generator)) >= observed) for _ in range(draws))
-    return Evidence(statistic, (exceeded + 1) / (draws + 1))
+    return Evidence(float(skce_of(events.ties, width)), null.p_value(sum_over_pairs))
 
 
 @metric(
@@ -106,9 +106,9 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     Laplacian kernel and width w of Kumar et al. (2018), in O(n log n). Its mean is 0 for a calibrated model, so it can
     be negative; it is 0 for a single example, which has no pair.
 
-    The test draws outcomes from the confidences, `draws` times with `seed`: the p-value is exact for any number of
-    examples, in steps of 1 / (draws + 1). Of examples in clusters, only pairs of different clusters count, at 512
-    places, and the test draws the signs of clusters.
+    The test simulates calibrated models, `draws` times with `seed`: the p-value is exact for any number of examples, in
+    steps of 1 / (draws + 1). It merges more than 512 distinct confidences into 512. Of examples in clusters, only pairs
+    of different clusters count in the value.
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
     tensor(-0.2500, dtype=torch.float64)
@@ -134,25 +134,19 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     tensor(0.5000, dtype=torch.float64)
     """
     ties = events.ties
-    return kernel_sum(ties, ties.gap, width).clamp_min(0).sqrt() / ties.total_weight.sum()
-
-
-def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
-    """Draw the outcomes of every group from its confidence."""
-    count = ties.total_weight.ceil()
-    hits = torch.binomial(count, ties.value, generator=generator) * ties.total_weight / count
-    return GroupedScores(ties.value, ties.total_weight, hits)
+    return kernel_sum(ties.value, ties.gap, width).clamp_min(0).sqrt() / ties.total_weight.sum()
 
 
 def _path_test(ties: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
-    """Test the size of the path; dependent examples get no smaller a p-value than independent ones."""
+    """Test the size of the path, by simulation for clusters and for few distinct confidences, or by its limit."""
     statistic = float(size(cumulative_gaps(ties)))
     sigma = math.sqrt(float(ties.variance.sum())) / float(ties.total_weight.sum())
     # with sigma 0 every confidence is 0 or 1, and a single error contradicts them
-    p = sf(statistic / sigma) if sigma else float(statistic == 0)
-    if ties.clusters is not None and p > 0:
-        p = max(p, signed_p_value(ties.clusters, lambda gaps: size(_running_sums(gaps))))
-    return Evidence(statistic, p)
+    asymptotic = sf(statistic / sigma) if sigma else float(statistic == 0)
+    if not sigma or (ties.clusters is None and len(ties.value) > MAX_CLUSTER_SLOTS):
+        return Evidence(statistic, asymptotic)
+    p = NullGaps.draw(ties).p_value(lambda gaps: size(_running_sums(gaps)))
+    return Evidence(statistic, min(p, asymptotic) if ties.clusters is None and p < MAX_REFINED_P_VALUE else p)
 
 
 def cumulative_gaps(ties: GroupedScores) -> Tensor:
@@ -173,15 +167,15 @@ def _path_supremum(path: Tensor) -> Tensor:
     return path.abs().amax(-1)
 
 
-def kernel_sum(ties: GroupedScores | ClusterSums, steps: Tensor, width: float) -> Tensor:
-    r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups, by one running sum.
+def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
+    r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups with confidences v, by one running sum.
 
     `steps` may hold several rows. Groups far apart are summed in blocks, so that no exponential overflows.
     """
-    block = ((ties.value - ties.value[0]) / (500 * width)).long()
+    block = ((value - value[0]) / (500 * width)).long()
     sizes = block.unique_consecutive(return_counts=True)[1].tolist()
-    total, reached, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), ties.value[0]
-    for v, s in zip(ties.value.split(sizes), steps.split(sizes, -1), strict=True):
+    total, reached, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]
+    for v, s in zip(value.split(sizes), steps.split(sizes, -1), strict=True):
         growth = ((v - v[0]) / width).exp()
         reached = reached * ((last - v[0]) / width).exp()  # the sum of the blocks before, at the start of this one
         sums = (s * growth).cumsum(-1) + reached
@@ -190,22 +184,18 @@ def kernel_sum(ties: GroupedScores | ClusterSums, steps: Tensor, width: float) -
     return total
 
 
-def self_pairs(ties: GroupedScores) -> Tensor:
-    """Return the sum over the pairs i = j, that of u^2."""
-    miss = ties.total_weight - ties.correct
-    return (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
-
-
 def skce_of(ties: GroupedScores, width: float) -> Scalar:
     """Return the unbiased estimator from sorted examples."""
     n = ties.total_weight.sum()
     if (sums := ties.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()
-        across = kernel_sum(sums, sums.gap.sum(0), width) - kernel_sum(sums, sums.gap, width).sum()
+        across = kernel_sum(sums.value, sums.gap.sum(0), width) - kernel_sum(sums.value, sums.gap, width).sum()
         return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
-    return (kernel_sum(ties, ties.gap, width) - self_pairs(ties)) / (n * (n - 1))
+    miss = ties.total_weight - ties.correct
+    self_pairs = (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
+    return (kernel_sum(ties.value, ties.gap, width) - self_pairs) / (n * (n - 1))
 
 
 def range_sf(r: float) -> float:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import (
+    MAX_CLUSTER_SLOTS,
     NUM_ODDS_CELLS,
+    ClusterSums,
     Events,
     EventStatistics,
     GroupedScores,
@@ -68,6 +70,17 @@ class Jackknife:
             cache[bins] = self.sums(equal_width_index(bins, c), bins, *Moments.terms(c, a))
         return cache[bins]
 
+    def cluster_sums(self, bins: int) -> ClusterSums | None:
+        """Return the sums of sets of clusters by bin of equal width; set s holds clusters of group s % `groups`."""
+        cache: dict[int, ClusterSums] = self.__dict__.setdefault("_cluster_sums", {})
+        clusters = self.events.clusters
+        if clusters is not None and bins not in cache:
+            c, a, w = self.events.confidence.double(), self.events.outcome.double(), self.events.weights
+            sets = self.group + self.groups * (clusters % (MAX_CLUSTER_SLOTS // self.groups))
+            weights = torch.ones_like(c) if w is None else w.double()
+            cache[bins] = ClusterSums.from_events(sets, equal_width_index(bins, c), bins, weights, c, a)
+        return cache.get(bins)
+
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneGroupOut(EventStatistics):
@@ -89,4 +102,10 @@ class LeaveOneGroupOut(EventStatistics):
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width."""
-        return Moments(*self._remainder(self.jackknife.moments(bins)), clusters=None)
+        sums = self.jackknife.cluster_sums(bins)
+        if sums is not None:
+            remaining = torch.arange(len(sums.gap), device=sums.gap.device) % self.jackknife.groups != self.left_out
+            occupied = sums.total_weight[remaining].sum(0) > 0
+            weight, gap = (x[remaining][:, occupied] for x in (sums.total_weight, sums.gap))
+            sums = ClusterSums(sums.value[occupied], weight, gap)
+        return Moments(*self._remainder(self.jackknife.moments(bins)), clusters=sums)

@@ -12,10 +12,13 @@ from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores
 from calibrant.backend.threads import map_chunks
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
+from calibrant.metrics._null import merge_ties
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
 
 __all__ = ["aurc", "auroc"]
+
+MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard error of the AURC is computed
 
 
 def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
@@ -115,6 +118,24 @@ def _one_vs_rest_area(log_p: np.ndarray, positive: np.ndarray) -> float:
     return float((np.diff(hits, prepend=0) * below).sum() / pairs) if pairs else math.nan
 
 
+def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
+    """Return the interval of a mean in [0, 1] with the standard error of the influence function."""
+    ties = events.ties
+    n, value = float(ties.total_weight.sum()), float(aurc_of(ties))
+    ties = merge_ties(ties, MAX_INFLUENCE_GROUPS)
+    neutral, wrong_score = _aurc_influence(ties)
+    wrong = ties.total_weight - ties.correct
+    square = ties.correct * neutral.square() + wrong * (neutral + wrong_score).square()
+    clusters = None
+    if (sums := ties.clusters) is not None:
+        place = torch.searchsorted(ties.value, sums.value.contiguous()).clamp_max(len(ties.value) - 1)
+        wrong = sums.total_weight * (1 - sums.value) - sums.gap
+        deviation = sums.total_weight @ neutral[place] + wrong @ wrong_score[place]
+        weight = sums.total_weight.sum(1)
+        clusters = weight, deviation + value * weight
+    return Sample.from_sums(n, value, float(square.sum()), clusters).bounded_interval(SHARE, level, 0.5)
+
+
 @metric(
     "area under risk-coverage",
     unit="share",
@@ -122,12 +143,14 @@ def _one_vs_rest_area(log_p: np.ndarray, positive: np.ndarray) -> float:
     meaning="error rate of the most confident predictions, averaged over all coverages",
     lay_phrase="error rate if only the most confident predictions are used",
     takes="statistics",
+    interval=_aurc_interval,
 )
 def aurc(events: EventStatistics) -> Scalar:
     r"""Return the area under the risk-coverage curve (Geifman et al. 2019).
 
     The mean over m of the error of the m most confident predictions; lower is better. Correctness is averaged within
-    ties, so that the row order does not matter.
+    ties, so that the row order does not matter. The interval is that of a mean in [0, 1], with the standard error of
+    the influence function.
 
     >>> aurc(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))  # risks 0 and 1/2
     tensor(0.2500, dtype=torch.float64)
@@ -167,6 +190,24 @@ def aurc_of(ties: GroupedScores) -> Scalar:
     harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)
     risks = wrong + (wrong.cumsum(0) - wrong - error * mass_before) * harmonic
     return risks.sum() / weight.sum()
+
+
+def _aurc_influence(ties: GroupedScores) -> tuple[Tensor, Tensor]:
+    r"""Return the influence of a right example on the AURC in every group (g), and what a wrong one adds to it.
+
+    With the share G of examples that are at least as confident, the AURC is $E[e\,(-\log G)]$ of errors e. A wrong
+    example adds $-\log G$; every example lowers the weight of the errors below it, $E[e_i / G_i]$ over $c_i \le c$.
+    Sums of 1/m over ranks m stand for logarithms, as in `aurc_of`.
+    """
+    weight, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
+    mass, total = weight.cumsum(0), weight.sum()
+    harmonic = torch.digamma(mass + 1) - torch.digamma(mass - weight + 1)
+    from_here = harmonic.flip(0).cumsum(0).flip(0)  # the sum of 1/m over the ranks of this group and of all below
+    wrong_score = 1 - (mass / weight) * harmonic + from_here
+    lowered = wrong * harmonic / weight
+    lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2
+    neutral = wrong.sum() / total - lowered - (wrong * wrong_score).sum() / total
+    return neutral.flip(0), wrong_score.flip(0)
 
 
 def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
-from calibrant.metrics._cumulative import draw_outcomes
 from calibrant.metrics._intervals import SHARE, Curve, cluster_share_interval, mean_limits
+from calibrant.metrics._null import draw_outcomes, merge_ties
 from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
@@ -195,13 +195,3 @@ def _draw_cluster_curves(
     for signs in draw_signs(draws, len(residuals), generator, residuals):
         share = (sums.value + signs @ residuals / weight).clamp(0, 1)
         yield _corp.isotonic_fit(GroupedScores(sums.value, weight, share * weight))[place]
-
-
-def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
-    """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
-    if len(ties.value) <= max_groups:
-        return ties
-    _, index = ties.slot_indices(max_groups).unique_consecutive(return_inverse=True)
-    sums = torch.stack([ties.total_weight, ties.total_weight * ties.value, ties.correct])
-    weight, confidence, correct = sums.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, sums)
-    return GroupedScores(confidence / weight, weight, correct, ties.clusters)

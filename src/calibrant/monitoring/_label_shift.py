@@ -12,7 +12,6 @@ MAX_SHIFT_CLASSES = 20
 MIN_CLASS_ROWS = 5  # labeled examples of every class
 NUM_SCORE_CELLS = 10  # of the score of two classes
 NUM_BOOTSTRAP_DRAWS = 999
-_NORMAL_QUANTILE = 1.6449  # of 90 % intervals
 _MAX_CONDITION = 1e-9  # relative singular value below which a moment carries no information
 
 
@@ -67,6 +66,8 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         return f"Class shares need at least {MIN_CLASS_ROWS} labeled examples of every class."
     if any(getattr(p, name) is not None for p in (reference, new) for name in ("weights", "clusters")):
         return "Class shares are estimated for independent examples that count once, not for weights or clusters."
+    from scipy.special import stdtrit  # slow to import
+
     cells = _count_cells(reference, new)
     shares = _shares_by_em(reference, new, counts)
     statistic, moment_shares = _hansen_statistic(cells.by_class, cells.new)
@@ -74,8 +75,9 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     p_value = (1 + int((statistics >= statistic * (1 - 1e-9)).sum())) / (1 + len(statistics))
     recall = _recalls(cells.by_class, cells.predicted)
     accuracy = float(shares @ recall)
-    half = _NORMAL_QUANTILE * float(errors.std())
-    deviations = _NORMAL_QUANTILE * share_draws.std(0)
+    quantile = float(stdtrit(counts.min() - 1, 0.95))  # the smallest class is known least
+    half = quantile * float(errors.std())
+    deviations = quantile * share_draws.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
     # Limits are around the shares that fit best, as those of EM are shrunk toward the old ones in small samples
     low, high = np.minimum(moment_shares - deviations, shares), np.maximum(moment_shares + deviations, shares)

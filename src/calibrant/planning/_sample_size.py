@@ -144,7 +144,7 @@ def quick_sample_size(
     Raises:
         InputError: If there is not exactly one goal, or the goal cannot be reached with ten million examples.
 
-    >>> 150 < quick_sample_size(Predictions.from_confidence([0.7, 0.8, 0.9], [1, 1, 1]), detect=0.1) < 220
+    >>> 120 < quick_sample_size(Predictions.from_confidence([0.7, 0.8, 0.9], [1, 1, 1]), detect=0.1) < 180
     True
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=None)

@@ -1,0 +1,123 @@
+"""Chance by simulation: outcomes of a calibrated model, for independent examples or for clusters."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.backend.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
+
+NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000
+MAX_CLUSTERED_PLACES = 64  # places of confidence at which sums of clusters are drawn
+MAX_CHUNK_ELEMENTS = 1 << 20  # gaps of unanimous clusters that are drawn at once
+PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that join those of the sample
+
+
+@dataclass(frozen=True, eq=False)
+class NullGaps:
+    """Gaps at places of confidence, as observed and as drawn for a calibrated model.
+
+    A gap is the sum of outcomes minus confidences. There are g places and d draws.
+    """
+
+    value: Tensor  # (g) float64, mean confidence of a place
+    total_weight: Tensor  # (g)
+    observed: Tensor  # (1 g)
+    drawn: Tensor  # (d g)
+
+    @classmethod
+    def draw(cls, ties: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
+        """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does."""
+        generator = torch.Generator().manual_seed(seed)
+        if (sums := ties.clusters) is not None:
+            sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.gap.cpu())
+            sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
+            drawn = _draw_clustered_gaps(sums, draws, generator)
+            return cls(sums.value, sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True), drawn)
+        ties = merge_ties(ties, MAX_CLUSTER_SLOTS)
+        value, weight, gap = ties.value.cpu(), ties.total_weight.cpu(), ties.gap.cpu()
+        drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
+        return cls(value, weight, gap[None], drawn)
+
+    def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
+        """Return the share of draws with as large a statistic, which takes rows of gaps (r g) and returns (r)."""
+        observed, drawn = float(statistic(self.observed)), statistic(self.drawn)
+        exceeded = int((drawn >= observed - 1e-9 * abs(observed)).sum())  # equal up to rounding counts
+        return (exceeded + 1) / (len(drawn) + 1)
+
+
+def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw the weight of the events among examples of given weight and confidence; weights below 1 round up."""
+    count = weight.ceil()
+    hits = torch.binomial(count, value.expand_as(count).contiguous(), generator=generator)
+    return hits * weight / count.clamp_min(1)
+
+
+def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
+    """Draw the outcomes of every group from its confidence."""
+    return GroupedScores(ties.value, ties.total_weight, draw_hits(ties.total_weight, ties.value, generator))
+
+
+def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
+    """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
+    if len(ties.value) <= max_groups:
+        return ties
+    sums = ties.cumulative_sums
+    cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=sums.device) * sums[0, -1]
+    ends = torch.searchsorted(sums[0].contiguous(), cuts[1:-1].contiguous())
+    index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
+    weight, confidence, correct = sums[:, index].diff()
+    return GroupedScores((confidence / weight).clamp_max(1), weight, correct, ties.clusters)
+
+
+def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator) -> Tensor:
+    """Draw the gaps of a calibrated model with clusters, (d g).
+
+    In every draw, each cluster is unanimous with probability `_unanimous_share`: a single uniform number decides the
+    outcomes of all its examples. The examples of the other clusters are independent.
+    """
+    value, weight = sums.value, sums.total_weight
+    m, share = len(weight), _unanimous_share(sums)
+    is_unanimous = torch.rand(draws, m, generator=generator, dtype=torch.float64) < share
+    uniform = torch.rand(draws, m, generator=generator, dtype=torch.float64)
+    remaining_weight = (~is_unanimous).double() @ weight
+    gaps = draw_hits(remaining_weight, value, generator) - remaining_weight * value
+    pairs = is_unanimous.nonzero()
+    for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
+        is_event = uniform[draw, cluster, None] < value
+        gaps.index_add_(0, draw, weight[cluster] * (is_event.double() - value))
+    return gaps
+
+
+def _unanimous_share(sums: ClusterSums) -> float:
+    r"""Estimate the share of unanimous clusters that explains how the outcomes of a cluster depend on each other.
+
+    A cluster with weight N and expected events S, of which S + u happen, has the variance $V_1$ of u if it is unanimous
+    and $V_0$ with independent examples. The equation $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$ yields a share
+    that is small whenever rare events did not happen, and would exaggerate what they say. The estimate therefore uses
+    $u^2 - \rho (N - 2S) u$, which is uncorrelated with u if a cluster's frequency has a beta distribution: then
+    $\rho = 2 \lambda / (1 + \lambda)$, and the equation is quadratic in the share. The result is corrected for the few
+    clusters, by the factor (m + 1) / (m - 1), and for few expected events. A single cluster counts as unanimous.
+    """
+    if len(sums.gap) == 1:
+        return 1.0
+    value, weight = sums.value, sums.total_weight
+    n, expected, u = weight.sum(1), weight @ value, sums.gap.sum(1)
+    # events of a unanimous cluster whose number falls between two places
+    events = torch.nn.functional.pad(n[:, None] - weight.cumsum(1), (1, 0))
+    events[:, 0] = n
+    width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
+    unanimous = ((events - expected[:, None]).square() @ width).sum()
+    independent = (weight @ (value * (1 - value))).sum()
+    excess = float(unanimous - independent)
+    if excess <= 1e-12 * float(unanimous):  # every cluster is a single example
+        return 0.0
+    uncorrected = float(u.square().sum() - independent) / excess
+    correction = -float((u * (n - 2 * expected)).sum()) / excess
+    half = (uncorrected + 2 * correction - 1) / 2
+    share = half + math.sqrt(max(0.0, half**2 + uncorrected))
+    share = min(1.0, max(0.0, share) * (len(weight) + 1) / (len(weight) - 1))
+    num_events = float((weight * torch.minimum(value, 1 - value)).sum())
+    return (share * num_events + PRIOR_EVENTS) / (num_events + PRIOR_EVENTS)

@@ -238,9 +238,9 @@ def test_clusters_of_one_example_are_independent_examples():
     g = torch.Generator().manual_seed(0)
     c = torch.rand(50, dtype=torch.float64, generator=g)
     a = (torch.rand(50, dtype=torch.float64, generator=g) < c * 0.7).double()
-    alone, clustered = Events(c, a), Events(c, a, None, torch.arange(50))
+    independent, clustered = Events(c, a), Events(c, a, None, torch.arange(50))
     for name in ("kuiper", "ks", "skce", "smooth_ece"):
-        p_values = [getattr(metrics, name).test(events).p_value for events in (alone, clustered)]
+        p_values = [getattr(metrics, name).test(events).p_value for events in (independent, clustered)]
         assert p_values[0] == pytest.approx(p_values[1], abs=0.05)
 
 
@@ -270,8 +270,8 @@ def test_aurc_standard_error_is_that_of_the_jackknife():
     g = torch.Generator().manual_seed(0)
     c = 0.5 + 0.5 * torch.rand(400, dtype=torch.float64, generator=g)
     a = (torch.rand(400, dtype=torch.float64, generator=g) < c).double()
-    others = [torch.arange(400) != i for i in range(400)]
-    jackknife = np.array([float(metrics.aurc(Events(c[i], a[i]))) for i in others])
+    remaining_rows = [torch.arange(400) != i for i in range(400)]
+    jackknife = np.array([float(metrics.aurc(Events(c[i], a[i]))) for i in remaining_rows])
     error = math.sqrt(399 / 400 * np.square(jackknife - jackknife.mean()).sum())
     interval = metrics.aurc.interval(Events(c, a))
     assert (interval.high - interval.low) / (2 * 1.6449) == pytest.approx(error, rel=0.1)

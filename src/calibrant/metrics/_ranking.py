@@ -200,10 +200,10 @@ def _aurc_influence(ties: GroupedScores) -> tuple[Tensor, Tensor]:
     Sums of 1/m over ranks m stand for logarithms, as in `aurc_of`.
     """
     weight, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
-    mass, total = weight.cumsum(0), weight.sum()
-    harmonic = torch.digamma(mass + 1) - torch.digamma(mass - weight + 1)
+    cumulative_weight, total = weight.cumsum(0), weight.sum()
+    harmonic = torch.digamma(cumulative_weight + 1) - torch.digamma(cumulative_weight - weight + 1)
     from_here = harmonic.flip(0).cumsum(0).flip(0)  # the sum of 1/m over the ranks of this group and of all below
-    wrong_score = 1 - (mass / weight) * harmonic + from_here
+    wrong_score = 1 - (cumulative_weight / weight) * harmonic + from_here
     lowered = wrong * harmonic / weight
     lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2
     neutral = wrong.sum() / total - lowered - (wrong * wrong_score).sum() / total

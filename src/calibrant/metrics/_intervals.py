@@ -101,6 +101,9 @@ class Sample:
     def from_values(cls, values: Tensor, weights: Tensor | None = None, clusters: Tensor | None = None) -> "Sample":
         """Compute from one value per example; examples of a cluster may depend on each other."""
         v = values.double()
+        if weights is None and clusters is None and len(v):
+            mean = float(v.sum()) / len(v)
+            return cls.from_sums(float(len(v)), mean, float((v - mean).square_().sum()))
         w = torch.ones_like(v) if weights is None else weights.to(v)
         n = float(w.sum())
         mean = float((w * v).sum()) / n if n else math.nan

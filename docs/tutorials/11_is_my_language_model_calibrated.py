@@ -7,6 +7,7 @@ evaluation to a decision: is 90 % true, what do the published numbers say, and w
 """
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,9 @@ answers = [
 ]
 for i in range(0, 2000, 17):
     answers[i]["confidence"] = None
-Path("answers.jsonl").write_text("\n".join(map(json.dumps, answers)))
-log = EvaluationLog.read("answers.jsonl")
+folder = Path(tempfile.mkdtemp())
+(folder / "answers.jsonl").write_text("\n".join(map(json.dumps, answers)))
+log = EvaluationLog.read(folder / "answers.jsonl")
 print(*log.notes, sep="\n")
 
 # %%
@@ -44,7 +46,7 @@ print(*log.notes, sep="\n")
 
 result = card({"my model": log})
 print(result)
-result.save("card.html")
+result.save(folder / "card.html")
 
 # %%
 # The model is overconfident, in every subject and most in law. The published conventions say so too, but they are no

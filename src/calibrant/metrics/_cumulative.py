@@ -39,8 +39,8 @@ def kuiper(events: EventStatistics) -> Scalar:
     confidences, times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
 
     The test compares with the range of a Brownian motion, the limit for a calibrated model with many distinct
-    confidences. With at most 512 of them, 999 simulated calibrated models give the p-value, or a smaller one than 0.01
-    the smaller of both. For clusters, see `NullGaps`.
+    confidences. With at most 512 of them, or with clusters, it compares with 999 simulated calibrated models. If the
+    simulation gives independent examples a p-value below 0.01, which is coarse, the smaller of both counts.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)

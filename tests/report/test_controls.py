@@ -308,7 +308,7 @@ def test_table_of_contents_follows_scrolling(visit, report):
     links = page.locator("nav.contents a")
     assert links.all_inner_texts() == page.locator("h2").all_inner_texts()
     links.filter(has_text="Calibrators").click()
-    page.wait_for_function("document.querySelector('.contents [aria-current]')?.textContent === 'Calibrators'")
+    playwright.expect(page.locator(".contents [aria-current]")).to_have_text("Calibrators")  # polls without eval
 
 
 def test_hostile_names_stay_text(visit, report):

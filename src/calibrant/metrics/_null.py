@@ -106,8 +106,7 @@ def _unanimous_share(sums: ClusterSums) -> float:
     value, weight = sums.value, sums.total_weight
     n, expected, u = weight.sum(1), weight @ value, sums.gap.sum(1)
     # events of a unanimous cluster whose number falls between two places
-    events = torch.nn.functional.pad(n[:, None] - weight.cumsum(1), (1, 0))
-    events[:, 0] = n
+    events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
     width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
     unanimous = ((events - expected[:, None]).square() @ width).sum()
     independent = (weight @ (value * (1 - value))).sum()

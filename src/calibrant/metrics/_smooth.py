@@ -30,13 +30,11 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     factor = np.exp(-0.5 * (np.pi * float(value) * np.arange(NUM_TEST_CELLS)) ** 2)
 
     def error_at_width(gaps: Tensor) -> Tensor:
-        sums = [
-            np.abs(
-                np.asarray(idct(factor * dct(deposit(null.value, rows, NUM_TEST_CELLS).numpy(), type=2), type=2))
-            ).sum(1)
-            for rows in gaps.split(CHUNK_DRAWS)
-        ]
-        return torch.from_numpy(np.concatenate(sums))
+        errors: list[np.ndarray] = []
+        for rows in gaps.split(CHUNK_DRAWS):
+            grid = deposit(null.value, rows, NUM_TEST_CELLS).numpy()
+            errors.append(np.abs(np.asarray(idct(factor * dct(grid, type=2), type=2))).sum(1))
+        return torch.from_numpy(np.concatenate(errors))
 
     return Evidence(float(value), null.p_value(error_at_width))
 
@@ -64,9 +62,8 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     from scipy.fft import dct, idct  # slow to import
 
     ties = events.ties
-    wave = np.asarray(
-        dct(deposit(ties.value, ties.gap / ties.total_weight.sum(), NUM_GRID_CELLS).cpu().numpy(), type=2)
-    )
+    grid = deposit(ties.value, ties.gap / ties.total_weight.sum(), NUM_GRID_CELLS)
+    wave = np.asarray(dct(grid.cpu().numpy(), type=2))
     rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2
 
     def gaps(waves: np.ndarray) -> np.ndarray:

@@ -171,6 +171,14 @@ def read(path: Path) -> list[Row]:
         return [{key: parsed(text) for key, text in row.items() if text} for row in csv.DictReader(file)]
 
 
+def write_table(head: list[str], lines: list[list[Any]], path: Path | None) -> None:
+    """Print a table as markdown, and write it as CSV if there is a path."""
+    print(markdown(head, lines))
+    if path is not None:
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([head, *lines])
+
+
 def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:
     """Return a Markdown table with the first column aligned left and the others right."""
     cells = [[shorten(cell) for cell in line] for line in lines]

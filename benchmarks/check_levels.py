@@ -9,7 +9,6 @@ clusters, the number is that of clusters. "holds" and "broken" are both wrong at
 """
 
 import argparse
-import csv
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, ndtr
 
-from benchmarks._harness import markdown
+from benchmarks._harness import write_table
 from calibrant import Predictions
 from calibrant.monitoring._bounds import metric_bounds
 from calibrant.monitoring._requirement import parse_requirement
@@ -111,12 +110,9 @@ def main() -> None:
     options = parser.parse_args()
     rows = [row for cell in product(SIZES, STRUCTURES, PATTERNS) for row in measure_cell(*cell, options.draws)]
     head, lines = ["structure", "metric", *(f"n = {n:,}" for n in SIZES)], list(table_rows(rows))
-    print(markdown(head, lines))
+    write_table(head, lines, options.out)
     for name in ("holds", "broken"):
         print(f"largest rate of {name}:", max(rows, key=lambda row: row[name]))
-    if options.out is not None:
-        with options.out.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *lines])
 
 
 if __name__ == "__main__":

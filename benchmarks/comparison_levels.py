@@ -9,7 +9,6 @@ variance of their logits, and there are four groups.
 """
 
 import argparse
-import csv
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._harness import markdown
+from benchmarks._harness import write_table
 from calibrant import Predictions
 from calibrant.monitoring._compare import test_difference
 from calibrant.monitoring._features import FeatureFrame
@@ -100,10 +99,7 @@ def main() -> None:
                     rates.append(100 * alarms / draws)
                 lines.append([name, structure, n, f"{rates[0]:.1f}", f"{rates[1]:.0f}"])
                 print(*lines[-1], flush=True)
-    print(markdown(head, lines))
-    if options.out is not None:
-        with options.out.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *lines])
+    write_table(head, lines, options.out)
 
 
 if __name__ == "__main__":

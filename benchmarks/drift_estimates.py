@@ -9,7 +9,6 @@ assumption of the class shares. The truth is the number that the new labels show
 """
 
 import argparse
-import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._harness import markdown
+from benchmarks._harness import write_table
 from calibrant import Predictions
 from calibrant.metrics import accuracy, event_brier, signed_gap
 from calibrant.monitoring._estimates import estimate_without_labels
@@ -97,10 +96,7 @@ def main() -> None:
         cells.setdefault((number, kind), {})[n] = text
     head = ["number", "new predictions", *(f"n = {n:,}" for n in SIZES)]
     rows = [[*key, *(by_size[n] for n in SIZES)] for key, by_size in cells.items()]
-    print(markdown(head, rows))
-    if options.out is not None:
-        with options.out.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    write_table(head, rows, options.out)
 
 
 if __name__ == "__main__":

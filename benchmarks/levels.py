@@ -10,7 +10,6 @@ groups are calibrated, and one simultaneous 95 % interval of a gap or more does 
 """
 
 import argparse
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from benchmarks._harness import markdown
+from benchmarks._harness import write_table
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
 
@@ -58,7 +57,7 @@ def draw_noise(n: int, clusters: np.ndarray | None, rng: np.random.Generator, co
     return math.sqrt(0.5) * (rng.standard_normal((clusters[-1] + 1, columns))[clusters] + noise)
 
 
-def test_rates(structure: str, kind: float | str, n: int, draws: int) -> dict[str, float]:
+def rejection_rates(structure: str, kind: float | str, n: int, draws: int) -> dict[str, float]:
     """Return how often each test rejects a calibrated model."""
     rng, rejected = np.random.default_rng([n, STRUCTURES.index(structure), CONFIDENCES.index(kind)]), Counter[str]()
     for _ in range(draws):
@@ -106,7 +105,7 @@ def measure_problem(problem: str, draws: int) -> Iterator[tuple[str, str, int, d
     """Yield structure, confidences or scale, size and rates of every cell."""
     if problem in STRUCTURES:
         for kind, n in product(CONFIDENCES, SIZES):
-            yield problem, str(kind), n, test_rates(problem, kind, n, draws)
+            yield problem, str(kind), n, rejection_rates(problem, kind, n, draws)
     elif problem == "groups":
         for structure, kind, n in product(STRUCTURES, CONFIDENCES, SIZES):
             yield f"groups, {structure}", str(kind), n, group_rates(structure, kind, n, draws)
@@ -131,10 +130,7 @@ def main() -> None:
             for name, rate in rates.items():
                 cells.setdefault((structure, name, kind), {})[n] = rate
         lines += [[*key, *(f"{100 * cell[n]:.1f}" if n in cell else "" for n in SIZES)] for key, cell in cells.items()]
-    print(markdown(head, lines))
-    if options.out is not None:
-        with options.out.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *lines])
+    write_table(head, lines, options.out)
 
 
 if __name__ == "__main__":

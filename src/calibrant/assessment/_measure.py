@@ -23,7 +23,6 @@ from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
 DEFAULT_BINS = 15
-UNTESTED_ROWS = ("smooth_ece",)
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
 
 
@@ -295,14 +294,14 @@ def _require_metric(method: Method) -> Metric[...]:
 
 
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
-    """Compute a metric with its interval, or with its test unless that takes long and does not decide the verdict."""
+    """Compute a metric with its interval, or with its test if that is fast enough for a table."""
     metric = _require_metric(method)
     if method.settings:
         return Row(method.text, float(metric(p, **method.settings)))
     settings = {"bins": bins} if metric.is_binned else {}
     if metric.has_interval:
         return _interval_row(method.text, metric.interval(p, level=level, **settings))
-    if metric.has_test and method.name not in UNTESTED_ROWS:
+    if metric.has_test and not metric.has_slow_test:
         test = metric.test(p)
         return Row(method.text, test.statistic, p_value=test.p_value)
     return Row(method.text, float(metric(p, **settings)))

@@ -90,9 +90,10 @@ class Metric(Generic[P]):
         noise_floor: str,
         term: str,
         is_calibration_error: bool,
+        has_slow_test: bool,
     ) -> None:
         self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
-        self.term, self.is_calibration_error = term, is_calibration_error
+        self.term, self.is_calibration_error, self.has_slow_test = term, is_calibration_error, has_slow_test
         self.per_example, self.score_range, self.sums, self.by_class = per_example, score_range, sums, by_class
         self._interval, self._test = interval, test
         update_wrapper(self, function)
@@ -255,6 +256,7 @@ def metric(
     noise_floor: str = "",
     term: str = "",
     is_calibration_error: bool = False,
+    has_slow_test: bool = False,
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
     """Declare a metric and register it; no other module needs to know its name.
 
@@ -289,13 +291,14 @@ def metric(
         term: Abbreviation or proper name in sentences, which reports explain. Default: the short title, or the title,
             if it has a capital letter.
         is_calibration_error: Whether true probabilities bring the metric to 0, up to chance.
+        has_slow_test: Whether tables show the metric without its test, which takes too long for them.
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
         traits = (takes, per_example, score_range, sums, by_class, interval, test, noise_floor)
-        traits += ("" if name.islower() else name, is_calibration_error)
+        traits += ("" if name.islower() else name, is_calibration_error, has_slow_test)
         return registry.METRICS.register(Metric(function, about, *traits))
 
     return declare

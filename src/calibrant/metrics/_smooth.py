@@ -46,6 +46,7 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     is_calibration_error=True,
     takes="statistics",
     test=_smooth_test,
+    has_slow_test=True,
     lay_phrase="typical difference, without bins",
 )
 def smooth_ece(events: EventStatistics) -> Scalar:

@@ -37,7 +37,9 @@ PAGES = {
         "[Act on probabilities](../../howto/act.md): prediction sets, certified thresholds, actions and costs.",
     ),
     "deployment": Page(
-        "Deployment", ("deployment",), "[Deploy](../../howto/deploy.md) what was fitted, without Calibrant."
+        "Deployment",
+        ("deployment",),
+        "[Deploy](../../howto/deploy.md) what was fitted: without Calibrant, or under a contract.",
     ),
     "cards": Page(
         "Calibration cards",
@@ -165,6 +167,7 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "decisions._thresholds": "Certified thresholds",
     "decisions._costs": "Costs",
     "deployment._export": "Export",
+    "deployment._contract": "Contracts",
     "theory._gradient": "The gradient",
     "theory._focal_map": "The focal map",
     "theory._risk": "Minimizer of focal loss",

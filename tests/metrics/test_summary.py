@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from refusals import refused
+from refusals import code_of, refused
 
 from calibrant import Predictions, io, metrics
 from calibrant.assessment import measure
@@ -261,3 +261,31 @@ def test_files_are_validated_chunk_by_chunk(tmp_path):
     np.save(tmp_path / "e_labels.npy", np.zeros(0, dtype=int))
     with refused("no_rows"):
         Summary.from_file(tmp_path / "e_logits.npy")
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_files_keep_every_bit(tmp_path, grouped, by_class):
+    p = draw(400, 3)
+    columns = {"groups": np.arange(400) % 3, "clusters": np.arange(400) // 4, "class_names": ("a", "b", "c")}
+    p = Predictions(p.logits, p.labels, **columns) if grouped else p
+    summary = Summary.from_predictions(p, by_class=by_class)
+    summary.save(tmp_path / "a.safetensors")
+    loaded = Summary.load(tmp_path / "a.safetensors")
+    assert equal_state(loaded, summary)
+    assert str(measure(loaded)) == str(measure(summary))
+    assert equal_state(loaded + loaded, summary + summary)
+
+
+def test_other_and_changed_files_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    Summary.from_predictions(draw(50, 3)).save(path)
+    content = bytearray(path.read_bytes())
+    content[-200_000] ^= 1
+    path.write_bytes(content)
+    assert code_of(Summary.load, path) == "checksum"
+    path.write_bytes(bytes(content[:1000]))
+    assert code_of(Summary.load, path) == "summary_file"
+    draw(50, 3).save(path)
+    assert code_of(Summary.load, path) == "summary_file"
+    assert code_of(Summary.load, tmp_path / "none.safetensors") == "no_file"

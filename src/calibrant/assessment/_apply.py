@@ -12,6 +12,7 @@ from calibrant import io
 from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
+from calibrant.deployment import Contract
 from calibrant.events import BINARY_EVENTS, PRESENCE
 from calibrant.io.column_names import CALIBRATED_PREFIX
 from calibrant.io.columns import Columns, TableOptions
@@ -22,6 +23,7 @@ from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
 
 ROW_INDEX_COLUMN = "row of the table"
+SET_SEPARATOR = " | "  # between the names of classes in a prediction set
 WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, kind of the output, notes on reading
 
 
@@ -39,9 +41,12 @@ def apply_to_file(
     single score, and `predicted` for several classes (`calibrated_predicted` if that column exists). Other files become
     .npz, .safetensors or a table with calibrated logits, and the labels if there are any.
 
+    With a contract, a table also gains `act`, whether to act on the prediction, and `prediction_set`, the names of the
+    classes in the set, as far as the contract has a threshold and sets.
+
     Args:
-        calibrator: A fitted calibrator, or the path of a saved one. A saved one knows its class names, so columns may
-            come in any order.
+        calibrator: A fitted calibrator, or the path of a saved one or of a contract. These know their class names, so
+            columns may come in any order.
         path: File to read.
         output: File to write.
         on_note: Function that is called with each note on how the file was read.
@@ -56,8 +61,8 @@ def apply_to_file(
     io.check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
     io.get_writer(output)
     reading = TableOptions.from_keywords(options)
-    calibrate = _calibrate_table_file if io.is_table(path) and io.is_table(output) else _calibrate_array_file
-    count, output_kind, notes = calibrate(CandidateCalibrator.of(calibrator), path, output, reading)
+    write = _calibrate_table_file if io.is_table(path) and io.is_table(output) else _calibrate_array_file
+    count, output_kind, notes = write(CandidateCalibrator.of(calibrator), path, output, reading)
     if on_note is not None:
         for note in notes:
             on_note(note)
@@ -160,14 +165,31 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
 
     They are the calibrated probability of the single score, or that of every class and the predicted class.
     """
-    probs = calibrator.calibrate(p).logits.softmax(1).numpy()
+    calibrated = calibrator.calibrate(p)
+    probs = calibrated.logits.softmax(1).numpy()
+    decisions = {} if calibrator.contract is None else _decision_columns(calibrator.contract, calibrated)
     if p.of == 1:
         prob_name = f"prob_{positive}" if positive else "prob"
         name = "confidence" if p.class_names in BINARY_EVENTS else prob_name
-        return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]}
+        return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]} | decisions
     predicted = probs.argmax(1)
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(p.class_names or range(p.k))}
-    return columns | {"predicted": predicted if p.class_names is None else [p.class_names[i] for i in predicted]}
+    names = predicted if p.class_names is None else [p.class_names[i] for i in predicted]
+    return columns | {"predicted": names} | decisions
+
+
+def _decision_columns(contract: Contract, calibrated: Predictions) -> dict[str, Any]:
+    """Return whether to act on each calibrated prediction, and its prediction set, as far as the contract has them."""
+    columns = dict[str, Any]()
+    if contract.threshold is not None:
+        p = calibrated if contract.of is None else calibrated.with_event(contract.of)
+        columns["act"] = contract.threshold.acts_on(p).numpy()
+    if contract.sets is not None:
+        p = calibrated.reorder_classes(contract.class_names)
+        names = p.class_names or tuple(map(str, range(p.k)))
+        members = contract.sets.apply(p).numpy()
+        columns["prediction_set"] = [SET_SEPARATOR.join(np.array(names)[row]) for row in members]
+    return columns
 
 
 def _label_columns(

@@ -9,6 +9,7 @@ from calibrant import calibrators as calibrators_
 from calibrant import registry
 from calibrant.assessment._evaluation import apply_calibrator
 from calibrant.backend.overlap import Overlap, Sketch
+from calibrant.deployment import CONTRACT_SUFFIX, Contract
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError, prefix_errors
@@ -27,10 +28,17 @@ class CandidateCalibrator:
     fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
     fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
     class_names: tuple[str, ...] | None = None
+    contract: Contract | None = None  # whose calibrator it is
 
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
-        """Build from a name, a file, a class or function that fits, or a fitted calibrator."""
+        """Build from a name, a file, a class or function that fits, a fitted calibrator, or a contract."""
+        if isinstance(calibrator, str | Path) and Path(calibrator).suffix == CONTRACT_SUFFIX:
+            calibrator = Contract.load(calibrator)
+        if isinstance(calibrator, Contract):
+            digests = frozenset(calibrators_.fitting_digests(calibrator.calibrator))
+            names = calibrator.class_names
+            return cls("contract", None, calibrator.calibrator, digests, class_names=names, contract=calibrator)
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
             fitted_map = calibrators_.load(calibrator)

@@ -1,6 +1,5 @@
 """Shipping: a fitted calibrator as one safetensors file that names its class and fields and holds no code."""
 
-import hashlib
 import json
 import math
 import sys
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from calibrant import io
 from calibrant._text import to_one_line
+from calibrant.backend.digests import tensors_digest
 from calibrant.backend.overlap import Sketch
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._apply import num_classes
@@ -76,7 +76,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
     from safetensors.torch import save_file
 
     try:
-        save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
+        save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
         io.apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(
@@ -322,19 +322,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         )
     stored_checksum = meta.pop("sha256", "")
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
-    if meta.keys() != keys or stored_checksum != _checksum(meta, tensors):
+    if meta.keys() != keys or stored_checksum != tensors_digest(meta, tensors):
         raise InputError(
             f"Expected the checksum in {path}, got another: the file was damaged or changed. Try saving it again.",
             code="checksum",
         )
     return meta, tensors
-
-
-def _checksum(meta: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 digest, as hex digits, of a file's metadata and tensors."""
-    h = hashlib.sha256(json.dumps(meta, sort_keys=True).encode())
-    for key in sorted(tensors):
-        value = tensors[key]
-        h.update(f"{key} {value.dtype} {tuple(value.shape)} ".encode())
-        h.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return h.hexdigest()

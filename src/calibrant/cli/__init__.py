@@ -12,7 +12,7 @@ import typer
 
 from calibrant._text import cut_middle, escape_invisible
 from calibrant._version import __version__
-from calibrant.cli import assess, card, check, compare, export, list_methods, sample_size, study, watch
+from calibrant.cli import assess, card, check, compare, contract, export, list_methods, sample_size, study, watch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +31,7 @@ PREDICTION_COMMANDS = (
     "card",
     "check",
     "compare",
+    "contract",
     "drift",
     "export",
     "sample-size",
@@ -104,6 +105,7 @@ sample_size.register(app)
 card.register(app)
 check.register(app)
 compare.register(app)
+contract.register(app)
 export.register(app)
 watch.register(app)
 list_methods.register(app)

@@ -26,6 +26,25 @@ WithOption = Annotated[
 ]
 
 
+ContractOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--contract",
+        metavar="FILE",
+        help="Contract of `calibrant contract`; the predictions are those of the network, before calibration.",
+    ),
+]
+
+
+def load_contract(path: Path | None) -> Any:
+    """Return a contract, or None without a path."""
+    if path is None:
+        return None
+    from calibrant.deployment import Contract
+
+    return Contract.load(path)
+
+
 def import_prediction_modules() -> None:
     """Import the modules for predictions once, without garbage collection.
 

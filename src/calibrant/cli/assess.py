@@ -259,7 +259,9 @@ def measure_command(
 
 
 def apply_command(
-    calibrator: Annotated[Path, typer.Argument(metavar="CALIBRATOR", help="Calibrator that `assess --save` wrote.")],
+    calibrator: Annotated[
+        Path, typer.Argument(metavar="CALIBRATOR", help="Calibrator that `assess --save` wrote, or a contract.")
+    ],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Predictions, with or without labels.")],
     output: Annotated[
         Path | None,
@@ -278,8 +280,8 @@ def apply_command(
 ) -> None:
     """Calibrate predictions with a saved calibrator.
 
-    A table keeps its rows and columns, and gains the columns calibrated_prob_... and predicted. A file of arrays gets
-    calibrated logits.
+    A table keeps its rows and columns, and gains the columns calibrated_prob_... and predicted, and act and
+    prediction_set if a contract promises them. A file of arrays gets calibrated logits.
     """
     import_prediction_modules()
     from calibrant.assessment import apply_to_file

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli._common import (
+    ContractOption,
     WithOption,
     check_output_paths,
     console,
     import_prediction_modules,
     include_sources,
+    load_contract,
     output_result,
     parse_event,
     print_line,
@@ -43,6 +45,7 @@ def check_command(
         Path | None,
         typer.Option(metavar="FILE", help="TOML file with the keys require, and optionally level, of and by."),
     ] = None,
+    contract: ContractOption = None,
     against: Annotated[
         Path | None,
         typer.Option(metavar="OLD", help="Predictions of the old model that 'old' in requirements stands for."),
@@ -71,16 +74,25 @@ def check_command(
     calibrant check predictions.csv --require "ece < 0.02" --require "accuracy > 90%"
 
     calibrant check new.csv --against old.csv --require "nll < old + 0.005"
+
+    calibrant check new.csv --contract model.contract
     """
     import_prediction_modules()
     from calibrant.io.results import check_suffix
     from calibrant.monitoring import check, read_requirements
+    from calibrant.types import InputError
 
     include_sources(with_)
-    inputs = [file, *([] if against is None else [against]), *([] if requirements is None else [requirements])]
-    check_output_paths(junit, json_, inputs=[*inputs, *source_files(with_)])
+    check_output_paths(junit, json_, inputs=[file, contract, against, requirements, *source_files(with_)])
     if junit is not None:
         check_suffix(junit, (".xml",))
+    sealed = load_contract(contract)
+    if sealed is not None and any(option is not None for option in (require, requirements, against, level, of)):
+        raise InputError(
+            "Expected the requirements of the contract alone, got more options. Try --contract without --require, "
+            "--requirements, --against, --level and --of.",
+            code="contract_and_requirements",
+        )
     content = {} if requirements is None else read_requirements(requirements)
     by = by or content.get("by")
     options |= {} if by is None else {"group": by}
@@ -89,16 +101,19 @@ def check_command(
         new, ids = _load(file, options)
         old, old_ids = (None, None) if against is None else _load(against, options)
         progress("checking")
-        result = check(
-            new,
-            [*content.get("require", ()), *(require or ())],
-            old=old,
-            ids=ids,
-            old_ids=old_ids,
-            of=content.get("of") if of is None else parse_event(of, new),
-            by_group=by is not None,
-            level=content.get("level", 0.95) if level is None else level,
-        )
+        if sealed is not None:
+            result = sealed.check(new, by_group=by is not None)
+        else:
+            result = check(
+                new,
+                [*content.get("require", ()), *(require or ())],
+                old=old,
+                ids=ids,
+                old_ids=old_ids,
+                of=content.get("of") if of is None else parse_event(of, new),
+                by_group=by is not None,
+                level=content.get("level", 0.95) if level is None else level,
+            )
     if junit is not None:
         result.save(junit)
     output_result(result, lambda: _show_conditions(result), json_, [junit])

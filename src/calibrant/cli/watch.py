@@ -1,5 +1,6 @@
 """The command `watch`: calibration over time."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,11 +9,13 @@ import typer
 from calibrant._text import cut_middle, escape_markup
 from calibrant.cli._common import (
     BARE_TABLE_STYLE,
+    ContractOption,
     WithOption,
     check_output_paths,
     console,
     import_prediction_modules,
     include_sources,
+    load_contract,
     output_result,
     parse_event,
     show_status,
@@ -45,6 +48,7 @@ def watch_command(
         float | None,
         typer.Option(metavar="P", help="Probability that a calibrated model ever raises an alarm. Default: 0.05."),
     ] = None,
+    contract: ContractOption = None,
     of: EventOption = None,
     time: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of times. Default: time, timestamp and similar names.")
@@ -85,14 +89,18 @@ def watch_command(
 
     include_sources(with_)
     paths = files or []
-    check_output_paths(state, page, prometheus, json_, inputs=[*paths, *source_files(with_)])
+    check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract, *source_files(with_)])
     for path, suffix in ((state, ".watch"), (page, ".html"), (prometheus, ".prom")):
         if path is not None:
             check_suffix(path, (suffix,))
+    sealed = load_contract(contract)
+    event = parse_event(of) if sealed is None or of is not None else sealed.of
+    reading = {"time": time, "of": event, "calibrate": None if sealed is None else sealed.calibrate, **options}
     with lock_state(state), show_status() as progress:
-        watch = _open_state(state, alpha, parse_event(of), by_class)
+        watch = _open_state(state, alpha, event, by_class)
         watch = watch.reset() if reset else watch
-        watch = _add_files(watch, paths, give_up, progress, parse_event(of), time, options)
+        watch = _with_contract(watch, state, sealed)
+        watch = _add_files(watch, paths, give_up, progress, reading)
         watch.save(state)
     for path in (page, prometheus):
         if path is not None:
@@ -126,16 +134,28 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
     return watch
 
 
-def _add_files(
-    watch: Any, paths: list[Path], give_up: bool, progress: Any, of: Any, time: str | None, options: dict[str, Any]
-) -> Any:
+def _with_contract(watch: Any, path: Path, contract: Any) -> Any:
+    """Return the watch of a contract; refuse one that began with another, or without."""
+    from calibrant.types import InputError
+
+    seal = None if contract is None else contract.seal
+    if watch.k and watch.contract != seal:
+        began_with, now = ("no contract" if x is None else f"the contract {x[:12]}" for x in (watch.contract, seal))
+        raise InputError(
+            f"{path}: Expected {began_with} as when the watch began, got {now}. Try another state, or --reset.",
+            code="contract_differs",
+        )
+    return replace(watch, contract=seal)
+
+
+def _add_files(watch: Any, paths: list[Path], give_up: bool, progress: Any, options: dict[str, Any]) -> Any:
     """Return the watch with all files."""
     from calibrant.monitoring import add_file
 
     periods = watch.periods.count
     for path in paths:
         progress(f"reading {path.name}")
-        watch = add_file(watch, path, time=time, of=of, **options)
+        watch = add_file(watch, path, **options)
     return watch.give_up(int((watch.pending.periods < periods).sum())) if give_up else watch
 
 

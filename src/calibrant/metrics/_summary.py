@@ -20,6 +20,7 @@ from calibrant.backend.dispatch import kernels
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
+from calibrant.metrics._summary_files import read_summary, write_summary
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS
@@ -184,6 +185,19 @@ class Summary(BinSums):
     def __radd__(self, addend: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
         return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the summary to a .safetensors file of 3 MB or more."""
+        write_summary(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Summary":
+        """Read a summary that `save` wrote, bit for bit.
+
+        Raises:
+            InputError: If the file is no summary, is damaged, or has a later version.
+        """
+        return cls(**read_summary(Path(path)))
 
     def __len__(self) -> int:
         return int(self.total("rows"))

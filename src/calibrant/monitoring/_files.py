@@ -27,7 +27,7 @@ STATE_SUFFIX = ".watch"
 OUTPUT_SUFFIXES = (STATE_SUFFIX, ".html", ".json", ".prom")
 LOCK_SECONDS = 60.0  # before a second writer gives up
 _PERIOD_ARRAYS = ("predicted", "first_row", "sums", "peak")
-_SETTINGS = ("alpha", "of", "by_class", "epoch", "k", "class_names", "group_names", "rows")
+_SETTINGS = ("alpha", "of", "by_class", "epoch", "k", "class_names", "group_names", "rows", "contract")
 
 
 def save_watch(watch: "Watch", path: Path, periods: int) -> None:

@@ -1,6 +1,6 @@
 """Read files for a watch: predictions whose labels may be missing, or labels that come later."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,15 @@ class LabelFile:
         return watch.add_labels(self.ids, self.labels)
 
 
-def add_file(watch: Watch, path: str | Path, *, time: str | None = None, of: Any = None, **options: Any) -> Watch:
+def add_file(
+    watch: Watch,
+    path: str | Path,
+    *,
+    time: str | None = None,
+    of: Any = None,
+    calibrate: Callable[[Predictions], Predictions] | None = None,
+    **options: Any,
+) -> Watch:
     """Return the watch with a file of predictions or of labels; errors name the file.
 
     A table without scores, but with ids and labels, holds labels of rows that were predicted before.
@@ -57,10 +65,14 @@ def add_file(watch: Watch, path: str | Path, *, time: str | None = None, of: Any
         path: A file as for `Predictions.load`; labels may be missing in some rows of a table, or in all.
         time: Column of times. Default: time, timestamp, datetime or date, if there is one.
         of: Event of the first batch.
+        calibrate: Function that calibrates predictions, if the file has those of the network.
         **options: For tables, as in `Predictions.from_table`.
     """
     with prefix_errors(f"{path}"):
-        return read_watched_file(path, time, of, options).add_to(watch)
+        content = read_watched_file(path, time, of, options)
+        if calibrate is not None and isinstance(content, PredictionFile):
+            content = replace(content, predictions=calibrate(content.predictions))
+        return content.add_to(watch)
 
 
 def read_watched_file(

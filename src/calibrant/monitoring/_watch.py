@@ -65,6 +65,7 @@ class Watch:
     recent: RecentRows = field(default_factory=RecentRows.empty)
     periods: Periods = field(default_factory=Periods.empty)
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
+    contract: str | None = None  # seal of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
@@ -187,7 +188,7 @@ class Watch:
         """
         if not (self.k and later.k):
             return later if self.k == 0 else self
-        names = ("alpha", "of", "by_class", "k", "class_names")
+        names = ("alpha", "of", "by_class", "k", "class_names", "contract")
         different = [name for name in names if getattr(self, name) != getattr(later, name)]
         different += ["groups"] if (self.group_names is None) != (later.group_names is None) else []
         if different:

@@ -1,0 +1,18 @@
+"""Digests of what files hold."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def tensors_digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 digest, as hex digits, of metadata and tensors on the CPU, in the order of their names."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for key in sorted(tensors):
+        value = tensors[key]
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,358 @@
+"""A contract: a calibrator, what it was tested on, and what was promised for it, sealed in one file."""
+
+import hashlib
+import json
+import math
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from calibrant import calibrators
+from calibrant._text import format_percent
+from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold
+from calibrant.io import atomic_write
+from calibrant.io.results import check_suffix, provenance
+from calibrant.metrics import Summary
+from calibrant.monitoring import CheckResult, check
+from calibrant.predictions import EventSelector, Predictions, as_predictions
+from calibrant.types import InputError
+
+CONTRACT_FORMAT = "calibrant-contract"
+CONTRACT_VERSION = "1"
+CONTRACT_SUFFIX = ".contract"
+_MANIFEST = "contract.json"
+_PARTS = _CALIBRATOR, _REFERENCE, _SETS = "calibrator.safetensors", "reference.safetensors", "sets.json"
+_ORIGIN_KEYS = ("calibrator", "data")  # digests of what a part was derived from
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError),
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+)
+_MAX_BYTES = 1 << 30  # of a member, unpacked
+_SEAL_CHARACTERS = 12  # of the seal in texts
+
+
+@dataclass(frozen=True, eq=False)
+class Contract:
+    """A fitted calibrator with the requirements, the threshold and the sets that were tested on a reference.
+
+    `create` tests a calibrator on labeled predictions that are new to it, and `save` seals the parts in one file.
+    The seal is the SHA-256 digest of the manifest, which holds the digest of every part and, for what was derived,
+    those of the calibrator and the reference that it was derived from. A file that was changed, or whose parts come
+    from several contracts, is refused. The seal protects against accidents and mistakes; against forgery, compare it
+    with one that was noted elsewhere.
+    """
+
+    calibrator: Any
+    reference: Summary  # of the calibrated reference predictions
+    requirements: tuple[str, ...]  # that held on the reference
+    level: float  # probability that a verdict on a requirement is not wrong
+    threshold: CertifiedThreshold | None
+    sets: Sets | None
+    of: EventSelector | None  # event of requirements and threshold; None as in `check` and `certify_threshold`
+    k: int
+    class_names: tuple[str, ...] | None
+    manifest: Mapping[str, Any] = field(repr=False)
+    parts: Mapping[str, bytes] = field(repr=False)  # content of the files of the calibrator, the reference and the sets
+
+    @classmethod
+    def create(
+        cls,
+        calibrator: Any,
+        predictions: Predictions,
+        *,
+        require: Sequence[str] = (),
+        level: float = 0.95,
+        risk: float | None = None,
+        delta: float = 0.1,
+        alpha: float | None = None,
+        score: SetScore = "lac",
+        of: str | int | None = None,
+    ) -> "Contract":
+        """Test a calibrator on new labeled predictions, and return the contract on what held.
+
+        Args:
+            calibrator: A fitted calibrator.
+            predictions: Labeled predictions as the network gives them, which neither the network nor the calibrator
+                has seen.
+            require: Requirements as for `check`, relative ones excepted. All must hold.
+            level: Probability that the verdict on a requirement is not wrong.
+            risk: Largest share of errors among the predictions that are acted on; see `certify_threshold`.
+            delta: Probability that the promise of the threshold is broken.
+            alpha: Probability that a prediction set misses the true class; see `Sets.fit`.
+            score: Nonconformity score of the sets.
+            of: Event of the requirements and the threshold.
+
+        Raises:
+            InputError: If the calibrator has seen the predictions, a requirement does not hold, or no threshold can
+                be certified.
+        """
+        with as_predictions(predictions) as p:
+            calibrated = calibrators.calibrate(calibrator, p.double())
+            calibrated = calibrated if of is None else calibrated.with_event(of)
+            event = None if of is None else calibrated.of
+            if require:
+                _check_holds(check(calibrated, require, of=event, level=level))
+            threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
+            if threshold is not None and not threshold.is_certified:
+                raise InputError(threshold.reason, code="not_certified")
+            sets = None if alpha is None else Sets.fit(calibrated, alpha=alpha, score=score)
+            parts = _write_parts(calibrator, Summary.from_predictions(calibrated), sets)
+            digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+            origin = {"calibrator": digests[_CALIBRATOR], "data": p.digest}
+            manifest = {
+                "format": CONTRACT_FORMAT,
+                "version": CONTRACT_VERSION,
+                "of": event,
+                "k": p.k,
+                "class_names": None if p.class_names is None else list(p.class_names),
+                "parts": digests,
+                "reference": origin | {"n": len(p)},
+                "requirements": origin | {"texts": list(require), "level": level},
+                "threshold": None if threshold is None else origin | asdict(threshold),
+                "sets": None if sets is None else origin,
+                "provenance": provenance(),
+            }
+        return cls._from_parts(manifest | {"seal": _seal(manifest)}, parts)
+
+    def __str__(self) -> str:
+        lines = [
+            f"Contract {self.seal[:_SEAL_CHARACTERS]}: {type(self.calibrator).__name__} for {self.k} classes, tested "
+            f"on {len(self.reference):,} examples."
+        ]
+        lines += [f"Required, and held: {text}" for text in self.requirements]
+        lines += [] if self.threshold is None else [self.threshold.reason]
+        if self.sets is not None:
+            lines.append(f"Prediction sets contain the class with probability {format_percent(1 - self.sets.alpha)}.")
+        return "\n".join(lines)
+
+    @property
+    def seal(self) -> str:
+        """SHA-256 digest of the manifest, as hex digits."""
+        return self.manifest["seal"]
+
+    # Use
+
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        """Return new predictions, as the network gives them, calibrated.
+
+        Raises:
+            InputError: If the classes are others, or the calibrator was fitted on these predictions.
+        """
+        p = predictions.reorder_classes(self.class_names)
+        if p.k != self.k:
+            raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
+        calibrated = calibrators.calibrate(self.calibrator, p.double())
+        return calibrated if self.of is None else calibrated.with_event(self.of)
+
+    def check(self, predictions: Predictions, *, by_group: bool = False) -> CheckResult:
+        """Check the requirements on new labeled predictions, as the network gives them.
+
+        Raises:
+            InputError: If there are no requirements.
+        """
+        if not self.requirements:
+            raise InputError(
+                "Expected a contract with requirements, got none. Try Contract.create(..., require=...).",
+                code="no_requirement",
+            )
+        calibrated = self.calibrate(predictions)
+        return check(calibrated, self.requirements, of=self.of, by_group=by_group, level=self.level)
+
+    def acts_on(self, predictions: Predictions) -> Tensor:
+        """Return whether to act on each new prediction (n), as the network gives it, or to abstain.
+
+        Raises:
+            InputError: If there is no threshold.
+        """
+        if self.threshold is None:
+            raise InputError(
+                "Expected a contract with a threshold, got none. Try Contract.create(..., risk=0.05).",
+                code="no_threshold",
+            )
+        return self.threshold.acts_on(self.calibrate(predictions))
+
+    def prediction_sets(self, predictions: Predictions) -> Tensor:
+        """Return the prediction sets (n, k) of new predictions, as the network gives them.
+
+        Raises:
+            InputError: If there are no sets.
+        """
+        if self.sets is None:
+            raise InputError(
+                "Expected a contract with prediction sets, got none. Try Contract.create(..., alpha=0.1).",
+                code="no_sets",
+            )
+        return self.sets.apply(self.calibrate(predictions))
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Write the contract to a .contract file, a zip archive of its parts."""
+        path = Path(path)
+        check_suffix(path, (CONTRACT_SUFFIX,))
+        with atomic_write(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
+            for name, content in self.parts.items():
+                archive.writestr(name, content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Contract":
+        """Read a contract.
+
+        Raises:
+            InputError: If the file is none, is damaged or was changed, or its parts do not belong together.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: There is no such file.", code="no_file")
+        try:
+            return cls._from_parts(*_read_archive(path))
+        except InputError as error:
+            raise InputError(f"{path}: {error}", code=error.code) from None
+        except _DAMAGE:
+            raise InputError(
+                f"{path}: Expected a contract that Contract.save wrote, got another or a damaged file.",
+                code="contract_file",
+            ) from None
+
+    @classmethod
+    def _from_parts(cls, manifest: dict[str, Any], parts: dict[str, bytes]) -> "Contract":
+        """Build from the manifest and the content of the parts, after checking that they belong together."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {name: Path(folder) / name for name in parts}
+            for name, content in parts.items():
+                paths[name].write_bytes(content)
+            try:
+                calibrator = calibrators.load(paths[_CALIBRATOR])
+                reference = Summary.load(paths[_REFERENCE])
+                sets = None if manifest["sets"] is None else Sets.load(paths[_SETS])
+            except InputError as error:
+                raise InputError(str(error).replace(f"{folder}/", ""), code=error.code) from None
+        requirements, threshold = manifest["requirements"], manifest["threshold"]
+        facts = {key: value for key, value in (threshold or {}).items() if key not in _ORIGIN_KEYS}
+        contract = cls(
+            calibrator=calibrator,
+            reference=reference,
+            requirements=tuple(requirements["texts"]),
+            level=requirements["level"],
+            threshold=None if threshold is None else CertifiedThreshold(**facts),
+            sets=sets,
+            of=manifest["of"],
+            k=manifest["k"],
+            class_names=None if manifest["class_names"] is None else tuple(manifest["class_names"]),
+            manifest=manifest,
+            parts=parts,
+        )
+        contract._check_parts()
+        return contract
+
+    def _check_parts(self) -> None:
+        """Raise `InputError` unless all parts are of the same calibrator, reference and classes."""
+        manifest, n = self.manifest, len(self.reference)
+        origin = {"calibrator": manifest["parts"][_CALIBRATOR], "data": manifest["reference"]["data"]}
+        belongs = {
+            "reference": n == manifest["reference"]["n"]
+            and (self.reference.k, self.reference.class_names) == (self.k, self.class_names),
+            "calibrator": calibrators.num_classes(self.calibrator) in (None, 0, self.k),
+            "threshold": self.threshold is None or _is_consistent(self.threshold, n),
+            "sets": (_SETS in self.parts) == (self.sets is not None)
+            and (self.sets is None or (self.sets.k, self.sets.class_names) == (self.k, self.class_names)),
+        }
+        for name in ("reference", "requirements", "threshold", "sets"):
+            part = manifest[name]
+            belongs[name] = belongs.get(name, True) and (not part or origin.items() <= part.items())
+        if mixed := [name for name, is_own in belongs.items() if not is_own]:
+            raise InputError(
+                f"Expected parts that belong together, got {', '.join(mixed)} of another contract. Try creating the "
+                "contract again.",
+                code="parts_mismatch",
+            )
+
+
+def _check_holds(result: CheckResult) -> None:
+    """Raise `InputError` unless all conditions hold."""
+    if result.status != "holds":
+        failed = [str(condition) for condition in result.conditions if condition.status != "holds"]
+        raise InputError(
+            f"Expected requirements that hold, got {'; '.join(' '.join(text.split()) for text in failed)}.",
+            code="requirement_not_met",
+        )
+
+
+def _is_consistent(threshold: CertifiedThreshold, n: int) -> bool:
+    return (
+        0 <= threshold.errors <= threshold.n <= n
+        and 0 < threshold.risk < 1
+        and 0 < threshold.delta < 1
+        and 0 < threshold.threshold <= 1
+        and math.isclose(threshold.share * n, threshold.n, rel_tol=1e-9)
+    )
+
+
+def _write_parts(calibrator: Any, reference: Summary, sets: Sets | None) -> dict[str, bytes]:
+    """Return the content of the files of all parts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        calibrators.save(calibrator, folder / _CALIBRATOR)
+        reference.save(folder / _REFERENCE)
+        if sets is not None:
+            sets.save(folder / _SETS)
+        return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """Return the SHA-256 digest of a manifest without the seal."""
+    unsealed = {key: value for key, value in manifest.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()
+
+
+def _read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the manifest and the content of the parts of a contract's file, after checking all digests."""
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(info.filename for info in archive.infolist())
+        if _MANIFEST not in names:
+            raise ValueError(names)
+        manifest = json.loads(_read_member(archive, _MANIFEST))
+        _check_manifest(manifest)
+        parts = manifest["parts"]
+        if names != sorted([_MANIFEST, *parts]) or not {_CALIBRATOR, _REFERENCE} <= set(parts) <= set(_PARTS):
+            raise InputError(
+                f"Expected the parts {', '.join(parts)}, got {', '.join(names)}. Try another copy.", code="parts"
+            )
+        contents = {name: _read_member(archive, name) for name in parts}
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != parts[name]:
+            raise InputError(
+                f"Expected {name} as it was sealed, got a damaged or changed part. Try another copy.", code="checksum"
+            )
+    return manifest, contents
+
+
+def _check_manifest(manifest: Any) -> None:
+    if not isinstance(manifest, dict) or manifest.get("format") != CONTRACT_FORMAT:
+        raise ValueError
+    if manifest.get("version") != CONTRACT_VERSION:
+        raise InputError(
+            f"Expected a contract of version {CONTRACT_VERSION}, got {manifest.get('version')!r}. Try upgrading "
+            "calibrant.",
+            code="newer_format",
+        )
+    if manifest.get("seal") != _seal(manifest):
+        raise InputError(
+            "Expected the manifest as it was sealed, got a damaged or changed one. Try another copy.", code="seal"
+        )
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the content of a part; one that is too large to be genuine counts as damage."""
+    with archive.open(name) as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(name)
+    return content

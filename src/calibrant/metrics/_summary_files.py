@@ -1,0 +1,84 @@
+"""Files of summaries: the sums as tensors, and everything else as metadata, in one .safetensors file."""
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.backend.digests import tensors_digest
+from calibrant.io import atomic_write
+from calibrant.metrics._class_sums import ClassSums
+from calibrant.metrics._sums import GroupSums
+from calibrant.types import InputError
+
+SUMMARY_FORMAT = "calibrant-summary"
+SUMMARY_VERSION = "1"
+_CLASSES_OF_PARTS: dict[str, type] = {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}
+
+
+def write_summary(summary: Any, path: Path) -> None:
+    """Write the fields of a `Summary`."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    settings = _split_fields(summary, "", tensors)
+    metadata = {
+        "format": SUMMARY_FORMAT,
+        "version": SUMMARY_VERSION,
+        "settings": json.dumps(settings),
+    }
+    with atomic_write(path) as draft:
+        draft.write_bytes(save(tensors, metadata | {"sha256": tensors_digest(metadata, tensors)}))
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the fields of a `Summary`. Raises `InputError` for another or a damaged file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"{path}: There is no such file.", code="no_file")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except SafetensorError:
+        metadata, tensors = {}, {}
+    if metadata.get("format") != SUMMARY_FORMAT:
+        raise InputError(f"{path}: Expected a file of Summary.save, got another file.", code="summary_file")
+    if metadata.get("version") != SUMMARY_VERSION:
+        raise InputError(
+            f"{path}: Expected a summary of version {SUMMARY_VERSION}, got {metadata.get('version')}. Try upgrading "
+            "calibrant.",
+            code="newer_format",
+        )
+    if metadata.pop("sha256", "") != tensors_digest(metadata, tensors):
+        raise InputError(
+            f"{path}: Expected the summary as it was written, got a damaged or changed file.", code="checksum"
+        )
+    values = json.loads(metadata["settings"]) | {key: value for key, value in tensors.items() if "." not in key}
+    for name, part in _CLASSES_OF_PARTS.items():
+        inside = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(f"{name}.")}
+        if isinstance(values[name], dict):
+            settings = values[name] | inside
+            values[name] = part(**{key: _to_tuple(value) for key, value in settings.items()})
+    return {key: _to_tuple(value) for key, value in values.items()}
+
+
+def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the fields that are not tensors; the tensors are added to `tensors`, under their names."""
+    settings = dict[str, Any]()
+    for field in fields(value):
+        part = getattr(value, field.name)
+        if isinstance(part, Tensor):
+            tensors[prefix + field.name] = part.cpu().contiguous()
+        elif is_dataclass(part):
+            settings[field.name] = _split_fields(part, f"{field.name}.", tensors)
+        else:
+            settings[field.name] = part
+    return settings
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

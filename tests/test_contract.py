@@ -1,0 +1,325 @@
+"""Contracts: created where everything holds, the same in every command, and refused once they were changed."""
+
+import json
+import zipfile
+
+import numpy as np
+import polars
+import pytest
+import torch
+from commands import run
+from refusals import code_of
+
+from calibrant import Predictions, Watch, calibrators
+from calibrant.decisions import Sets, certify_threshold
+from calibrant.deployment import Contract
+from calibrant.deployment._contract import _seal
+from calibrant.metrics import Summary
+from calibrant.monitoring import check
+
+NAMES = ("cat", "dog", "owl")
+MANIFEST = "contract.json"
+REQUIRE = ["ece < 0.06", "accuracy > 60%"]
+
+
+def draw(n, seed, scale=2.0, names=NAMES):
+    """Draw labels from the softmax of normal logits, which are then multiplied by `scale`."""
+    g = torch.manual_seed(seed)
+    z = 2 * torch.randn(n, len(names), dtype=torch.float64, generator=g)
+    labels = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
+    return Predictions(scale * z, labels, class_names=names)
+
+
+def create(seed=1, names=NAMES, **options):
+    fitted = calibrators.fit("Temperature", draw(1000, seed, names=names))
+    options = {"require": REQUIRE, "risk": 0.1, "alpha": 0.1} | options
+    return Contract.create(fitted, draw(2000, seed + 100, names=names), **options)
+
+
+@pytest.fixture(scope="module")
+def contract():
+    return create()
+
+
+def write_table(p, path):
+    probs = p.logits.softmax(1).numpy()
+    columns = {f"prob_{name}": probs[:, i] for i, name in enumerate(p.class_names)}
+    frame = polars.DataFrame(columns | {"label": [p.class_names[i] for i in p.labels]})
+    frame.with_columns(id=polars.Series([f"{path.stem}-{i}" for i in range(len(p))])).write_csv(path)
+
+
+# Creation and use
+
+
+def test_parts_are_those_of_the_functions(contract):
+    """The threshold, the sets and the verdicts are those of calibrated predictions."""
+    reference, new = draw(2000, 101), draw(500, 7)
+    calibrated = reference.apply(contract.calibrator)
+    assert contract.threshold == certify_threshold(calibrated, risk=0.1)
+    assert contract.sets == Sets.fit(calibrated)
+    assert contract.reference["ece"] == Summary.from_predictions(calibrated)["ece"]
+    mapped = new.apply(contract.calibrator)
+    assert torch.equal(contract.acts_on(new), contract.threshold.acts_on(mapped))
+    assert torch.equal(contract.prediction_sets(new), contract.sets.apply(mapped))
+    assert contract.check(new) == check(mapped, REQUIRE)
+
+
+def test_classes_may_come_in_any_order(contract):
+    new = draw(300, 8)
+    order = [2, 0, 1]
+    shuffled = Predictions(
+        new.logits[:, order], np.argsort(order)[new.labels], class_names=tuple(NAMES[i] for i in order)
+    )
+    assert torch.equal(contract.prediction_sets(shuffled), contract.prediction_sets(new))
+    assert torch.equal(contract.acts_on(shuffled), contract.acts_on(new))
+
+
+def test_what_does_not_hold_is_refused():
+    fit, reference = draw(1000, 1), draw(2000, 101)
+    fitted = calibrators.fit("Temperature", fit)
+    assert code_of(Contract.create, fitted, fit) == "fitted_on_same"
+    assert code_of(Contract.create, fitted, reference, require=["ece < 0.001"]) == "requirement_not_met"
+    assert code_of(Contract.create, fitted, reference, require=["nll < old"]) == "no_old"
+    assert code_of(Contract.create, fitted, reference, risk=1e-4) == "not_certified"
+
+
+def test_what_was_not_promised_is_refused():
+    promised_nothing = create(require=(), risk=None, alpha=None)
+    p = draw(50, 9)
+    assert code_of(promised_nothing.check, p) == "no_requirement"
+    assert code_of(promised_nothing.acts_on, p) == "no_threshold"
+    assert code_of(promised_nothing.prediction_sets, p) == "no_sets"
+    assert code_of(promised_nothing.calibrate, draw(50, 9, names=("cat", "dog"))) == "class_names"
+
+
+def test_an_event_holds_in_every_part(tmp_path):
+    contract = create(of="dog", alpha=None, require=["signed_gap < 0.1"], risk=0.2)
+    contract.save(tmp_path / "m.contract")
+    loaded, new = Contract.load(tmp_path / "m.contract"), draw(1000, 10)
+    mapped = new.apply(contract.calibrator).with_event("dog")
+    assert loaded.of == 1
+    assert loaded.check(new) == check(mapped, ["signed_gap < 0.1"])
+    assert torch.equal(loaded.acts_on(new), mapped.events.confidence >= contract.threshold.threshold)
+
+
+def test_file_gives_the_same_contract(contract, tmp_path):
+    contract.save(tmp_path / "a.contract")
+    loaded = Contract.load(tmp_path / "a.contract")
+    loaded.save(tmp_path / "b.contract")
+    again = Contract.load(tmp_path / "b.contract")
+    assert loaded.seal == again.seal == contract.seal
+    assert str(loaded) == str(contract)
+    assert loaded.manifest == contract.manifest
+    assert code_of(contract.save, tmp_path / "a.zip") == "suffix"
+
+
+# Files that were changed
+
+
+def read(contract, path):
+    """Return the manifest and the parts of a contract's file."""
+    contract.save(path)
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read(MANIFEST)), {n: archive.read(n) for n in archive.namelist() if n != MANIFEST}
+
+
+def write(path, manifest, parts, *, sealed=False, digests=False):
+    """Write a contract's file; `digests` and `sealed` make the digests of the parts and the seal right again."""
+    import hashlib
+
+    if digests:
+        manifest["parts"] = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+    if sealed:
+        manifest["seal"] = _seal(manifest)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest))
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+CHANGED_KEYS = [
+    ("requirements", "texts", ["ece < 0.5"]),
+    ("requirements", "level", 0.5),
+    ("threshold", "threshold", 0.1),
+    ("threshold", "risk", 0.01),
+    ("threshold", "delta", 0.001),
+    ("threshold", "errors", 0),
+    ("threshold", "reason", "All predictions are right."),
+    ("reference", "n", 5),
+    ("reference", "data", "0" * 16),
+    ("reference", "calibrator", "0" * 64),
+    ("provenance", "time", "2001-01-01T00:00:00Z"),
+    (None, "k", 2),
+    (None, "of", 1),
+    (None, "class_names", ["cat", "owl", "dog"]),
+    (None, "sets", None),
+    (None, "threshold", None),
+    (None, "version", "2"),
+    (None, "format", "calibrant-sets"),
+    (None, "parts", {}),
+    (None, "seal", "0" * 64),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), CHANGED_KEYS, ids=[f"{s}.{k}" for s, k, _ in CHANGED_KEYS])
+def test_changed_manifest_is_refused(contract, tmp_path, section, key, value):
+    path = tmp_path / "m.contract"
+    manifest, parts = read(contract, path)
+    (manifest if section is None else manifest[section])[key] = value
+    write(path, manifest, parts)
+    assert code_of(Contract.load, path) in ("seal", "newer_format", "contract_file")
+
+
+RESEALED_KEYS = [
+    ("reference", "n", 5),
+    ("reference", "data", "0" * 16),
+    ("requirements", "data", "0" * 16),
+    ("threshold", "calibrator", "0" * 64),
+    ("threshold", "n", 10**6),
+    ("threshold", "errors", 10**6),
+    ("threshold", "share", 1.0),
+    ("threshold", "risk", 2.0),
+    ("sets", "data", "0" * 16),
+    (None, "k", 2),
+    (None, "class_names", ["cat", "owl", "dog"]),
+    (None, "class_names", None),
+    (None, "sets", None),
+    (None, "reference", None),
+    (None, "requirements", []),
+    (None, "threshold", {"risk": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), RESEALED_KEYS)
+def test_manifest_that_contradicts_the_parts_is_refused(contract, tmp_path, section, key, value):
+    path = tmp_path / "m.contract"
+    manifest, parts = read(contract, path)
+    (manifest if section is None else manifest[section])[key] = value
+    write(path, manifest, parts, sealed=True)
+    assert code_of(Contract.load, path) in ("parts_mismatch", "contract_file")
+
+
+@pytest.mark.parametrize("digests", [False, True])
+@pytest.mark.parametrize("name", ["calibrator.safetensors", "reference.safetensors", "sets.json"])
+@pytest.mark.parametrize("names", [NAMES, ("a", "b")], ids=["same_classes", "other_classes"])
+def test_parts_of_another_contract_are_refused(contract, tmp_path, name, names, digests):
+    """Even if all digests are right, a part that was derived from another calibrator or reference is refused."""
+    path = tmp_path / "m.contract"
+    second = create(seed=2, names=names, require=())
+    manifest, parts = read(contract, path)
+    second_manifest, second_parts = read(second, tmp_path / "other.contract")
+    if digests:  # the manifest of the other contract, too, as far as it is about this part
+        section = {"sets.json": "sets", "reference.safetensors": "reference"}.get(name)
+        if section is not None:
+            manifest[section] = second_manifest[section]
+    write(path, manifest, parts | {name: second_parts[name]}, sealed=digests, digests=digests)
+    assert code_of(Contract.load, path) == ("parts_mismatch" if digests else "checksum")
+
+
+@pytest.mark.parametrize("name", ["calibrator.safetensors", "reference.safetensors", "sets.json"])
+def test_lacking_and_additional_parts_are_refused(contract, tmp_path, name):
+    path = tmp_path / "m.contract"
+    manifest, parts = read(contract, path)
+    write(path, manifest, {key: content for key, content in parts.items() if key != name})
+    assert code_of(Contract.load, path) == "parts"
+    write(path, manifest, parts | {"more.json": b"{}"})
+    assert code_of(Contract.load, path) == "parts"
+    write(path, manifest, parts | {"../outside.json": b"{}"}, sealed=True, digests=True)
+    assert code_of(Contract.load, path) == "parts"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 0.5, 0.9, 0.999])
+def test_cut_file_is_refused(contract, tmp_path, share):
+    path = tmp_path / "m.contract"
+    contract.save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    assert code_of(Contract.load, path) == "contract_file"
+
+
+def test_flipped_bits_change_nothing_or_are_refused(contract, tmp_path):
+    """A byte of the archive's own bookkeeping, such as a time, may change; no part may."""
+    path = tmp_path / "m.contract"
+    contract.save(path)
+    content = path.read_bytes()
+    rng, refusals = np.random.default_rng(0), 0
+    for position in rng.integers(0, len(content), 60):
+        changed = bytearray(content)
+        changed[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        try:
+            assert Contract.load(path).seal == contract.seal
+        except ValueError as error:
+            refusals += "\n" not in str(error)
+    assert refusals > 50
+
+
+def test_other_files_are_refused(contract, tmp_path):
+    for name, content in {"text": b"ece < 0.02\n", "empty": b"", "json": b"{}"}.items():
+        path = tmp_path / f"{name}.contract"
+        path.write_bytes(content)
+        assert code_of(Contract.load, path) == "contract_file"
+    with zipfile.ZipFile(tmp_path / "zip.contract", "w") as archive:
+        archive.writestr("data.json", "{}")
+    assert code_of(Contract.load, tmp_path / "zip.contract") == "contract_file"
+    calibrators.save(contract.calibrator, tmp_path / "c.contract")
+    assert code_of(Contract.load, tmp_path / "c.contract") == "contract_file"
+    assert code_of(Contract.load, tmp_path / "none.contract") == "no_file"
+
+
+# Commands
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_table(draw(1000, 1), tmp_path / "val.csv")
+    fit = Predictions.load(tmp_path / "val.csv")
+    calibrators.save(calibrators.fit("Temperature", fit), tmp_path / "c.safetensors", fitted_on=fit)
+    write_table(draw(2000, 101), tmp_path / "test.csv")
+    write_table(draw(2000, 3), tmp_path / "new.csv")
+    write_table(draw(2000, 4, scale=6.0), tmp_path / "bad.csv")
+    promises = ("-r", "ece < 0.06", "--risk", "0.1", "--alpha", "0.1")
+    created = run("contract", "c.safetensors", "test.csv", *promises, "-o", "m.contract", folder=tmp_path)
+    assert (created.returncode, created.stderr) == (0, "")
+    return tmp_path
+
+
+def test_commands_take_a_contract(folder):
+    assert run("check", "new.csv", "--contract", "m.contract", folder=folder).returncode == 0
+    assert run("check", "bad.csv", "--contract", "m.contract", folder=folder).returncode == 3
+    assert run("watch", "m.watch", "new.csv", "--contract", "m.contract", folder=folder).returncode == 0
+    assert run("watch", "m.watch", "bad.csv", "--contract", "m.contract", folder=folder).returncode == 3
+    applied = run("apply", "m.contract", "new.csv", "-o", "out.csv", folder=folder)
+    assert applied.returncode == 0
+    table, contract, p = polars.read_csv(folder / "out.csv"), Contract.load(folder / "m.contract"), draw(2000, 3)
+    assert table["act"].to_list() == contract.acts_on(p).tolist()
+    sets = [" | ".join(np.array(NAMES)[row]) for row in contract.prediction_sets(p).numpy()]
+    assert [text or "" for text in table["prediction_set"]] == sets
+    probs = table.select("^calibrated_prob_.*$").to_numpy()
+    assert np.allclose(probs, contract.calibrate(p).logits.softmax(1).numpy(), atol=1e-12)
+
+
+def test_a_watch_keeps_to_its_contract(folder):
+    run("watch", "m.watch", "new.csv", "--contract", "m.contract", folder=folder)
+    assert Watch.load(folder / "m.watch").contract == Contract.load(folder / "m.contract").seal
+    assert run("watch", "m.watch", "bad.csv", folder=folder).code == "contract_differs"
+    run("contract", "c.safetensors", "test.csv", "-o", "other.contract", folder=folder)
+    assert run("watch", "m.watch", "bad.csv", "--contract", "other.contract", folder=folder).code == "contract_differs"
+    replaced = run("watch", "m.watch", "new.csv", "--contract", "other.contract", "--reset", folder=folder)
+    assert replaced.returncode == 0
+
+
+def test_commands_refuse_what_a_contract_excludes(folder):
+    assert run("contract", "c.safetensors", "val.csv", "-o", "n.contract", folder=folder).code == "fitted_on_same"
+    assert run("contract", "c.safetensors", "test.csv", "-o", "n.zip", folder=folder).code == "suffix"
+    refusal = run("check", "new.csv", "--contract", "m.contract", "-r", "ece < 0.5", folder=folder)
+    assert (refusal.returncode, refusal.code) == (2, "contract_and_requirements")
+    changed = (folder / "m.contract").read_bytes()[:-40]
+    (folder / "m.contract").write_bytes(changed)
+    for command in (
+        ("check", "new.csv", "--contract", "m.contract"),
+        ("watch", "n.watch", "new.csv", "--contract", "m.contract"),
+        ("apply", "m.contract", "new.csv", "-o", "o.csv"),
+    ):
+        refusal = run(*command, folder=folder)
+        assert (refusal.returncode, refusal.code, refusal.stderr.count("\n")) == (2, "contract_file", 1)

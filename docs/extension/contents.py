@@ -31,6 +31,11 @@ PAGES = {
         "`calibrant.drift`: [compare, and notice drift](../../howto/compare_and_drift.md). `calibrant.Watch`: "
         "[watch calibration over time](../../howto/watch.md), and recalibrate with every batch.",
     ),
+    "subgroups": Page(
+        "Subgroups",
+        ("subgroups",),
+        "[Find subgroups](../../howto/subgroups.md) whose probabilities are wrong, and correct them.",
+    ),
     "decisions": Page(
         "Decisions",
         ("decisions",),
@@ -163,6 +168,8 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "monitoring._files": "Locks",
     "monitoring._intervals": "Confidence sequences",
     "monitoring._recalibration": "Online recalibration",
+    "subgroups._multicalibrated": "Multicalibration",
+    "subgroups._table": "Tables",
     "decisions._sets": "Prediction sets",
     "decisions._thresholds": "Certified thresholds",
     "decisions._costs": "Costs",

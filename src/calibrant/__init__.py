@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         planning,
         plots,
         registry,
+        subgroups,
         theory,
         types,
     )
@@ -63,6 +64,7 @@ __all__ = [
     "plots",
     "registry",
     "sample_size",
+    "subgroups",
     "theory",
     "types",
 ]

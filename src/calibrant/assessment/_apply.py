@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from calibrant import io
 from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
-from calibrant.deployment import Contract
 from calibrant.events import BINARY_EVENTS, PRESENCE
 from calibrant.io.column_names import CALIBRATED_PREFIX
 from calibrant.io.columns import Columns, TableOptions
@@ -21,6 +20,9 @@ from calibrant.io.frames import frame_to_arrays
 from calibrant.io.roles import infer_columns
 from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
+
+if TYPE_CHECKING:
+    from calibrant.deployment import Contract
 
 ROW_INDEX_COLUMN = "row of the table"
 SET_SEPARATOR = " | "  # between the names of classes in a prediction set
@@ -178,7 +180,7 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
     return columns | {"predicted": names} | decisions
 
 
-def _decision_columns(contract: Contract, calibrated: Predictions) -> dict[str, Any]:
+def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str, Any]:
     """Return whether to act on each calibrated prediction, and its prediction set, as far as the contract has them."""
     columns = dict[str, Any]()
     if contract.threshold is not None:

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant import calibrators as calibrators_
 from calibrant import registry
 from calibrant.assessment._evaluation import apply_calibrator
 from calibrant.backend.overlap import Overlap, Sketch
-from calibrant.deployment import CONTRACT_SUFFIX, Contract
-from calibrant.io.formats import CALIBRATOR_SUFFIX
+from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import Predictions
 from calibrant.types import Calibrator, InputError, prefix_errors
+
+if TYPE_CHECKING:
+    from calibrant.deployment import Contract
 
 DEFAULT_CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
 Progress = Callable[[str], object]
@@ -28,17 +30,18 @@ class CandidateCalibrator:
     fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
     fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
     class_names: tuple[str, ...] | None = None
-    contract: Contract | None = None  # whose calibrator it is
+    contract: "Contract | None" = None  # whose calibrator it is
 
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
-        """Build from a name, a file, a class or function that fits, a fitted calibrator, or a contract."""
+        """Build from a name, a file, a class or function that fits, a fitted calibrator, or the file of a contract."""
         if isinstance(calibrator, str | Path) and Path(calibrator).suffix == CONTRACT_SUFFIX:
-            calibrator = Contract.load(calibrator)
-        if isinstance(calibrator, Contract):
-            digests = frozenset(calibrators_.fitting_digests(calibrator.calibrator))
-            names = calibrator.class_names
-            return cls("contract", None, calibrator.calibrator, digests, class_names=names, contract=calibrator)
+            from calibrant.deployment import Contract  # slow to import
+
+            contract = Contract.load(calibrator)
+            digests = frozenset(calibrators_.fitting_digests(contract.calibrator))
+            names = contract.class_names
+            return cls(str(calibrator), None, contract.calibrator, digests, class_names=names, contract=contract)
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
             fitted_map = calibrators_.load(calibrator)

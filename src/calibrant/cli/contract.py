@@ -66,7 +66,8 @@ def contract_command(
     import_prediction_modules()
     from calibrant import calibrators
     from calibrant.assessment import load_checked_calibrator
-    from calibrant.deployment import CONTRACT_SUFFIX, Contract
+    from calibrant.deployment import Contract
+    from calibrant.io.formats import CONTRACT_SUFFIX
     from calibrant.io.results import check_suffix
     from calibrant.predictions import Predictions
 

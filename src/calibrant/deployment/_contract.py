@@ -17,6 +17,7 @@ from calibrant import calibrators
 from calibrant._text import format_percent
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold
 from calibrant.io import atomic_write
+from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.io.results import check_suffix, provenance
 from calibrant.metrics import Summary
 from calibrant.monitoring import CheckResult, check
@@ -25,7 +26,6 @@ from calibrant.types import InputError
 
 CONTRACT_FORMAT = "calibrant-contract"
 CONTRACT_VERSION = "1"
-CONTRACT_SUFFIX = ".contract"
 _MANIFEST = "contract.json"
 _PARTS = _CALIBRATOR, _REFERENCE, _SETS = "calibrator.safetensors", "reference.safetensors", "sets.json"
 _ORIGIN_KEYS = ("calibrator", "data")  # digests of what a part was derived from

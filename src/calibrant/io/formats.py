@@ -144,6 +144,7 @@ TABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if fi
 CHUNKED_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.chunk_opener)
 WRITABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.writer)
 CALIBRATOR_SUFFIX = ".safetensors"
+CONTRACT_SUFFIX = ".contract"
 
 
 def format_suffix(path: str | Path) -> str:

@@ -1,0 +1,128 @@
+"""Features of examples as numbers: categories are coded, and missing values are smaller than all others."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import shorten_list
+from calibrant.types import InputError
+
+MAX_CUTS = 31  # of a numeric feature
+MAX_CATEGORIES = 31  # the most frequent ones; all others count as missing
+MISSING = -1.0  # code of a missing or rare category
+PROBABILITY_NAME = "probability"  # of the feature that is computed from the predictions
+
+
+@dataclass(frozen=True)
+class FeatureSchema:
+    """Names of the features, and the categories of those that are not numbers."""
+
+    names: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...]  # of each feature, by code; empty for numbers
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, np.ndarray]) -> "FeatureSchema":
+        """Return the schema of columns, whose most frequent texts become categories."""
+        return cls(tuple(columns), tuple(_frequent_texts(values) for values in columns.values()))
+
+    def encode(self, columns: Mapping[str, np.ndarray]) -> Tensor:
+        """Return columns as numbers (n, d) float64, -inf where a number is missing.
+
+        Raises:
+            InputError: If a feature is missing, or has texts instead of numbers.
+        """
+        if lacking := [name for name in self.names if name not in columns]:
+            raise InputError(
+                f"Expected the features {shorten_list(self.names)}, got none of the name {shorten_list(lacking)}.",
+                code="no_column",
+            )
+        encoded = [
+            _encode_texts(columns[name], categories) if categories else _to_numbers(name, columns[name])
+            for name, categories in zip(self.names, self.categories, strict=True)
+        ]
+        return torch.from_numpy(np.stack(encoded, axis=1))
+
+    def describe(self, feature: int, cut: float, *, is_left: bool) -> str:
+        """Return the side of a split in words, such as "age <= 31"."""
+        if feature == len(self.names):
+            return f"{PROBABILITY_NAME} {'<=' if is_left else '>'} {cut:.3g}"
+        name, categories = self.names[feature], self.categories[feature]
+        if categories:
+            text = "missing" if cut == MISSING else categories[int(cut)]
+            return f"{name} {'is' if is_left else 'is not'} {text}"
+        if cut == -np.inf:
+            return f"{name} is {'' if is_left else 'not '}missing"
+        return f"{name} {'<=' if is_left else '>'} {cut:.4g}"
+
+
+def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
+    """Return the columns of a data frame, a mapping, or an array (n, d), by name.
+
+    Raises:
+        InputError: If there is not one row per example, or no feature.
+    """
+    if hasattr(features, "columns") or isinstance(features, Mapping):
+        names = list(features) if isinstance(features, Mapping) else list(features.columns)
+        columns = {str(name): np.asarray(features[name]) for name in names}
+    else:
+        values = np.asarray(features)
+        values = values[:, None] if values.ndim == 1 else values
+        columns = {f"x{j}": column for j, column in enumerate(values.T)}
+    if not columns or any(column.shape != (n,) for column in columns.values()):
+        shapes = {column.shape for column in columns.values()}
+        raise InputError(
+            f"Expected features with one row for each of {n:,} examples, got shapes {shapes or 'of no column'}. Try a "
+            "data frame, a dictionary of columns, or an array (n, d).",
+            code="features_shape",
+        )
+    return columns
+
+
+def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
+    """Yield where each feature may be split: quantiles of numbers that leave some on both sides, or the categories."""
+    for j, column in enumerate(x.T):
+        values = column.unique()
+        if j < len(schema.names) and schema.categories[j]:
+            yield values
+            continue
+        if len(values) > MAX_CUTS + 1:
+            ranks = torch.linspace(0, len(column) - 1, MAX_CUTS + 2, dtype=torch.float64)[1:-1].long()
+            values = column.sort().values[ranks].unique()
+        yield values[values < column.max()]
+
+
+def _is_text(values: np.ndarray) -> bool:
+    if values.dtype.kind not in "OUS":
+        return False
+    present = [value for value in values.tolist() if not _is_missing(value)]
+    return any(not isinstance(value, int | float) for value in present)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or value != value
+
+
+def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
+    """Return the most frequent texts, the most frequent first, or none for a column of numbers."""
+    if not _is_text(values):
+        return ()
+    present = [str(value) for value in values.tolist() if not _is_missing(value)]
+    texts, counts = np.unique(present, return_counts=True)
+    return tuple(texts[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES].tolist())
+
+
+def _encode_texts(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray:
+    codes = {category: float(i) for i, category in enumerate(categories)}
+    return np.array([codes.get(str(value), MISSING) for value in values.tolist()])
+
+
+def _to_numbers(name: str, values: np.ndarray) -> np.ndarray:
+    try:
+        numbers = np.array([np.nan if _is_missing(v) else v for v in values.tolist()], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"Expected numbers in the feature {name!r}, as in the fit, got texts.", code="texts") from None
+    return np.where(np.isnan(numbers), -np.inf, numbers)

@@ -1,0 +1,275 @@
+"""Multicalibration: probabilities that are right in all subgroups that shallow trees can find."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import calibrators
+from calibrant.metrics import Interval, Sample, nll, signed_gap
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import assign_folds, num_units
+from calibrant.subgroups._features import FeatureSchema, cut_points, read_columns
+from calibrant.subgroups._table import SubgroupRow, SubgroupTable
+from calibrant.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
+from calibrant.types import InputError
+
+DEPTH = 2
+MAX_TREES = 200
+CROSS_FIT_FOLDS = 5
+LEARNING_RATE = 0.3
+PATIENCE = 20  # trees without a lower loss on the held-out fold before a fit ends
+MIN_ROWS = 20  # on each side of a split
+GAIN_LEVEL = 0.95  # of the interval of the held-out gain, which must lie above 0
+TIE_LEVEL = 0.68  # of the interval of the gain by more trees: one standard error
+MAX_SUBGROUPS = 10
+MAX_OVERLAP = 0.8  # of two subgroups in the table, as the share of the examples of either that are in both
+
+
+@dataclass(frozen=True, eq=False)
+class MultiCalibrated:
+    r"""A calibrator for all, and corrections of subgroups that shallow trees find in the features of the examples.
+
+    Trees of depth 2 split the examples by features, and by the probability itself, where the calibrated probabilities
+    are wrong, and correct the logits in each leaf by a damped Newton step: multicalibration (Hébert-Johnson et al.
+    2018) by gradient boosting (Tax et al. 2025). How many trees are kept is chosen by cross-fitting, calibrator
+    included. None are kept unless they clearly lower the NLL of held-out examples (95 % interval of the gain above 0),
+    so that where subgroups do not differ the common map stays as it is.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> age = torch.rand(2000, generator=g)
+    >>> z = torch.zeros(2000, 2)  # 50 % for all, but it is 80 % and 20 % in truth
+    >>> labels = (torch.rand(2000, generator=g) < torch.where(age < 0.5, 0.8, 0.2)).long()
+    >>> fitted = MultiCalibrated.fit(Predictions(z, labels), {"age": age})
+    >>> fitted.apply(Predictions(z[:1], [1]), {"age": [0.2]}).logits.softmax(1)[0, 1].item() > 0.7
+    True
+    """
+
+    pooled: Any  # the common map, fitted
+    schema: FeatureSchema
+    trees: TreeEnsemble
+    subgroups: TreeEnsemble  # one path per tree: the leaves of the worst subgroups, whose value is 1
+
+    @classmethod
+    def fit(
+        cls,
+        predictions: Predictions,
+        features: Any,
+        *,
+        calibrator: str = "",
+        depth: int = DEPTH,
+        folds: int = CROSS_FIT_FOLDS,
+        seed: int = 0,
+    ) -> "MultiCalibrated":
+        """Fit to labeled predictions that the model was not trained on.
+
+        Args:
+            predictions: Validation predictions, with at least 100 examples or clusters. Weights count.
+            features: One row per example: a data frame, a mapping of columns, or an array (n, d). Texts are categories,
+                of which the 31 most frequent are told apart. Missing values are allowed.
+            calibrator: The common map, by name. Default: Platt for 2 classes, BiasCorrectedTemperature for more.
+            depth: Number of conditions that describe a subgroup.
+            folds: Number of folds of the cross-fitting.
+            seed: Seed of the folds.
+
+        Raises:
+            InputError: If there is not one row of features per example, or there are too few examples.
+        """
+        if not 1 <= depth <= 4:
+            raise InputError(f"Expected a depth in 1 .. 4, got {depth}. Try 2.", code="depth_range")
+        with as_predictions(predictions) as single:
+            p = single.double()
+            if num_units(p) < folds * MIN_ROWS:
+                raise InputError(
+                    f"Expected at least {folds * MIN_ROWS} examples, or clusters, got {num_units(p):,}.",
+                    code="few_examples",
+                )
+            columns = read_columns(features, len(p))
+            schema = FeatureSchema.from_columns(columns)
+            x = schema.encode(columns)
+            name = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
+            fold = assign_folds(p, folds, seed)
+            log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)
+            for i in range(folds):
+                is_held_out = fold == i
+                common = calibrators.fit(name, p[~is_held_out])
+                fitting, held_out = p[~is_held_out].apply(common), p[is_held_out].apply(common)
+                steps = _boost(fitting, x[~is_held_out], schema, depth)
+                log_likelihood[is_held_out] = _held_out_curve(steps, held_out, x[is_held_out])
+            count = _number_of_trees(log_likelihood, p)
+            pooled = calibrators.fit(name, p)
+            mapped = p.apply(pooled)
+            steps = list(islice(_boost(mapped, x, schema, depth), max(count, 1)))
+            trees = join_trees(steps)[:count]
+            return cls(pooled, schema, trees, _worst_subgroups(mapped, x, schema, depth))
+
+    def apply(self, predictions: Predictions, features: Any) -> Predictions:
+        """Return calibrated predictions.
+
+        Args:
+            predictions: Predictions, with or without meaningful labels.
+            features: Their features, as in the fit; columns may come in any order.
+        """
+        p = predictions.double().apply(self.pooled)
+        return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
+
+    def evaluate(self, predictions: Predictions, features: Any, *, level: float = 0.90) -> SubgroupTable:
+        """Return confidence minus frequency in the worst subgroups of the fit, before and after, on new examples.
+
+        "Before" is after the common map alone. The event is class 1 of two, and else that the predicted class is right.
+
+        Args:
+            predictions: Labeled predictions, other than those of the fit.
+            features: Their features.
+            level: Level of the intervals.
+        """
+        with as_predictions(predictions) as single:
+            p = single.double().apply(self.pooled)
+            x = self._features(p, features)
+            corrected = p.with_logits(_correct(p.logits, self.trees, x))
+            parts = [part.with_event(_event(p)) for part in (p, corrected)]
+            members = self.subgroups.outputs_by_tree(_with_probability(x, p))[:, :, 0] == 1
+            rows = list[SubgroupRow]()
+            for tree, is_member in enumerate(members.T):
+                if is_member.any():
+                    gaps = [signed_gap.interval(part[is_member], level=level) for part in parts]
+                    rows.append(SubgroupRow(self._describe(tree), int(is_member.sum()), *gaps))
+            losses = [nll.values(part) for part in parts]
+            gain = Sample.from_values(losses[0] - losses[1], p.weights, p.clusters).normal_interval(level)
+            return SubgroupTable(tuple(rows), float(nll(parts[0])), float(nll(parts[1])), gain)
+
+    def save(self, path: str | Path) -> None:
+        """Write to a .safetensors file."""
+        calibrators.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MultiCalibrated":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: If the file is another one, is damaged, or its parts do not fit together.
+        """
+        loaded = calibrators.load(path, extra_classes=[cls, FeatureSchema, TreeEnsemble])
+        if not isinstance(loaded, cls) or not loaded._is_consistent():
+            raise InputError(f"{path}: Expected a file of MultiCalibrated.save, got another file.", code="file_content")
+        return loaded
+
+    def _is_consistent(self) -> bool:
+        d, has_categories = len(self.schema.names) + 1, [bool(c) for c in self.schema.categories] + [False]
+        return len(self.schema.categories) == d - 1 and all(
+            trees.is_consistent() and trees.is_category.tolist() == has_categories
+            for trees in (self.trees, self.subgroups)
+        )
+
+    def _features(self, p: Predictions, features: Any) -> Tensor:
+        """Return the features as numbers (n, d)."""
+        return self.schema.encode(read_columns(features, len(p)))
+
+    def _describe(self, tree: int) -> str:
+        """Return the conditions of a subgroup in words."""
+        conditions = self.subgroups.path(tree)
+        return " and ".join(self.schema.describe(j, cut, is_left=is_left) for j, cut, is_left in conditions) or "all"
+
+
+def _event(p: Predictions) -> int | str:
+    return 1 if p.k == 2 else "top"
+
+
+def _with_probability(x: Tensor, p: Predictions) -> Tensor:
+    """Return features and, as the last one, the calibrated probability of the event."""
+    return torch.cat([x, p.with_event(_event(p)).events.confidence.cpu().double()[:, None]], 1)
+
+
+def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
+    """Return logits with the corrections of trees, which see the probabilities before."""
+    p = Predictions(logits, torch.zeros(len(logits), dtype=torch.int64))
+    return logits + _to_logits(trees(_with_probability(x, p)), logits.shape[1]).to(logits.device)
+
+
+def _to_logits(values: Tensor, k: int) -> Tensor:
+    """Return corrections of logits (n, k): of two classes, a value shifts their difference."""
+    return torch.cat([-values / 2, values / 2], 1) if k == 2 else values
+
+
+def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
+    is_category = torch.tensor([*map(bool, schema.categories), False])
+    return SplitGrid.from_cuts(x, list(cut_points(x, schema)), is_category)
+
+
+def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
+    """Yield one tree after another, each of which lowers the NLL of calibrated predictions."""
+    x = _with_probability(x, p)
+    grid, z = _split_grid(x, schema), p.logits
+    weights = torch.ones(len(p), 1, dtype=torch.float64) if p.weights is None else p.weights.double()[:, None]
+    truth = torch.nn.functional.one_hot(p.labels, p.k)
+    columns = slice(1, 2) if p.k == 2 else slice(None)
+    while True:
+        q = z.softmax(1)
+        gradient, hessian = ((q - truth) * weights)[:, columns], (q * (1 - q) * weights)[:, columns]
+        tree = grow_tree(grid, gradient, hessian, depth, MIN_ROWS).scale(LEARNING_RATE)
+        z = z + _to_logits(tree(x), p.k)
+        yield tree
+
+
+def _held_out_curve(steps: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
+    """Return the log-likelihood of held-out examples after each tree (n, t + 1).
+
+    It stays at the last value as soon as it has not risen for `PATIENCE` trees.
+    """
+    x, z = _with_probability(x, p), p.logits
+    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
+    curve, totals = [p.log_likelihood], [float(weights @ p.log_likelihood)]
+    for tree in islice(steps, MAX_TREES):
+        z = z + _to_logits(tree(x), p.k)
+        curve.append(z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1))
+        totals.append(float(weights @ curve[-1]))
+        if max(totals[-PATIENCE:]) < max(totals):
+            break
+    curve += curve[-1:] * (MAX_TREES + 1 - len(curve))
+    return torch.stack(curve, 1)
+
+
+def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
+    """Return the smallest number of trees that is not clearly worse on held-out examples than the best number.
+
+    It is 0 if none is clearly better than no tree.
+    """
+    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
+    best = int((weights @ log_likelihood).argmax())
+    if best == 0 or _gain(log_likelihood, 0, best, p, GAIN_LEVEL).low <= 0:
+        return 0
+    return next(t for t in range(1, best + 1) if t == best or _gain(log_likelihood, t, best, p, TIE_LEVEL).low <= 0)
+
+
+def _gain(log_likelihood: Tensor, first: int, second: int, p: Predictions, level: float) -> Interval:
+    """Return the mean gain in log-likelihood from one number of trees to another."""
+    values = log_likelihood[:, second] - log_likelihood[:, first]
+    return Sample.from_values(values, p.weights, p.clusters).normal_interval(level)
+
+
+def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
+    """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone."""
+    event = p.with_event(_event(p)).events
+    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
+    c = event.confidence.double()
+    gradient, hessian = weights * (c - event.outcome), weights * c * (1 - c)
+    x = _with_probability(x, p)
+    grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)
+    paths = list[tuple[float, Tensor, TreeEnsemble]]()
+    for feature in range(x.shape[1]):
+        tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows, feature)
+        leaf = tree.leaves(x)[:, 0]
+        for i in leaf.unique().tolist():
+            is_member = leaf == i
+            z_squared = float(gradient[is_member].sum() ** 2 / hessian[is_member].sum().clamp_min(1e-12))
+            paths.append((z_squared, is_member, tree.indicate(i)))
+    selected = list[tuple[Tensor, TreeEnsemble]]()
+    for _, is_member, path in sorted(paths, key=lambda item: -item[0]):
+        overlaps = [float((is_member & mask).sum() / (is_member | mask).sum()) for mask, _ in selected]
+        if max(overlaps, default=0.0) <= MAX_OVERLAP and len(selected) < MAX_SUBGROUPS:
+            selected.append((is_member, path))
+    return join_trees([path for _, path in selected])

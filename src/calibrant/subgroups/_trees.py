@@ -1,0 +1,174 @@
+"""Shallow trees that split examples by their features where the probabilities are wrong."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+LEAF_PRIOR = 4.0  # precision of the normal prior of a leaf's correction, on the scale of logits
+_NO_SPLIT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class SplitGrid:
+    """The examples and all splits that a tree may use: feature j is at most a cut, or equal to it for a category."""
+
+    bins: Tensor  # (n, d) int64: number of cuts of the feature below the value, or the index of the category
+    cuts: Tensor  # (d, b) float64, padded by NaN
+    is_category: Tensor  # (d) bool
+
+    def __getitem__(self, rows: Tensor) -> "SplitGrid":
+        return SplitGrid(self.bins[rows], self.cuts, self.is_category)
+
+    @classmethod
+    def from_cuts(cls, x: Tensor, cuts: list[Tensor], is_category: Tensor) -> "SplitGrid":
+        """Return the grid of features (n, d) and the cuts of each."""
+        table = torch.full((len(cuts), max(1, *map(len, cuts))), torch.nan, dtype=torch.float64)
+        for j, points in enumerate(cuts):
+            table[j, : len(points)] = points
+        bins = [torch.searchsorted(points, column.contiguous()) for points, column in zip(cuts, x.T, strict=True)]
+        return cls(torch.stack(bins, 1), table, is_category)
+
+
+@dataclass(frozen=True, eq=False)
+class TreeEnsemble:
+    """Complete binary trees of one depth, in the order of a heap. Node i has the children 2 i + 1 and 2 i + 2."""
+
+    features: Tensor  # (t, 2^depth - 1) int64, -1 for a node that is not split: all examples go left
+    cuts: Tensor  # (t, 2^depth - 1) float64
+    values: Tensor  # (t, 2^depth, m) float64, of the leaves
+    is_category: Tensor  # (d) bool
+
+    @property
+    def depth(self) -> int:
+        """Number of splits from the root to a leaf."""
+        return (self.features.shape[1] + 1).bit_length() - 1
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, trees: slice) -> "TreeEnsemble":
+        return TreeEnsemble(self.features[trees], self.cuts[trees], self.values[trees], self.is_category)
+
+    def leaves(self, x: Tensor) -> Tensor:
+        """Return the leaf of each example in each tree (n, t), from features (n, d)."""
+        node = torch.zeros(len(x), len(self), dtype=torch.int64)
+        trees = torch.arange(len(self))
+        for _ in range(self.depth):
+            feature, cut = self.features[trees, node], self.cuts[trees, node]
+            value = x.gather(1, feature.clamp_min(0))
+            is_left = torch.where(self.is_category[feature.clamp_min(0)], value == cut, value <= cut)
+            node = 2 * node + torch.where(is_left | (feature == _NO_SPLIT), 1, 2)
+        return node - self.features.shape[1]
+
+    def outputs_by_tree(self, x: Tensor) -> Tensor:
+        """Return the value of the leaf of each example in each tree (n, t, m)."""
+        return self.values[torch.arange(len(self)), self.leaves(x)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the sum of the leaves' values (n, m)."""
+        return self.outputs_by_tree(x).sum(1)
+
+    def scale(self, factor: float) -> "TreeEnsemble":
+        """Return the trees with multiples of their values."""
+        return replace(self, values=factor * self.values)
+
+    def indicate(self, leaf: int) -> "TreeEnsemble":
+        """Return the trees with the value 1 in one leaf, and 0 in all others."""
+        values = torch.zeros(len(self), self.values.shape[1], 1, dtype=torch.float64)
+        values[:, leaf] = 1.0
+        return replace(self, values=values)
+
+    def path(self, tree: int) -> list[tuple[int, float, bool]]:
+        """Return the splits from the root to the leaf of the largest value: feature, cut, and whether it is left."""
+        node = len(self.features[tree]) + int(self.values[tree, :, 0].argmax())
+        splits = list[tuple[int, float, bool]]()
+        while node > 0:
+            parent, is_left = (node - 1) // 2, node % 2 == 1
+            if self.features[tree, parent] != _NO_SPLIT:
+                splits.append((int(self.features[tree, parent]), float(self.cuts[tree, parent]), is_left))
+            node = parent
+        return splits[::-1]
+
+    def is_consistent(self) -> bool:
+        """Return whether the shapes belong together, and all features exist."""
+        trees, nodes = self.features.shape
+        return (
+            (nodes + 1).bit_count() == 1
+            and self.cuts.shape == (trees, nodes)
+            and self.values.shape[:2] == (trees, nodes + 1)
+            and bool(((self.features >= _NO_SPLIT) & (self.features < len(self.is_category))).all())
+        )
+
+
+def join_trees(parts: list[TreeEnsemble]) -> TreeEnsemble:
+    """Return the trees of several, at least one, in their order."""
+    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
+    return replace(parts[0], **columns)
+
+
+def grow_tree(
+    grid: SplitGrid, gradient: Tensor, hessian: Tensor, depth: int, min_rows: int, root_feature: int | None = None
+) -> TreeEnsemble:
+    r"""Return one tree that reduces the second-order model of a loss most, split by split.
+
+    Leaf values are Newton steps toward the mode under a normal prior, $-G / (H + \lambda)$, and a split gains
+    $G_l^2 / (H_l + \lambda) + G_r^2 / (H_r + \lambda) - G^2 / (H + \lambda)$ (Chen & Guestrin 2016, equation 7).
+
+    Args:
+        grid: The examples and the splits.
+        gradient: Gradient of the loss of each example (n, m).
+        hessian: Diagonal of its Hessian (n, m).
+        depth: Number of splits from the root to a leaf.
+        min_rows: Smallest number of examples on each side of a split.
+        root_feature: Feature of the first split; by default the best one.
+    """
+    nodes = 2**depth - 1
+    features = torch.full((nodes,), _NO_SPLIT)
+    cuts = torch.zeros(nodes, dtype=torch.float64)
+    node = torch.zeros(len(grid.bins), dtype=torch.int64)
+    for level in range(depth):
+        first, width = 2**level - 1, 2**level
+        gain = _split_gains(grid, node - first, width, gradient, hessian, min_rows)  # (width, d, b)
+        if level == 0 and root_feature is not None:
+            is_forbidden = torch.arange(gain.shape[1]) != root_feature
+            gain[:, is_forbidden] = -torch.inf
+        best_gain, best = gain.flatten(1).max(1)
+        feature, position = best // gain.shape[2], best % gain.shape[2]
+        is_split = best_gain > 0
+        features[first : first + width] = torch.where(is_split, feature, _NO_SPLIT)
+        cuts[first : first + width] = torch.where(is_split, grid.cuts[feature, position], 0.0)
+        place = node - first
+        row_bin = grid.bins.gather(1, feature[place, None]).squeeze(1)
+        is_left = torch.where(grid.is_category[feature[place]], row_bin == position[place], row_bin <= position[place])
+        node = 2 * node + torch.where(is_left | ~is_split[place], 1, 2)
+    leaf = node - nodes
+    sums = torch.zeros(2, nodes + 1, gradient.shape[1], dtype=torch.float64)
+    sums[0].index_add_(0, leaf, gradient)
+    sums[1].index_add_(0, leaf, hessian)
+    values = -sums[0] / (sums[1] + LEAF_PRIOR)
+    return TreeEnsemble(features[None], cuts[None], values[None], grid.is_category)
+
+
+def _split_gains(grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, min_rows: int) -> Tensor:
+    """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples."""
+    d, b = grid.cuts.shape
+    cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()
+
+    def sums(values: Tensor) -> Tensor:
+        """Return sums of (n, m) by node, feature and bin (m, width, d, b + 1)."""
+        columns = [torch.bincount(cell, v.repeat_interleave(d), width * d * (b + 1)) for v in values.T]
+        return torch.stack(columns).view(-1, width, d, b + 1)
+
+    totals = torch.cat([sums(gradient), sums(hessian), sums(torch.ones(len(node), 1, dtype=torch.float64))])
+    total = totals.sum(-1, keepdim=True)
+    left = torch.where(grid.is_category[:, None], totals[..., :b], totals.cumsum(-1)[..., :b])
+    right = total - left
+    m = gradient.shape[1]
+
+    def score(part: Tensor) -> Tensor:
+        return (part[:m].square() / (part[m : 2 * m] + LEAF_PRIOR)).sum(0)
+
+    gain = score(left) + score(right) - score(total)
+    is_allowed = (left[-1] >= min_rows) & (right[-1] >= min_rows) & ~grid.cuts.isnan()
+    return gain.where(is_allowed, -torch.inf)

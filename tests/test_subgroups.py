@@ -1,0 +1,154 @@
+"""Multicalibration: subgroups that differ are found and corrected, and where none differ nothing changes."""
+
+import numpy as np
+import polars
+import pytest
+import torch
+from refusals import code_of
+
+from calibrant import Predictions, calibrators, metrics
+from calibrant.subgroups import MultiCalibrated
+
+
+def draw(n, seed, effect=1.5, k=2):
+    """Draw predictions that are right, but for young women, whose event, or last class, is likelier than stated."""
+    rng = np.random.default_rng(seed)
+    features = {
+        "age": rng.integers(18, 80, n),
+        "sex": np.where(rng.random(n) < 0.5, "f", "m"),
+        "noise": rng.random(n),
+    }
+    z = torch.from_numpy(rng.standard_normal((n, k)))
+    in_subgroup = torch.from_numpy((features["age"] < 35) & (features["sex"] == "f"))
+    true_logits = z.clone()
+    true_logits[:, -1] += effect * in_subgroup
+    uniforms = torch.from_numpy(rng.random((n, 1)))
+    labels = (true_logits.softmax(1).cumsum(1)[:, :-1] < uniforms).sum(1)
+    p = Predictions.from_binary_logits(z[:, 1] - z[:, 0], labels) if k == 2 else Predictions(z, labels)
+    return p, features, in_subgroup
+
+
+def mean_gap(p, mask):
+    return abs(float(metrics.signed_gap(p[mask])))
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_worst_subgroup_is_found_and_halved(k):
+    p, features, _ = draw(4000, seed=0, k=k)
+    test, test_features, in_subgroup = draw(20_000, seed=1, k=k)
+    fitted = MultiCalibrated.fit(p, features)
+    before, after = test.apply(fitted.pooled), fitted.apply(test, test_features)
+    event = 1 if k == 2 else 3
+    gaps = [mean_gap(q.with_event(event), in_subgroup) for q in (before, after)]
+    assert gaps[0] > 0.1
+    assert gaps[1] < gaps[0] / 2
+    assert float(metrics.nll(after)) < float(metrics.nll(before)) - 0.005
+    table = fitted.evaluate(test, test_features)
+    assert table.nll_gain.low > 0
+    if k == 2:
+        assert "sex is" in table.rows[0].name
+        assert "age" in table.rows[0].name
+        assert abs(table.rows[0].after.value) < abs(table.rows[0].before.value) / 2
+
+
+def test_where_subgroups_do_not_differ_the_common_map_stays():
+    """Of 10 fits to calibrated predictions at most one changes anything, and the mean change is small."""
+    test, test_features, _ = draw(20_000, seed=99, effect=0.0)
+    changes = []
+    for seed in range(10):
+        p, features, _ = draw(1000, seed, effect=0.0)
+        fitted = MultiCalibrated.fit(p, features)
+        difference = metrics.nll(fitted.apply(test, test_features)) - metrics.nll(test.apply(fitted.pooled))
+        changes.append(float(difference))
+    assert sum(change != 0 for change in changes) <= 1
+    assert np.mean(changes) < 0.0005
+
+
+def test_rows_without_trees_are_those_of_the_common_map():
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    fitted = MultiCalibrated.fit(p, features)
+    assert len(fitted.trees) == 0
+    assert torch.equal(fitted.apply(p, features).logits, p.double().apply(fitted.pooled).logits)
+
+
+def test_copies_within_clusters_add_no_evidence():
+    null, null_features, _ = draw(1500, seed=5, effect=0.0)
+    tenfold = {name: np.tile(values, 10) for name, values in null_features.items()}
+    null_copies = Predictions(null.logits.repeat(10, 1), null.labels.repeat(10), clusters=np.tile(np.arange(1500), 10))
+    assert len(MultiCalibrated.fit(null_copies, tenfold).trees) == 0
+
+
+def test_forms_of_features_agree():
+    p, features, _ = draw(800, seed=6)
+    fitted = MultiCalibrated.fit(p, features)
+    frame = polars.DataFrame(features)
+    reordered = frame.select("noise", "sex", "age")
+    for form in (frame, reordered):
+        assert torch.equal(MultiCalibrated.fit(p, frame).apply(p, form).logits, fitted.apply(p, features).logits)
+    numbers = np.stack([features["age"], features["noise"]], 1)
+    of_array = MultiCalibrated.fit(p, numbers)
+    assert of_array.schema.names == ("x0", "x1")
+    assert len(of_array.apply(p, torch.from_numpy(numbers))) == len(p)
+
+
+def test_missing_and_new_values_have_a_place():
+    p, features, _ = draw(2000, seed=7)
+    age = features["age"].astype(float)
+    age[::7] = np.nan
+    sex = features["sex"].astype(object)
+    sex[::11] = None
+    fitted = MultiCalibrated.fit(p, {"age": age, "sex": sex})
+    new = {"age": [np.nan, 20.0, None], "sex": ["f", "x", None]}
+    assert bool(fitted.apply(p[:3], new).logits.isfinite().all())
+    unknown = fitted.apply(p[:1], {"age": [20.0], "sex": ["x"]}).logits
+    assert torch.equal(unknown, fitted.apply(p[:1], {"age": [20.0], "sex": [None]}).logits)
+
+
+def test_files_keep_every_bit(tmp_path):
+    p, features, _ = draw(1500, seed=8)
+    fitted = MultiCalibrated.fit(p, features)
+    fitted.save(tmp_path / "m.safetensors")
+    loaded = MultiCalibrated.load(tmp_path / "m.safetensors")
+    assert torch.equal(loaded.apply(p, features).logits, fitted.apply(p, features).logits)
+    assert str(loaded.evaluate(p, features)) == str(fitted.evaluate(p, features))
+    calibrators.save(fitted.pooled, tmp_path / "c.safetensors")
+    assert code_of(MultiCalibrated.load, tmp_path / "c.safetensors") == "file_content"
+
+
+def test_bad_input_is_refused():
+    p, features, _ = draw(300, seed=9)
+    assert code_of(MultiCalibrated.fit, p, {"age": features["age"][:5]}) == "features_shape"
+    assert code_of(MultiCalibrated.fit, p, {}) == "features_shape"
+    assert code_of(MultiCalibrated.fit, p[:50], {"age": features["age"][:50]}) == "few_examples"
+    assert code_of(MultiCalibrated.fit, p, features, depth=0) == "depth_range"
+    fitted = MultiCalibrated.fit(p, features)
+    assert code_of(fitted.apply, p, {"age": features["age"]}) == "no_column"
+    assert code_of(fitted.apply, p, features | {"age": ["old"] * 300}) == "texts"
+
+
+def test_a_tree_makes_the_best_split():
+    """The first split is the one whose gain, computed for each split by its definition, is largest."""
+    from calibrant.subgroups._trees import LEAF_PRIOR, SplitGrid, grow_tree
+
+    rng = np.random.default_rng(10)
+    x = torch.from_numpy(rng.integers(0, 6, (200, 3)).astype(float))
+    gradient, hessian = torch.from_numpy(rng.standard_normal((2, 200, 1)))
+    hessian = hessian.abs()
+    is_category = torch.tensor([False, True, False])
+    cuts = [torch.arange(5.0, dtype=torch.float64), torch.arange(6.0, dtype=torch.float64)]
+    tree = grow_tree(SplitGrid.from_cuts(x, [*cuts, cuts[0]], is_category), gradient, hessian, 1, 20)
+
+    def score(mask):
+        return float(gradient[mask].sum() ** 2 / (hessian[mask].sum() + LEAF_PRIOR))
+
+    gains = {}
+    for j in range(3):
+        for cut in range(6):
+            mask = x[:, j] == cut if is_category[j] else x[:, j] <= cut
+            if min(int(mask.sum()), int((~mask).sum())) >= 20:
+                gains[j, cut] = score(mask) + score(~mask)
+    best = max(gains, key=gains.__getitem__)
+    assert (int(tree.features[0, 0]), float(tree.cuts[0, 0])) == best
+    mask = x[:, best[0]] == best[1] if is_category[best[0]] else x[:, best[0]] <= best[1]
+    value = -gradient[mask].sum() / (hessian[mask].sum() + LEAF_PRIOR)
+    assert torch.allclose(tree(x)[mask], value)

@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 import torch
 from refusals import code_of, refused
+from scipy.special import expit
 
-from calibrant import Predictions
-from calibrant.decisions import Sets, certify_threshold, choose_actions, expected_costs, net_benefit
+from calibrant import Predictions, calibrators
+from calibrant.decisions import (
+    CrossSets,
+    Sets,
+    certify_threshold,
+    choose_actions,
+    decision_loss,
+    expected_costs,
+    net_benefit,
+)
+from calibrant.predictions.folds import assign_folds
 
 SCORES = ["lac", "aps", "raps", "saps"]
 
@@ -45,6 +55,43 @@ def test_threshold_is_the_conformal_quantile():
     p = draw(99, seed=0)
     scores = (1 - p.logits.softmax(1).gather(1, p.labels[:, None])).squeeze(1).sort().values
     assert Sets.fit(p, alpha=0.1).thresholds == (pytest.approx(float(scores[89]), abs=1e-12),)  # of 99, the 90th
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_cross_conformal_sets_cover_at_least_as_guaranteed(score):
+    """Over draws of 60 examples, coverage is far above the guarantee, and near 1 - alpha."""
+    test = draw(2000, seed=10**6, scale=2.0)
+    sets = [CrossSets.fit_folds(draw(60, seed, scale=2.0), score=score, folds=5, seed=seed) for seed in range(15)]
+    coverage = np.mean([part.evaluate(test).coverage.value for part in sets])
+    assert sets[0].guaranteed_coverage == pytest.approx(0.8 - min(2 * 0.8 / 13, (1 - 5 / 60) / 6))
+    assert 0.86 < coverage < 0.96
+
+
+def test_cross_conformal_sets_are_those_of_the_definition():
+    """A class is in the set unless its rank among the scores, each under its fold's calibrator, is too extreme."""
+    p, q = draw(40, seed=5), draw(3, seed=6)
+    fitted = CrossSets.fit_folds(p, alpha=0.3, folds=4)
+    fold = assign_folds(p, 4)
+    for i in range(3):
+        for j in range(p.k):
+            count = 1
+            for f in range(4):
+                temperature = calibrators.fit("Temperature", p[fold != f])
+                scores = 1 - p[fold == f].apply(temperature).logits.softmax(1).gather(1, p[fold == f].labels[:, None])
+                count += int((scores >= 1 - temperature(q.logits).softmax(1)[i, j] - 1e-12).sum())
+            assert bool(fitted(q.logits)[i, j]) == (count > 0.3 * 41)
+
+
+def test_cross_conformal_files_keep_every_bit(tmp_path):
+    p = draw(60, seed=7, class_names=tuple("abcdef"))
+    fitted = CrossSets.fit_folds(p, "StructuredVector", folds=3)
+    fitted.save(tmp_path / "s.safetensors")
+    loaded = CrossSets.load(tmp_path / "s.safetensors")
+    assert torch.equal(loaded.apply(p), fitted.apply(p))
+    assert loaded.guaranteed_coverage == fitted.guaranteed_coverage
+    calibrators.save(calibrators.fit("Temperature", p), tmp_path / "c.safetensors")
+    assert code_of(CrossSets.load, tmp_path / "c.safetensors") == "file_content"
+    assert code_of(CrossSets.fit_folds, draw(60, 7, clusters=np.arange(60) // 2)) == "clusters_refused"
 
 
 def test_integer_weights_are_copies():
@@ -236,3 +283,71 @@ def test_settings_of_costs_are_checked():
     assert code_of(choose_actions, p, [[0, 1]]) == "costs"
     assert code_of(expected_costs, p, [[0, math.inf]] * 3) == "costs"
     assert code_of(net_benefit, p, thresholds=[1.0]) == "threshold_range"
+
+
+# Decision loss
+
+
+def binary(confidence, truth, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    return Predictions.from_probs(confidence, (rng.random(len(confidence)) < truth).astype(int), **options)
+
+
+def test_decision_loss_of_one_confidence_is_the_definition():
+    p = Predictions.from_probs(np.full(10, 0.6), [1] * 4 + [0] * 6)
+    for t, loss in {0.3: 0.0, 0.45: 0.05 / 0.55, 0.6: 0.2 / 0.6, 0.7: 0.0}.items():
+        assert decision_loss(p, threshold=t).loss.value == pytest.approx(loss, abs=1e-12)
+    worst = decision_loss(p)
+    assert (worst.threshold, worst.loss.value) == (0.6, pytest.approx(1 / 3, abs=1e-12))
+
+
+def test_decision_loss_is_the_swap_regret_of_soft_bins():
+    """The loss at a threshold is what the best action in each soft bin gains over the one that its mean suggests."""
+    rng, bins, t = np.random.default_rng(1), 5, 0.35
+    c = rng.random(400)
+    p = binary(c, np.clip(1.4 * c - 0.1, 0, 1), seed=2)
+    y, gain = p.labels.numpy(), 0.0
+    for j in range(bins + 1):
+        w = np.maximum(1 - np.abs(bins * c - j), 0) / 400
+        act, wait = (w * (y * (1 - t) - (1 - y) * t)).sum(), 0.0
+        suggested = act if (w * c).sum() / w.sum() >= t else wait
+        gain += max(act, wait) - suggested
+    assert decision_loss(p, threshold=t, bins=bins).loss.value == pytest.approx(gain / (1 - t), abs=1e-12)
+
+
+@pytest.mark.parametrize("slope", [1.0, 2.0, 0.6])
+@pytest.mark.parametrize("n", [20, 300])
+def test_intervals_of_the_decision_loss_cover(n, slope):
+    """Confidences whose log-odds are `slope` times too large; the truth is the loss of many examples."""
+    rng, covered = np.random.default_rng(n), 0
+    z = rng.logistic(size=(60, n))
+    population = np.random.default_rng(5).logistic(size=200_000)
+    bins = decision_loss(binary(expit(z[0]), expit(z[0] / slope))).bins
+    exact = decision_loss(binary(expit(population), expit(population / slope)), bins=bins).loss.value
+    for i, row in enumerate(z):
+        interval = decision_loss(binary(expit(row), expit(row / slope), seed=i), bins=bins).loss
+        covered += interval.low - 1e-9 <= exact <= interval.high
+    assert covered >= 54
+
+
+def test_decision_loss_counts_clusters_and_weights():
+    c = np.random.default_rng(3).random(300)
+    p = binary(c, c**2)
+    columns = np.tile(c, 4), np.tile(p.labels, 4)
+    copies, clustered = (
+        Predictions.from_probs(*columns),
+        Predictions.from_probs(*columns, clusters=np.arange(1200) % 300),
+    )
+    once, fourfold, clustered = (decision_loss(q, bins=5).loss for q in (p, copies, clustered))
+    assert clustered.value == pytest.approx(once.value, abs=1e-12)
+    assert clustered.high - clustered.low > 1.4 * (fourfold.high - fourfold.low)
+    weighted = Predictions.from_probs(c, p.labels, np.arange(300) % 3 + 1)
+    repeated = p[torch.arange(300).repeat_interleave(torch.arange(300) % 3 + 1)]
+    values = [decision_loss(q, bins=5).loss.value for q in (weighted, repeated)]
+    assert values[0] == pytest.approx(values[1], abs=1e-12)
+
+
+def test_decision_loss_refuses_bad_settings():
+    p = binary(np.full(20, 0.5), 0.5)
+    assert code_of(decision_loss, p, threshold=1.0) == "threshold_range"
+    assert code_of(decision_loss, p, bins=0) == "num_bins"

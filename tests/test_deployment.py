@@ -12,7 +12,7 @@ from commands import run
 from refusals import code_of
 
 from calibrant import Predictions, calibrators
-from calibrant.decisions import Sets, certify_threshold
+from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import export
 from calibrant.registry import CALIBRATORS
 
@@ -91,6 +91,16 @@ def test_sets_are_the_same(tmp_path, score, by, k):
     groups = [str(i % 2) for i in range(500)]
     actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits.numpy(), groups)
     assert (actual == sets.apply(calibrated).numpy()).all()
+
+
+@pytest.mark.parametrize("score", ["lac", "raps"])
+@pytest.mark.parametrize("calibrator", ["Temperature", "StructuredMatrix"])
+def test_cross_conformal_sets_are_the_same(tmp_path, calibrator, score):
+    p = draw(400, 3)
+    sets = CrossSets.fit_folds(p[:300], calibrator, score=score, folds=4)
+    export(calibrators.fit(calibrator, p[:300]), tmp_path / "map.py", sets=sets)
+    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits.numpy())
+    assert (actual == sets(p.logits).numpy()).all()
 
 
 def test_threshold_is_the_same(tmp_path):

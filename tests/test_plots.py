@@ -9,9 +9,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, decisions, metrics, plots
 from calibrant.backend.bins import Bins
-from calibrant.plots import _predictions
+from calibrant.plots import _decisions, _predictions
 
 
 @pytest.fixture
@@ -31,6 +31,8 @@ CALLS = {
     "curves": lambda p, ax: plots.curves({"a": [1.0, 2.0], "b": [[1.0, 3.0], [2.0, 2.0]]}, ax=ax),
     "histograms": lambda p, ax: plots.histograms({"right": p.logits[:, 0], "wrong": p.logits[:9, 1]}, ax=ax),
     "intervals": lambda p, ax: plots.intervals({"nll": metrics.nll.interval(p)}, ax=ax),
+    "net_benefit": lambda p, ax: plots.net_benefit({"model": decisions.net_benefit(p.with_event(1))}, ax=ax),
+    "prediction_sets": lambda p, ax: plots.prediction_sets(decisions.Sets.fit(p).evaluate(p), ax=ax),
     "reliability": lambda p, ax: plots.reliability(metrics.tables.bins(p), ax=ax),
     "reliability_curve": lambda p, ax: plots.reliability_curve(metrics.curves.corp(p), ax=ax),
     "risk_coverage": lambda p, ax: plots.risk_coverage({"before": metrics.curves.risk_coverage(p)}, ax=ax),
@@ -38,8 +40,8 @@ CALLS = {
 
 
 def test_all_plots_are_exported_and_tested():
-    assert set(_predictions.__all__) == set(CALLS)
-    assert set(_predictions.__all__) <= set(plots.__all__)
+    assert {*_predictions.__all__, *_decisions.__all__} == set(CALLS)
+    assert set(CALLS) <= set(plots.__all__)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -25,8 +25,10 @@ from calibrant.assessment.expert_text import (
     miscalibration_cost_sentence,
     selection_reason,
 )
+from calibrant.decisions import certify_threshold
 from calibrant.metrics import Difference, Metric, MetricInfo
 from calibrant.metrics.tables import thresholds_of
+from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS, METRICS
 from calibrant.report import (
     INFINITE_MEAN_EXPLANATION,
@@ -42,6 +44,7 @@ from calibrant.report import (
 )
 
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+CERTIFIED_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_UNFOLDED_ROWS = 15  # rows of long tables that are shown without a click
 MAX_TABLE_ROWS = 1000
 
@@ -216,6 +219,34 @@ def thresholds_table(name: str, measurement: MeasurementData) -> Markup:
         f"{event.units} that are not selected."
     )
     return table(head, rows, caption="thresholds") + note(reading)
+
+
+def certified_table(name: str, measurement: MeasurementData) -> Markup:
+    """Return the thresholds above which the error rate is certified to be small, for independent rows in memory.
+
+    Args:
+        name: What was done to the predictions, such as "after Temperature".
+        measurement: The measurement of these predictions.
+    """
+    p, event = measurement.source, measurement.event
+    if not isinstance(p, Predictions) or p.weights is not None or p.clusters is not None:
+        return Markup()
+    p = p.with_event(event.selector)
+    rows = list[list[str]]()
+    for risk in CERTIFIED_RISKS:
+        certified = certify_threshold(p, risk=risk)
+        cells = ["not certified", "", ""]
+        if certified.is_certified:
+            error = format_percent(certified.errors / certified.n)
+            cells = [format_percent(certified.threshold, 1), format_percent(certified.share, 1), error]
+        rows.append([format_percent(risk, 0), *cells])
+    head = ["error rate at most", f"{event.score} at least", f"share of {event.units}", "error rate here"]
+    reading = (
+        f"Predictions {name}. Of future {event.units} with at least this {event.score}, at most the share in the first "
+        f"column are not {event.outcome}. Each row holds with probability {format_percent(0.9, 0)}, by exact tests of "
+        "thresholds in a fixed order (Learn then Test)."
+    )
+    return table(head, rows, caption="certified thresholds") + note(reading)
 
 
 def mistakes_table(assessment: AssessmentData) -> Markup:

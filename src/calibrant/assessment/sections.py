@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from calibrant import plots
 from calibrant._text import format_percent
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
@@ -29,10 +30,11 @@ from calibrant.assessment.expert_text import (
     format_p_value,
     headline,
 )
+from calibrant.decisions import decision_loss, net_benefit
 from calibrant.events import BINARY_EVENTS
 from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
-from calibrant.plots import risk_coverage
+from calibrant.predictions import Predictions
 from calibrant.report import (
     DiagramLabels,
     Section,
@@ -51,6 +53,8 @@ from calibrant.report import (
     version_facts,
 )
 
+NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))
+MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows
 KICKER = "Calibration report"
 UNCALIBRATED = "uncalibrated"
 
@@ -252,7 +256,7 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
     )
 
     def draw(drawing: Figure) -> None:
-        risk_coverage(curves, ax=drawing.add_subplot())
+        plots.risk_coverage(curves, ax=drawing.add_subplot())
 
     picture = figure(
         draw, f"Risk-coverage curve. Error rate of uncalibrated predictions by coverage: {points}.", size=(4.6, 2.9)
@@ -267,8 +271,15 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
             f" {format_percent(share, 1)} of the {event.units} have a confidence of at least 99 %; "
             f"{format_percent(accuracy)} of these are {event.outcome}."
         )
-    control = threshold_control(_reverse_order(measurements))
-    return Section("Selective prediction", join_html([render("<p>{}</p>", typeset(text)), picture, control]))
+    control, last = threshold_control(_reverse_order(measurements)), list(measurements.items())[-1]
+    parts = [
+        render("<p>{}</p>", typeset(text)),
+        picture,
+        _tables.certified_table(*last),
+        _decision_loss(*last),
+        control,
+    ]
+    return Section("Selective prediction", join_html(parts))
 
 
 def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
@@ -276,8 +287,52 @@ def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
     name, last = list(measurements.items())[-1]
     if last.event.selector == "top":
         return None
-    control = Markup() if last.event.is_confidence else threshold_control(_reverse_order(measurements))
-    return Section("Decision thresholds", _tables.thresholds_table(name, last) + control)
+    parts = [_tables.thresholds_table(name, last), _net_benefit_figure(measurements)]
+    if not last.event.is_confidence:
+        parts += [_decision_loss(name, last), threshold_control(_reverse_order(measurements))]
+    return Section("Decision thresholds", join_html(parts))
+
+
+def _net_benefit_figure(measurements: LabeledMeasurements) -> Markup:
+    """Return the net benefit of acting above each threshold, where predictions are in memory and not too many."""
+    sources = {name.partition(" ")[0]: m.source for name, m in measurements.items()}
+    predictions = {name: p for name, p in sources.items() if isinstance(p, Predictions) and len(p) <= MAX_DECISION_ROWS}
+    if len(predictions) < len(sources):
+        return Markup()
+    first = next(iter(measurements.values()))
+    curves = {
+        name: net_benefit(p.with_event(first.event.selector), thresholds=NET_BENEFIT_THRESHOLDS, level=first.level)
+        for name, p in predictions.items()
+    }
+
+    def draw(drawing: Figure) -> None:
+        plots.net_benefit(curves, ax=drawing.add_subplot())
+
+    reading = (
+        f"Net benefit of acting on all {first.event.units} whose {first.event.probability} is at least the threshold, "
+        "in units of a true positive. The threshold is the probability at which acting and waiting are worth the same: "
+        "at 10 %, a false positive costs a ninth of what a true positive gains. Bands: "
+        f"{format_level(first.level)} intervals, at each threshold by itself."
+    )
+    picture = figure(draw, "Net benefit by threshold, beside acting on all and on none.", size=(4.6, 2.9))
+    return picture + note(reading)
+
+
+def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
+    """Return the loss of the decision that suffers most from miscalibration, where predictions are in memory."""
+    p = measurement.source
+    if not isinstance(p, Predictions) or len(p) > MAX_DECISION_ROWS:
+        return Markup()
+    result = decision_loss(p.with_event(measurement.event.selector), level=measurement.level)
+    loss = result.loss
+    text = (
+        f"Predictions {name}. Of all decisions between acting and waiting, acting from "
+        f"{format_percent(result.threshold, 1)} on loses most because probabilities are not true: "
+        f"{format_percent(loss.value)} of its largest payoff per decision "
+        f"({format_level(loss.level)} interval {format_percent(loss.low)} to {format_percent(loss.high)})."
+        f"{'' if loss.low > 0 else ' Chance alone can explain it.'}"
+    )
+    return render("<p>{}</p>", typeset(text))
 
 
 DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], Section | None], ...] = (  # in reading order

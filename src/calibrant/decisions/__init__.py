@@ -1,9 +1,20 @@
-"""Act on probabilities: prediction sets, certified thresholds, actions of least cost, and net benefit."""
+"""Act on probabilities: prediction sets, certified thresholds, actions of least cost, net benefit, decision loss."""
 
 from calibrant.decisions._costs import CostTable, NetBenefit, choose_actions, expected_costs, net_benefit
+from calibrant.decisions._cross_sets import CrossSets
+from calibrant.decisions._decision_loss import DecisionLoss, decision_loss
 from calibrant.decisions._scores import SetScore as SetScore
 from calibrant.decisions._sets import Sets, SetTable
 from calibrant.decisions._thresholds import CertifiedThreshold, certify_threshold
 
-__all__ = ["CertifiedThreshold", "CostTable", "NetBenefit", "SetTable", "Sets", "certify_threshold", "choose_actions"]
-__all__ += ["expected_costs", "net_benefit"]
+__all__ = [
+    "CertifiedThreshold",
+    "CostTable",
+    "CrossSets",
+    "DecisionLoss",
+    "NetBenefit",
+    "SetTable",
+    "Sets",
+    "certify_threshold",
+]
+__all__ += ["choose_actions", "decision_loss", "expected_costs", "net_benefit"]

@@ -21,7 +21,7 @@ from calibrant.types import InputError
 SETS_FORMAT = "calibrant-sets"
 SETS_VERSION = "1"
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
-_SCORE_ROUNDING = 1e-12  # above a threshold, which scores that are computed in another way may lie
+SCORE_ROUNDING = 1e-12  # above a threshold, which scores that are computed in another way may lie
 _RANK_ROUNDING = 1e-9  # (n + 1) (1 - alpha) that exceeds a whole number by less equals it
 
 
@@ -128,12 +128,7 @@ class Sets:
         Raises:
             InputError: If alpha is not in (0, 1), or there are no groups.
         """
-        if not 0 < alpha < 1:
-            raise InputError(f"Expected alpha in (0, 1), got {alpha}. Try 0.1.", code="alpha_range")
-        if score not in SET_SCORES:
-            raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
-        if penalty < 0:
-            raise InputError(f"Expected a penalty of at least 0, got {penalty}.", code="penalty_range")
+        check_set_settings(alpha, score, penalty)
         with as_predictions(predictions) as p:
             if by == "groups" and p.groups is None:
                 raise InputError(
@@ -165,7 +160,7 @@ class Sets:
             index = {name: i for i, name in enumerate(self.names)}
             rows = torch.tensor([index.get(str(name), index[ALL_ROWS]) for name in groups], dtype=torch.int64)
             thresholds = thresholds[rows.to(logits.device), None]
-        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + _SCORE_ROUNDING
+        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_ROUNDING
 
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions, by their groups if the sets were fitted by groups."""
@@ -196,12 +191,7 @@ class Sets:
             level: Level of the intervals of coverage.
         """
         with as_predictions(predictions) as p:
-            sets = self.apply(p)
-            p = p.reorder_classes(self.class_names)
-            rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
-            for name, mask in _parts(p, self.by):
-                rows.append(_table_row(name, sets, p, mask, level))
-        return SetTable(self.alpha, tuple(rows))
+            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, self.by, level)
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a .json file."""
@@ -271,6 +261,25 @@ class Sets:
             raise ValueError
         settings = float(content["alpha"]), content["score"], float(content["penalty"]), int(content["seed"])
         return cls(*settings, by, names, thresholds, counts, class_names, k)
+
+
+def check_set_settings(alpha: float, score: str, penalty: float) -> None:
+    """Raise `InputError` for settings of prediction sets that are out of range."""
+    if not 0 < alpha < 1:
+        raise InputError(f"Expected alpha in (0, 1), got {alpha}. Try 0.1.", code="alpha_range")
+    if score not in SET_SCORES:
+        raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
+    if penalty < 0:
+        raise InputError(f"Expected a penalty of at least 0, got {penalty}.", code="penalty_range")
+
+
+def set_table(
+    sets: Tensor, p: Predictions, alpha: float, by: Literal["class", "groups"] | None, level: float
+) -> SetTable:
+    """Return coverage and size of sets (n, k) of labeled predictions, and of every class or group."""
+    rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
+    rows += [_table_row(name, sets, p, mask, level) for name, mask in _parts(p, by)]
+    return SetTable(alpha, tuple(rows))
 
 
 def _fit_thresholds(

@@ -14,7 +14,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._version import __version__
 from calibrant.calibrators import Auto, learned_fields
-from calibrant.decisions import CertifiedThreshold, Sets
+from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.io import atomic_write
 from calibrant.nn import CalibratedNetwork
 from calibrant.types import InputError
@@ -37,7 +37,7 @@ def export(
     *,
     to: ExportFormat = "numpy",
     num_classes: int | None = None,
-    sets: Sets | None = None,
+    sets: Sets | CrossSets | None = None,
     threshold: CertifiedThreshold | float | None = None,
 ) -> None:
     """Write a fitted calibrator to one file that runs without Calibrant.
@@ -51,7 +51,8 @@ def export(
         path: The file to write.
         to: "numpy", "torch" or "onnx".
         num_classes: Number of classes, which "torch" and "onnx" need for calibrators of any number of classes.
-        sets: Prediction sets, fitted to calibrated predictions, for "numpy".
+        sets: Prediction sets, for "numpy": `Sets` of calibrated predictions, or `CrossSets` with calibrators of their
+            own.
         threshold: Smallest confidence to act on, for "numpy".
 
     Raises:
@@ -82,7 +83,9 @@ def export(
     _export_network(calibrator, path, to, num_classes)
 
 
-def numpy_source(calibrator: Any, sets: Sets | None = None, threshold: CertifiedThreshold | float | None = None) -> str:
+def numpy_source(
+    calibrator: Any, sets: Sets | CrossSets | None = None, threshold: CertifiedThreshold | float | None = None
+) -> str:
     """Return the Python source of a calibrator, and of sets and a threshold, that needs numpy alone.
 
     Raises:
@@ -93,7 +96,10 @@ def numpy_source(calibrator: Any, sets: Sets | None = None, threshold: Certified
     parts, usage, code = "", "", [f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
-        code += [f"SETS: Fitted = {_format(_set_numbers(sets))}", _PREDICTION_SETS]
+        code += [
+            f"SETS: Fitted = {_format(_set_numbers(sets))}",
+            _CROSS_SETS if isinstance(sets, CrossSets) else _PREDICTION_SETS,
+        ]
     if threshold is not None:
         value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
         usage += " acts_on(logits) tells which rows to act on."
@@ -116,6 +122,11 @@ _PREDICTION_SETS = '''
 def prediction_sets(logits: Any, groups: Any = None) -> Array:
     """Return the sets of classes, (n, k) bool."""
     return sets_of(calibrate(logits, groups), SETS, groups)
+'''
+_CROSS_SETS = '''
+def prediction_sets(logits: Any) -> Array:
+    """Return the sets of classes, (n, k) bool."""
+    return cross_sets_of(np.asarray(logits, dtype=np.float64), SETS)
 '''
 _ACTS_ON = '''
 def acts_on(logits: Any, groups: Any = None) -> Array:
@@ -150,13 +161,15 @@ def _to_plain(value: Any) -> Any:
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _set_numbers(sets: Sets) -> dict[str, Any]:
+def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
     """Return what the numpy form of prediction sets needs."""
     words = (sets.k + 1) // 2
     keys = np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1  # those of `hash_rows`
-    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "by": sets.by}
-    lists = {"names": list(sets.names), "thresholds": list(sets.thresholds), "keys": keys[:words].tolist()}
-    return numbers | lists
+    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys[:words].tolist()}
+    if isinstance(sets, CrossSets):
+        scores = [part.tolist() for part in sets.scores]
+        return numbers | {"alpha": sets.alpha, "maps": list(map(serialize, sets.maps)), "scores": scores}
+    return numbers | {"by": sets.by, "names": list(sets.names), "thresholds": list(sets.thresholds)}
 
 
 def _format(value: Any) -> str:

@@ -346,3 +346,12 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
         index = {name: i for i, name in enumerate(sets["names"])}
         thresholds = thresholds[[index.get(str(name), index[""]) for name in groups], None]
     return class_scores(z, sets) <= thresholds + SCORE_ROUNDING
+
+
+def cross_sets_of(z: Array, sets: Fitted) -> Array:
+    """Return the cross-conformal sets of logits as the network gives them, True for the classes in the set."""
+    at_least = np.ones(z.shape, dtype=np.int64)
+    for fitted, scores in zip(sets["maps"], sets["scores"]):
+        own_scores = class_scores(apply(fitted, z), sets)
+        at_least += len(scores) - np.searchsorted(scores, own_scores - SCORE_ROUNDING)
+    return at_least > sets["alpha"] * (sum(map(len, sets["scores"])) + 1)

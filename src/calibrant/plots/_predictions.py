@@ -115,7 +115,7 @@ def curves(
         ylabel: Label of the vertical axis.
         title: Title of the axes.
     """
-    for i, ((name, values), color) in enumerate(zip(lines.items(), _series_colors(lines), strict=True)):
+    for i, ((name, values), color) in enumerate(zip(lines.items(), series_colors(lines), strict=True)):
         runs = np.atleast_2d(np.asarray(values, dtype=float))
         positions = range(1, runs.shape[1] + 1) if x is None else x
         has_values = ~np.isnan(runs).all(0)
@@ -130,7 +130,7 @@ def curves(
     if x is None:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    return _add_legend(tidy(ax, title), lines)
+    return add_legend(tidy(ax, title), lines)
 
 
 def histograms(
@@ -148,18 +148,18 @@ def histograms(
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
-    for (name, values), color in zip(arrays.items(), _series_colors(arrays), strict=True):
+    for (name, values), color in zip(arrays.items(), series_colors(arrays), strict=True):
         share = np.full(len(values), 1 / max(len(values), 1))
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _add_legend(tidy(ax, title), arrays)
+    return add_legend(tidy(ax, title), arrays)
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
     """Draw the error rate of the most confident predictions against their share, one line and band per name."""
-    for (name, curve), color in zip(lines.items(), _series_colors(lines), strict=True):
+    for (name, curve), color in zip(lines.items(), series_colors(lines), strict=True):
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
@@ -170,7 +170,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
     ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return _add_legend(tidy(ax, title), lines)
+    return add_legend(tidy(ax, title), lines)
 
 
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
@@ -207,7 +207,7 @@ def _bins_to_numpy(bins: Bins) -> dict[str, Any]:
     return {name: getattr(bins, name).cpu().numpy() for name in ("edges", "weight", "confidence", "accuracy", "count")}
 
 
-def _series_colors(lines: Iterable[Any]) -> list[str]:
+def series_colors(lines: Iterable[Any]) -> list[str]:
     """Return one color per line, from the start again if there are more lines than colors."""
     return [SERIES_COLORS[i % len(SERIES_COLORS)] for i, _ in enumerate(lines)]
 
@@ -221,7 +221,7 @@ def _draw_unit_square(ax: Axes, title: str) -> Axes:
     return tidy(ax, title)
 
 
-def _add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
+def add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
     """Add a legend if there is more than one name."""
     if len(names) > 1:
         for text in ax.legend(frameon=False, fontsize="small").get_texts():

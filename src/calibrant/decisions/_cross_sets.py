@@ -1,0 +1,153 @@
+"""Cross-conformal prediction sets: calibrate and fit sets on the same examples, with a weaker guarantee."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import calibrators
+from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
+from calibrant.decisions._sets import SCORE_ROUNDING, SetTable, check_set_settings, set_table
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import split_folds
+from calibrant.types import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class CrossSets:
+    """Cross-conformal prediction sets (Vovk 2015), with a calibrator that was fitted to each fold's complement.
+
+    The set of an example holds every class whose score is not larger than nearly all scores of the fit, each compared
+    under the calibrator that has not seen it. No data are set aside, but the guarantee is weaker than that of `Sets`:
+    see `guaranteed_coverage`. In practice coverage is near 1 - alpha.
+
+    >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
+    >>> sets = CrossSets.fit_folds(p, "Temperature", alpha=0.1)
+    >>> sets(p.logits[:1]), round(sets.guaranteed_coverage, 2)
+    (tensor([[ True, False, False]]), 0.72)
+    """
+
+    alpha: float
+    score: str
+    penalty: float
+    seed: int
+    maps: tuple[Any, ...]  # calibrator of each fold
+    scores: tuple[Tensor, ...]  # scores of each fold's true classes, in increasing order, float64
+    class_names: tuple[str, ...] | None
+    k: int
+
+    @classmethod
+    def fit_folds(
+        cls,
+        predictions: Predictions,
+        calibrator: str = "Temperature",
+        *,
+        alpha: float = 0.1,
+        score: SetScore = "lac",
+        penalty: float = RANK_PENALTY,
+        folds: int = 10,
+        seed: int = 0,
+    ) -> "CrossSets":
+        """Fit to labeled predictions that the model was not trained on, as the network gives them.
+
+        Args:
+            predictions: Labeled predictions, independent of each other, without weights.
+            calibrator: Name of the calibrator that is fitted to the complement of each fold.
+            alpha: About the probability that a set misses the true class.
+            score: See `Sets.fit`.
+            penalty: Penalty per rank of "raps" and "saps".
+            folds: Number of folds.
+            seed: Seed of the folds and of randomized scores.
+
+        Raises:
+            InputError: If alpha is not in (0, 1), or predictions have weights or clusters.
+        """
+        check_set_settings(alpha, score, penalty)
+        with as_predictions(predictions) as single:
+            p = single.double()
+            for name in ("weights", "clusters"):
+                if getattr(p, name) is not None:
+                    raise InputError(
+                        f"Expected independent examples that count once, got {name}. Try Sets.fit on other data than "
+                        "the calibrator's.",
+                        code=f"{name}_refused",
+                    )
+            maps, scores = list[Any](), list[Tensor]()
+            for fitting, is_held_out in split_folds(p, folds, seed):
+                fitted, held_out = calibrators.fit(calibrator, fitting), p[is_held_out]
+                logits = held_out.apply(fitted).logits
+                own_scores = class_scores(logits, score, penalty, seed).gather(1, held_out.labels[:, None]).squeeze(1)
+                maps.append(fitted)
+                scores.append(own_scores.sort().values)
+        return cls(alpha, score, penalty, seed, tuple(maps), tuple(scores), p.class_names, p.k)
+
+    @property
+    def n(self) -> int:
+        """Number of examples of the fit."""
+        return sum(map(len, self.scores))
+
+    @property
+    def guaranteed_coverage(self) -> float:
+        r"""Smallest probability that a set contains the true class, over draws of the fit and of the example.
+
+        $1 - 2 \alpha - \min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1))$ for K folds (Barber et al. 2021, theorem 4).
+        """
+        n, folds = self.n, len(self.maps)
+        loss = min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / n) / (folds + 1))
+        return max(0.0, 1 - 2 * self.alpha - loss)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the sets (n, k), True for the classes in the set.
+
+        Args:
+            logits: Logits (n, k) as the network gives them.
+
+        Raises:
+            InputError: If the number of classes differs.
+        """
+        if logits.ndim != 2 or logits.shape[1] != self.k:
+            raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
+        z = logits.double()
+        at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # scores of the fit, and the class's own
+        for fitted, scores in zip(self.maps, self.scores, strict=True):
+            own_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
+            at_least += len(scores) - torch.searchsorted(scores.to(z.device), own_scores - SCORE_ROUNDING)
+        return at_least > self.alpha * (self.n + 1)
+
+    def apply(self, predictions: Predictions) -> Tensor:
+        """Return the sets (n, k) of predictions as the network gives them, with the classes in the order of the fit."""
+        return self(predictions.reorder_classes(self.class_names).logits)
+
+    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
+        """Return coverage and size of the sets of labeled predictions other than those of the fit.
+
+        Args:
+            predictions: Labeled predictions as the network gives them.
+            level: Level of the intervals of coverage.
+        """
+        with as_predictions(predictions) as p:
+            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, None, level)
+
+    def save(self, path: str | Path) -> None:
+        """Write the sets, with their calibrators, to a .safetensors file."""
+        calibrators.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CrossSets":
+        """Read sets that `save` wrote.
+
+        Raises:
+            InputError: If the file is another one, or is damaged.
+        """
+        loaded = calibrators.load(path, extra_classes=[cls])
+        if not isinstance(loaded, cls) or not loaded._is_consistent():
+            raise InputError(f"{path}: Expected a file of CrossSets.save, got another file.", code="file_content")
+        return loaded
+
+    def _is_consistent(self) -> bool:
+        check_set_settings(self.alpha, self.score, self.penalty)
+        is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
+        class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
+        return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}

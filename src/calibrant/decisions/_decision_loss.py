@@ -1,0 +1,116 @@
+"""The calibration decision loss: what recalibration would gain in the decision that suffers most."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant._text import format_percent
+from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.metrics import Interval, share_interval, strict_limits
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import num_units
+from calibrant.types import InputError
+
+_THRESHOLDS = torch.arange(1, 1000, dtype=torch.float64) / 1000
+_MAX_BINS = 100
+
+
+@dataclass(frozen=True)
+class DecisionLoss:
+    """What a decision loses per example because probabilities are not true, as a share of the largest payoff."""
+
+    loss: Interval
+    threshold: float  # probability from which on to act, in the decision that loses most
+    bins: int  # cells of the soft bins
+
+    def __str__(self) -> str:
+        low, high = format_percent(self.loss.low), format_percent(self.loss.high)
+        return (
+            f"Acting from a probability of {self.threshold:g} on loses {format_percent(self.loss.value)} of the "
+            f"largest payoff ({format_percent(self.loss.level, 0)} interval {low} to {high})."
+        )
+
+
+def decision_loss(
+    predictions: Predictions,
+    *,
+    threshold: float | None = None,
+    of: str | int | None = None,
+    bins: int | None = None,
+    level: float = 0.90,
+) -> DecisionLoss:
+    r"""Return the calibration decision loss of two-action decisions, with an interval.
+
+    Someone acts if the probability of the event is at least t, where acting and waiting are worth the same at t. If
+    they knew the frequency $q$ of the event among examples of about the same probability $v$, they would gain
+    $|q - t|$ where t lies between $v$ and $q$, and nothing elsewhere. The loss is the mean of these gains over the
+    largest payoff, $\max(t, 1 - t)$, for the threshold where it is largest (Hu & Wu 2024, for two actions). Among all
+    decisions with payoffs in [0, 1], of any number of actions, none loses more than twice as much.
+
+    An example belongs to the two nearest of `bins` + 1 points of [0, 1], in proportion to its nearness: with such soft
+    bins the loss can be estimated from samples, and changes continuously with the probabilities (Bairaktari et al.
+    2026). Like an ECE, the value is biased upward by noise. The interval is not: it takes all frequencies of the bins
+    from simultaneous intervals, which makes it wide rather than too narrow.
+
+    Args:
+        predictions: Labeled predictions.
+        threshold: Threshold of one decision, in (0, 1). Default: the one that loses most.
+        of: Event; by default class 1 of two, or that the predicted class is right.
+        bins: Number of cells between the points. Default: the cube root of the number of examples, or clusters, in
+            2 .. 20.
+        level: Level of the interval.
+
+    Raises:
+        InputError: If the threshold is not in (0, 1), or the number of bins is not in 1 .. 100.
+
+    >>> p = Predictions.from_probs([0.6] * 100, [1] * 40 + [0] * 60)
+    >>> round(decision_loss(p, threshold=0.5).loss.value, 4)  # acting is right in 40 %, waiting would be in 60 %
+    0.2
+    """
+    if threshold is not None and not 0 < threshold < 1:
+        raise InputError(f"Expected a threshold in (0, 1), got {threshold}. Try 0.5.", code="threshold_range")
+    if bins is not None and not 1 <= bins <= _MAX_BINS:
+        raise InputError(f"Expected bins in 1 .. {_MAX_BINS}, got {bins}. Try 10.", code="num_bins")
+    with as_predictions(predictions) as predicted:
+        p = predicted.with_default_event(of)
+        bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))
+        c, a = p.events.confidence.double(), p.events.outcome.double()
+        weights = torch.ones_like(c) if p.weights is None else p.weights.double()
+        nearness = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
+        shares = weights @ nearness / weights.sum()
+        used = (shares > 0).nonzero().squeeze(1)
+        bin_level = 1 - (1 - level) / len(used)
+        bounds = torch.zeros(3, len(used), dtype=torch.float64)  # value, low, high of the frequency
+        confidence = torch.zeros(len(used), dtype=torch.float64)
+        for i, j in enumerate(used.tolist()):
+            rows = nearness[:, j] > 0
+            w = (weights * nearness[:, j])[rows]
+            clusters = None if p.clusters is None else p.clusters[rows]
+            with strict_limits():
+                interval = share_interval(a[rows], w, bin_level, clusters)
+            bounds[:, i] = bounds.new_tensor([interval.value, interval.low, interval.high])
+            confidence[i] = (w @ c[rows]) / w.sum()
+    t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
+    value, low, high = bounds
+    curves = torch.stack(
+        [_losses(t, shares[used].cpu(), confidence, *ends) for ends in ((value, value), (low, high), (high, low))]
+    )
+    worst = int(curves[0].argmax())
+    estimate, upper, lower = curves.amax(1).tolist()
+    return DecisionLoss(Interval(estimate, lower, upper, level), float(t[worst]), bins)
+
+
+def _losses(t: Tensor, shares: Tensor, confidence: Tensor, above: Tensor, below: Tensor) -> Tensor:
+    """Return the loss at each threshold.
+
+    Args:
+        t: Thresholds (m).
+        shares: Share of the examples in each bin (b).
+        confidence: Mean probability of each bin (b).
+        above: Frequency in each bin (b) if its mean probability is at least the threshold.
+        below: The same if it is less.
+    """
+    t = t[:, None]
+    gains = torch.where(confidence >= t * PROBABILITY_ROUNDING, t - above, below - t).clamp_min(0)
+    return (gains @ shares) / torch.maximum(t, 1 - t).squeeze(1)

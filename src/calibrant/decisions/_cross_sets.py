@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
-from calibrant.decisions._sets import SCORE_ROUNDING, SetTable, check_set_settings, set_table
+from calibrant.decisions._sets import SCORE_TOLERANCE, SetTable, check_set_settings, set_table
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 from calibrant.types import InputError
@@ -113,7 +113,7 @@ class CrossSets:
         at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # scores of the fit, and the class's own
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             own_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
-            at_least += len(scores) - torch.searchsorted(scores.to(z.device), own_scores - SCORE_ROUNDING)
+            at_least += len(scores) - torch.searchsorted(scores.to(z.device), own_scores - SCORE_TOLERANCE)
         return at_least > self.alpha * (self.n + 1)
 
     def apply(self, predictions: Predictions) -> Tensor:

@@ -21,7 +21,7 @@ from calibrant.types import InputError
 SETS_FORMAT = "calibrant-sets"
 SETS_VERSION = "1"
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
-SCORE_ROUNDING = 1e-12  # above a threshold, which scores that are computed in another way may lie
+SCORE_TOLERANCE = 1e-12  # above a threshold, which scores that are computed in another way may lie
 _RANK_ROUNDING = 1e-9  # (n + 1) (1 - alpha) that exceeds a whole number by less equals it
 
 
@@ -160,7 +160,7 @@ class Sets:
             index = {name: i for i, name in enumerate(self.names)}
             rows = torch.tensor([index.get(str(name), index[ALL_ROWS]) for name in groups], dtype=torch.int64)
             thresholds = thresholds[rows.to(logits.device), None]
-        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_ROUNDING
+        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_TOLERANCE
 
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions, by their groups if the sets were fitted by groups."""

@@ -76,17 +76,21 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
         means = (w[:, None] * realized).sum(0) / w.sum()
         best_fixed = int(means.argmin())
 
-        def mean_interval(values: Tensor, low: float, high: float) -> Interval:
+        def mean_interval(values: Tensor, possible: Tensor) -> Interval:
+            """Return the mean of costs with its interval within the range of possible costs."""
+            low, high = float(possible.min()), float(possible.max())
+            if low == high:
+                return Interval(low, low, low, level)
             sample = Sample.from_values(values, p.weights, p.clusters)
             return sample.bounded_interval(ScoreRange(low, high), level)
 
-        low, high = float(matrix.min()), float(matrix.max())
+        lowest = matrix.amin(1)
         return CostTable(
-            model=mean_interval(model, low, high),
-            fixed=tuple(mean_interval(column, low, high) for column in realized.T),
-            perfect=mean_interval(matrix.to(p.labels.device).amin(1)[p.labels], low, high),
+            model=mean_interval(model, matrix),
+            fixed=tuple(map(mean_interval, realized.T, matrix.T)),
+            perfect=mean_interval(lowest.to(p.labels.device)[p.labels], lowest),
             stated=float((w * expected.amin(1)).sum() / w.sum()),
-            saving=mean_interval(realized[:, best_fixed] - model, low - high, high - low),
+            saving=mean_interval(realized[:, best_fixed] - model, matrix[:, best_fixed, None] - matrix),
             best_fixed=best_fixed,
             action_shares=tuple((torch.bincount(actions, w, minlength=matrix.shape[1]) / w.sum()).tolist()),
         )

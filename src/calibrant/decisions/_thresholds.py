@@ -12,7 +12,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)  # fixed before the data are seen
-STARTS = (0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share of delta
+STARTS = (0.999, 0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share of delta
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def certify_threshold(
     With probability at least 1 - delta over draws of the data, the share of wrong predictions among all future ones
     with at least this confidence is at most `risk`. The hypotheses "the error above t exceeds `risk`" are tested on a
     grid of thresholds that was fixed beforehand, by exact binomial p-values, from the highest threshold down (Learn
-    then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a quarter of delta to each of the
-    thresholds .99, .95, .85 and .70, and the level of a rejected hypothesis passes to the next lower threshold.
+    then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a fifth of delta to each of the
+    thresholds .999, .99, .95, .85 and .70, and the level of a rejected hypothesis passes to the next lower threshold.
 
     Args:
         predictions: Labeled predictions that were used neither to train nor to calibrate the model.

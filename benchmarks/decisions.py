@@ -1,10 +1,10 @@
 """Promises of `calibrant.decisions` against simulated truth, and sets on files of predictions.
 
-    python -m benchmarks.decisions [--draws 2000] [--files VAL.npz ...] [--splits 200]
+    python -m benchmarks.decisions [--draws 2000] [--loss-draws 1000] [--files VAL.npz ...] [--splits 200]
 
 How often the true risk above a certified threshold exceeds its limit (at most delta), and the certified share, beside
 that of Holm's procedure on the same grid and p-values. Coverage and mean size of prediction sets over random splits of
-each file into 2,000 rows to fit and the rest.
+each file into 2,000 rows to fit and the rest. Coverage of the 90 % interval of the decision loss.
 """
 
 import argparse
@@ -13,16 +13,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import bdtr, expit
+from scipy.special import bdtr, expit, logit
 
 from benchmarks._harness import markdown
 from calibrant import Predictions
 from calibrant.backend.bins import PROBABILITY_ROUNDING
-from calibrant.decisions import Sets, certify_threshold
+from calibrant.decisions import Sets, certify_threshold, decision_loss
 from calibrant.decisions._thresholds import GRID
 
 RISKS, DELTA, SIZES = (0.02, 0.05, 0.1), 0.1, (200, 1000, 5000)
 POPULATION, NUM_FIT_ROWS = 1_000_000, 2000
+LOSS_SIZES, LOSS_POPULATION = (20, 50, 100, 300, 1000, 5000), 200_000
+SLOPES = (1.0, 1.5, 3.0, 0.6)
+CONFIDENCES: dict[str, Callable[[int, np.random.Generator], np.ndarray]] = {
+    "uniform": lambda n, rng: rng.random(n),
+    "medium": lambda n, rng: rng.beta(5, 5, n),
+    "high": lambda n, rng: rng.beta(20, 2, n),
+    "rare": lambda n, rng: rng.beta(1, 20, n),
+    "constant": lambda n, rng: np.full(n, 0.9),
+}
 Population = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]  # confidences, true probabilities
 
 
@@ -111,16 +120,43 @@ def set_rows(files: list[str], splits: int) -> Iterator[list[Any]]:
                 yield [path.rpartition("/")[2], score, alpha, np.mean(coverage), error, np.mean(size)]
 
 
+def loss_rows(draws: int) -> Iterator[list[Any]]:
+    """Yield the coverage of the interval of the decision loss, its mean value and its mean width."""
+    for name, draw in CONFIDENCES.items():
+        for slope in SLOPES:
+            for n in LOSS_SIZES:
+                rng = np.random.default_rng([n, int(10 * slope)])
+                bins = decision_loss(predict(draw, slope, n, rng)).bins
+                population = predict(draw, slope, LOSS_POPULATION, rng)
+                truth = decision_loss(population, bins=bins).loss.value if slope != 1 else 0.0
+                intervals = [decision_loss(predict(draw, slope, n, rng)).loss for _ in range(draws)]
+                covered = np.mean([x.low - 1e-9 <= truth <= x.high + 1e-9 for x in intervals])
+                value, width = np.mean([x.value for x in intervals]), np.mean([x.high - x.low for x in intervals])
+                yield [name, slope, n, 100 * truth, 100 * covered, 100 * value, 100 * width]
+
+
+def predict(
+    draw: Callable[[int, np.random.Generator], np.ndarray], slope: float, n: int, rng: np.random.Generator
+) -> Predictions:
+    """Draw predictions whose log-odds are `slope` times too large."""
+    c = np.clip(draw(n, rng), 1e-9, 1 - 1e-9)
+    return Predictions.from_probs(c, (rng.random(n) < expit(logit(c) / slope)).astype(int))
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--loss-draws", type=int, default=1000)
     parser.add_argument("--files", nargs="*", default=[])
     parser.add_argument("--splits", type=int, default=200)
     options = parser.parse_args()
     head = ["population", "risk", "n", "broken (%)", "certified share (%)", "Holm (%)"]
     if options.draws:
         print(markdown(head, threshold_rows(options.draws)))
+    if options.loss_draws:
+        head = ["confidences", "slope", "n", "loss (%)", "coverage (%)", "mean value (%)", "mean width (%)"]
+        print(markdown(head, loss_rows(options.loss_draws)))
     if options.files:
         head = ["file", "score", "alpha", "coverage", "standard error", "mean size"]
         print(markdown(head, set_rows(options.files, options.splits)))

@@ -93,6 +93,20 @@ def test_sets_are_the_same(tmp_path, score, by, k):
     assert (actual == sets.apply(calibrated).numpy()).all()
 
 
+@pytest.mark.parametrize("name", ["BayesianBinning", "ScalingBinning", "SharedIsotonic", "Spline", "VennAbers"])
+def test_confidences_that_differ_by_rounding_alone_are_equal(tmp_path, name):
+    """Clipped probabilities of naive Bayes in float32: many are equal but for their last bits, which must not count."""
+    rng = np.random.default_rng(0)
+    scores = np.exp(rng.normal(0, 12, (1600, 8)))
+    clipped = np.clip((scores / scores.sum(1, keepdims=True)).astype(np.float32), 1e-7, 1)
+    z = torch.from_numpy(np.log((clipped / clipped.sum(1, keepdims=True)).astype(np.float64)))
+    labels = torch.from_numpy(np.where(rng.random(1600) < 0.7, scores.argmax(1), rng.integers(0, 8, 1600)))
+    fitted = calibrators.fit(name, Predictions(z[:800], labels[:800]))
+    export(fitted, tmp_path / "map.py")
+    actual = runpy.run_path(str(tmp_path / "map.py"))["probabilities"](z[800:].numpy())
+    np.testing.assert_allclose(actual, fitted(z[800:]).softmax(1).numpy(), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("score", ["lac", "raps"])
 @pytest.mark.parametrize("calibrator", ["Temperature", "StructuredMatrix"])
 def test_cross_conformal_sets_are_the_same(tmp_path, calibrator, score):

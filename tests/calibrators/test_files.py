@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant import InputError, Predictions, __version__, calibrators
+from calibrant.backend.digests import tensors_digest
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
-from calibrant.calibrators._files import _checksum
 from calibrant.registry import CALIBRATORS
 
 FIXTURES = Path(__file__).parent / "files"
@@ -65,7 +65,7 @@ def resealed(file, **changes) -> None:
         meta = f.metadata() | changes
         tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
     del meta["sha256"]
-    save_file(tensors, file, meta | {"sha256": _checksum(meta, tensors)})
+    save_file(tensors, file, meta | {"sha256": tensors_digest(meta, tensors)})
 
 
 def test_calibrator_round_trips_bit_for_bit(fitted, file, calibrated_predictions):
@@ -188,7 +188,7 @@ def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, calibrated_
         for key, value in tensors.items():
             for bad in (value * math.nan, value[..., None], value.new_zeros(0), torch.zeros(k + 1).double()):
                 changed = tensors | {key: bad}
-                save_file(changed, file, meta | {"sha256": _checksum(meta, changed)})
+                save_file(changed, file, meta | {"sha256": tensors_digest(meta, changed)})
                 with pytest.raises(InputError) as caught:
                     load(file)
                 assert caught.value.code in ("field_value", "parts_mismatch", "file_content"), str(caught.value)
@@ -209,7 +209,7 @@ def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, calibrated_predic
         tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
     del meta["sha256"]
     changed = tensors | {".start": start[:1]}
-    save_file(changed, tmp_path / "i", meta | {"sha256": _checksum(meta, changed)})
+    save_file(changed, tmp_path / "i", meta | {"sha256": tensors_digest(meta, changed)})
     with refused("parts_mismatch"):
         load(tmp_path / "i")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Bins, Events, assign_bins
+from calibrant.backend.bins import TIE_TOLERANCE, Bins, Events, assign_bins
 from calibrant.backend.solvers import Certificate, worst_status
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
@@ -244,8 +244,8 @@ def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
 
 
 def _equal_mass_bins(bins: int, events: Events) -> Bins:
-    """Return bins of equal mass from 0 to 1 whose edges do not split ties."""
-    inner = Bins.equal_mass(bins, events.ties).edges[1:-1]
+    """Return bins of equal mass from 0 to 1 whose edges do not split ties: they lie just above the largest of a bin."""
+    inner = Bins.equal_mass(bins, events.ties).edges[1:-1] * (1 + TIE_TOLERANCE)
     edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
     return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
 

@@ -165,11 +165,17 @@ def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
 
 
 def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
-    """Interpolate linearly between the points (x, value), constant beyond; x is strictly increasing."""
+    """Interpolate linearly between the points (x, value), constant beyond; x is strictly increasing.
+
+    A query that differs from a point by rounding has its value: points may lie as close as `TIE_TOLERANCE`.
+    """
     if len(x) == 1:
         return value.expand_as(query)
     upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)
-    t = ((query - x[upper - 1]) / (x[upper] - x[upper - 1])).clamp(0, 1)
+    low, high = x[upper - 1], x[upper]
+    t = ((query - low) / (high - low)).clamp(0, 1)
+    nearest = torch.where(t < 0.5, low, high)
+    t = torch.where((query - nearest).abs() <= TIE_TOLERANCE * nearest.abs(), t.round(), t)
     return torch.lerp(value[upper - 1], value[upper], t)
 
 

@@ -201,9 +201,8 @@ def histogram(z: Array, a: Fitted) -> Array:
 
 
 def data_bins(z: Array, a: Fitted) -> Array:
-    """Replace the confidence by the value of its bin, whose edges are confidences of the fitting data."""
-    c = snap(a["edges"], confidence(z, a["of"]))
-    return replace_confidence(z, look_up(a["edges"], a["value"], c), a["of"])
+    """Replace the confidence by the value of its bin."""
+    return replace_confidence(z, look_up(a["edges"], a["value"], confidence(z, a["of"])), a["of"])
 
 
 def top_label_binning(z: Array, a: Fitted) -> Array:

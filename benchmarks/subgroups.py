@@ -1,4 +1,4 @@
-"""Multicalibration in simulations: what it changes where subgroups do not differ, and how much it corrects where they do.
+"""Multicalibration in simulations: what it changes where no subgroup differs, and what it corrects where one does.
 
     python -m benchmarks.subgroups [--draws 200]
 

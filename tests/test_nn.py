@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 import torch
 from counted_losses import loss_with_counts
-from refusals import refused
+from refusals import code_of, refused
 from torch.nn import functional as F
 
 from calibrant import Predictions, calibrators, losses
-from calibrant.nn import CalibratedNetwork, Criterion
+from calibrant.nn import CalibratedNetwork, Criterion, linear_loss
 from calibrant.registry import CALIBRATORS, LOSSES
 
 each_loss = pytest.mark.parametrize("name", sorted(LOSSES))
@@ -267,3 +267,52 @@ def test_soft_labels_of_pixels_have_the_expected_loss(pixels):
     values = LOSSES.resolve("focal")(rows, flat)
     expected = (flat @ weight * values).sum() / (flat @ weight).sum()
     assert torch.allclose(Criterion("focal", weight=weight)(logits, soft), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal(gamma=3)", "brier", "margin_smoothing"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_linear_loss_equals_the_plain_one(loss, biased):
+    """Loss and gradients are those of all logits, whose largest part at a time has 200 elements."""
+    g = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(50, 8, generator=g), torch.randn(30, 8, generator=g), torch.randn(30, generator=g)]
+    labels = torch.randint(30, (50,), generator=g).index_fill(0, torch.tensor([3, 17]), -100)
+    results = []
+    for is_chunked in (True, False):
+        hidden, weight, bias = (x.clone().requires_grad_() for x in tensors)
+        if is_chunked:
+            sizes = []
+            function = LOSSES.resolve(loss)
+
+            def counted(logits, labels, function=function, sizes=sizes):
+                sizes.append(logits.numel())
+                return function(logits, labels)
+
+            value = linear_loss(hidden, weight, labels, counted, bias=bias if biased else None, chunk_elements=200)
+            assert max(sizes) <= 200
+        else:
+            value = Criterion(loss)(hidden @ weight.T + (bias if biased else 0), labels)
+        (2 * value).backward()
+        results.append([value.detach(), hidden.grad, weight.grad, *([bias.grad] if biased else [])])
+    for chunked, expected in zip(*results, strict=True):
+        torch.testing.assert_close(chunked, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_linear_loss_in_low_precision_and_without_gradients():
+    g = torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(20, 8, generator=g), torch.randn(12, 8, generator=g)
+    labels = torch.randint(12, (20,), generator=g)
+    exact = linear_loss(hidden, weight, labels)
+    assert not exact.requires_grad
+    low = [x.bfloat16().requires_grad_() for x in (hidden, weight)]
+    value = linear_loss(*low, labels)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert low[1].grad.dtype == torch.bfloat16
+    torch.testing.assert_close(value.detach(), exact, rtol=0.02, atol=0.02)
+
+
+def test_linear_loss_refuses_what_does_not_fit():
+    hidden, weight, labels = torch.zeros(4, 3), torch.zeros(5, 3), torch.zeros(4, dtype=torch.int64)
+    assert code_of(linear_loss, hidden, weight.T, labels) == "shape"
+    assert code_of(linear_loss, hidden, weight, labels + 5) == "labels"
+    assert code_of(linear_loss, hidden, weight, labels, "mmce") == "batch_loss"

@@ -151,6 +151,7 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "language_models._log": "Logs",
     "language_models._conventions": "Published conventions",
     "language_models._missing": "Missing confidences",
+    "language_models._rewards": "Rewards",
     "cards._card": "Cards",
     "cards._numbers": "Numbers",
     "cards._ranks": "Ranks",

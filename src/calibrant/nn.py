@@ -267,3 +267,105 @@ def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> A
     for key, part in (parts | new_parts).items():
         object.__setattr__(rebuilt, key, part)
     return rebuilt
+
+
+# A loss of the last linear layer, in chunks
+
+
+def linear_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    loss: str | Loss = "cross_entropy",
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    chunk_elements: int = 1 << 23,
+) -> Tensor:
+    r"""Return the mean loss of the logits $h W^T + b$ without ever holding all of them in memory.
+
+    With a vocabulary of 128k, the logits of a batch, their softmax and their gradient need far more memory than the
+    network. Here they exist for a few rows at a time: the gradients of h, W and b are computed in the forward pass,
+    chunk by chunk, and a backward pass multiplies them by its factor. It can run once.
+
+    Args:
+        hidden: Outputs of the network before its last layer (n, d).
+        weight: Weight of the last layer (k, d).
+        labels: Class indices (n).
+        loss: Text of a registered loss such as "focal(gamma=3)", or a callable (n k), (n) -> (n). Losses that see the
+            batch as a whole are refused.
+        bias: Bias of the last layer (k).
+        ignore_index: Label of rows to leave out.
+        chunk_elements: Largest number of logits at a time. They are float32 for parameters of lower precision.
+
+    Raises:
+        InputError: If shapes do not fit together, or the loss needs the whole batch.
+
+    >>> hidden, weight = torch.zeros(4, 3, requires_grad=True), torch.zeros(10, 3)
+    >>> linear_loss(hidden, weight, torch.tensor([1, 2, 3, -100]))
+    tensor(2.3026, grad_fn=<_LinearLossBackward>)
+    """
+    function: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
+    if "weights" in inspect.signature(function).parameters:
+        raise InputError(
+            "Expected a loss of each example by itself, got one of the whole batch. Try Criterion on all logits.",
+            code="batch_loss",
+        )
+    shapes = tuple(hidden.shape), tuple(weight.shape), tuple(labels.shape)
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
+        raise InputError(
+            f"Expected hidden states (n, d), a weight (k, d) and labels (n), got shapes {shapes}.", code="shape"
+        )
+    used = labels != ignore_index
+    if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
+        raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
+    rows = max(1, chunk_elements // len(weight))
+    return _LinearLoss.apply(hidden, weight, bias, labels.where(used, 0), used, function, rows)  # pyright: ignore
+
+
+class _LinearLoss(torch.autograd.Function):
+    """The mean loss of a linear layer, with gradients that the forward pass computes."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        used: Tensor,
+        loss: Loss,
+        rows: int,
+    ) -> Tensor:
+        """Return the mean loss of the rows that are used."""
+        precision = torch.promote_types(weight.dtype, torch.float32)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        parameters = (hidden, weight) if bias is None else (hidden, weight, bias)
+        gradients = [torch.zeros_like(x, dtype=precision if x is not hidden else None) for x in parameters]
+        total, count = torch.zeros((), dtype=precision, device=hidden.device), used.sum().clamp_min(1)
+        for start in range(0, len(hidden), rows):
+            chunk = slice(start, start + rows)
+            h = hidden[chunk]
+            logits = h @ weight.T if bias is None else torch.addmm(bias, h, weight.T)
+            logits = logits.to(precision).requires_grad_(needs_gradient)
+            with torch.set_grad_enabled(needs_gradient):
+                value = (loss(logits, labels[chunk]) * used[chunk]).sum() / count  # pyright: ignore[reportArgumentType]
+            total += value.detach()
+            if needs_gradient:
+                (gradient,) = torch.autograd.grad(value, logits)
+                gradients[0][chunk] = gradient.to(weight.dtype) @ weight
+                gradients[1].addmm_(gradient.T, h.to(precision))
+                if bias is not None:
+                    gradients[2] += gradient.sum(0)
+        ctx.gradients = gradients if needs_gradient else None
+        ctx.types = [x.dtype for x in parameters]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients of hidden states, weight and bias."""
+        if ctx.gradients is None:
+            raise RuntimeError("linear_loss can be differentiated once; its gradients are already used")
+        gradients, ctx.gradients = ctx.gradients, None
+        scaled = [g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)]
+        return *scaled, *[None] * (7 - len(scaled))

@@ -15,7 +15,16 @@ from calibrant.language_models._conventions import simpleqa_f as simpleqa_f
 from calibrant.language_models._log import EvaluationLog as EvaluationLog
 from calibrant.language_models._missing import Bounds as Bounds
 from calibrant.language_models._missing import missing_confidence_bounds as missing_confidence_bounds
+from calibrant.language_models._rewards import confidence_reward as confidence_reward
+from calibrant.language_models._rewards import score_reward as score_reward
 
 __all__ = ["CONVENTIONS", "Answers", "Bounds", "Convention", "EvaluationLog", "LogRow", "Outcome", "PublishedValue"]
-__all__ += ["browsecomp_error", "conventions", "find_stated_confidence", "hle_error", "missing_confidence_bounds"]
-__all__ += ["parse_confidence", "simpleqa_f"]
+__all__ += [
+    "browsecomp_error",
+    "confidence_reward",
+    "conventions",
+    "find_stated_confidence",
+    "hle_error",
+    "missing_confidence_bounds",
+]
+__all__ += ["parse_confidence", "score_reward", "simpleqa_f"]

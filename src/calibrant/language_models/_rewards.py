@@ -1,0 +1,116 @@
+"""Rewards for training language models to state honest confidences: proper scoring rules between 0 and 1."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+from calibrant.io.logs import find_stated_confidence, parse_confidence
+from calibrant.types import InputError
+
+RewardScore = Literal["brier", "log", "spherical"]
+MIN_LOG_CONFIDENCE = (
+    0.01  # confidences are moved into [0.01, 0.99] by the logarithmic score, which is unbounded otherwise
+)
+
+
+def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brier") -> float:
+    r"""Return a proper score of a stated confidence c in an answer, from 0 (worst) to 1 (best).
+
+    With $p = c$ if the answer is right and $1 - c$ otherwise: "brier" is $1 - (1 - p)^2$, "log" is
+    $1 - \log p / \log 0.01$ with c in [0.01, 0.99], and "spherical" is $p / \sqrt{p^2 + (1 - p)^2}$. The mean is
+    largest if c is the probability that the answer is right (Gneiting & Raftery 2007); that of "log" for probabilities
+    in [0.01, 0.99].
+
+    >>> score_reward(0.8, True), round(score_reward(0.8, False), 2)
+    (0.96, 0.36)
+    """
+    if not 0 <= confidence <= 1:
+        raise InputError(f"Expected a confidence in [0, 1], got {confidence}.", code="confidence_range")
+    p = confidence if is_correct else 1 - confidence
+    if score == "brier":
+        return round(1 - (1 - p) ** 2, 12)
+    if score == "log":
+        return 1 - math.log(min(max(p, MIN_LOG_CONFIDENCE), 1 - MIN_LOG_CONFIDENCE)) / math.log(MIN_LOG_CONFIDENCE)
+    if score == "spherical":
+        return p / math.hypot(p, 1 - p)
+    raise InputError(f"Expected a score among {', '.join(get_args(RewardScore))}, got {score!r}.", code="option_value")
+
+
+def read_stated_confidence(text: str) -> float | None:
+    r"""Return the confidence of the last line such as "Confidence: 85%", or None without a readable one.
+
+    >>> read_stated_confidence("Paris\nConfidence: 8/10")
+    0.8
+    """
+    stated = find_stated_confidence(text)
+    return None if stated is None else parse_confidence(stated)
+
+
+def confidence_reward(
+    is_correct: Callable[..., bool],
+    *,
+    read_confidence: Callable[[str], float | None] = read_stated_confidence,
+    score: RewardScore = "brier",
+    accuracy_share: float = 0.5,
+    unreadable: float = 0.0,
+) -> Callable[..., list[float]]:
+    r"""Return a reward function of completions, in the form that TRL's trainers call.
+
+    The reward is `accuracy_share` for a right answer, and a proper score of the confidence times the rest. Whatever the
+    answer, the confidence that maximizes the expected reward is the probability that the answer is right: training
+    rewards neither false certainty nor doubt. With the Brier score and a share of 1/2 it is the reward of Damani et al.
+    (2025), moved into [0, 1].
+
+    Args:
+        is_correct: Function of the text of a completion and, by their names, of those columns of the data set that are
+            its further parameters.
+        read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: that of
+            the last line such as "Confidence: 85%".
+        score: "brier", "log" or "spherical"; see `score_reward`.
+        accuracy_share: Share of the reward for right answers, in [0, 1).
+        unreadable: Reward of a completion without a readable confidence. The smallest reward of any other is 0.
+
+    Raises:
+        InputError: If a setting is out of range.
+
+    >>> reward = confidence_reward(lambda text, answer: answer in text)
+    >>> reward(completions=["Paris\nConfidence: 90%", "Rome\nConfidence: 90%", "Rome"], answer=["Paris"] * 3)
+    [0.995, 0.095, 0.0]
+    """
+    if score not in get_args(RewardScore):
+        raise InputError(
+            f"Expected a score among {', '.join(get_args(RewardScore))}, got {score!r}.", code="option_value"
+        )
+    if not 0 <= accuracy_share < 1:
+        raise InputError(f"Expected accuracy_share in [0, 1), got {accuracy_share}. Try 0.5.", code="share_range")
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
+        texts = [_completion_text(completion) for completion in completions]
+        names = [name for name in _parameter_names(is_correct) if name in columns]
+        rewards = list[float]()
+        for i, text in enumerate(texts):
+            confidence = read_confidence(text)
+            if confidence is None:
+                rewards.append(unreadable)
+                continue
+            is_right = bool(is_correct(text, **{name: columns[name][i] for name in names}))
+            score_part = (1 - accuracy_share) * score_reward(confidence, is_right, score)
+            rewards.append(accuracy_share * is_right + score_part)
+        return rewards
+
+    reward.__name__ = f"{score}_confidence_reward"  # TRL logs rewards by their names
+    return reward
+
+
+def _parameter_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters after the first."""
+    import inspect
+
+    return list(inspect.signature(function).parameters)[1:]
+
+
+def _completion_text(completion: Any) -> str:
+    """Return the text of a completion: a text, or a conversation as a list of messages, of which the last counts."""
+    if isinstance(completion, str):
+        return completion
+    return str(completion[-1]["content"])

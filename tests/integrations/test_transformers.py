@@ -12,12 +12,14 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     EvalPrediction,
+    GPT2Config,
+    GPT2LMHeadModel,
     Trainer,
     TrainingArguments,
 )
 
 from calibrant import Predictions, losses, metrics
-from calibrant.integrations.transformers import CalibrationTrainerCallback
+from calibrant.integrations.transformers import CalibrationTrainerCallback, LinearLossTrainer
 from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
@@ -194,3 +196,41 @@ def test_pixel_logits_have_classes_first():
     assert torch.allclose(calibration.compute_loss((logits,), labels), expected)
     values = calibration.compute_metrics(EvalPrediction(predictions=logits.numpy(), label_ids=labels.numpy()))
     assert values["nll"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def language_model():
+    torch.manual_seed(0)
+    sizes = {"n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=20, **sizes, **dropout))
+
+
+def train_language_model(kind, folder, **options):
+    args = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=4,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        learning_rate=1e-2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=0,
+    )
+    data = examples(0, tokens=True)
+    trainer = kind(model=language_model(), args=args, train_dataset=data, eval_dataset=data[:10], **options)
+    trainer.train()
+    return trainer
+
+
+def test_linear_loss_trainer_trains_as_the_plain_one(tmp_path):
+    """With cross-entropy, accumulation and ignored tokens, the same network and loss; with focal loss another one."""
+    default, chunked = (train_language_model(kind, tmp_path) for kind in (Trainer, LinearLossTrainer))
+    for a, b in zip(default.model.parameters(), chunked.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    assert chunked.evaluate()["eval_loss"] == pytest.approx(default.evaluate()["eval_loss"], rel=1e-3)
+    focal = train_language_model(LinearLossTrainer, tmp_path, token_loss="focal(gamma=3)")
+    assert focal.evaluate()["eval_loss"] < 0.9 * chunked.evaluate()["eval_loss"]
+    with refused("language_model"):
+        focal.compute_loss(network(), {"labels": torch.zeros(1, 2)})

@@ -1,4 +1,4 @@
-"""Transformers: any loss for the `Trainer`, calibration metrics of every evaluation, and losses with state."""
+"""Transformers: any loss for the `Trainer`, with state or in chunks, and calibration metrics of every evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
 from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
-from calibrant.nn import Criterion
+from calibrant.nn import Criterion, linear_loss
 from calibrant.predictions import Predictions
-from calibrant.types import Loss
+from calibrant.types import InputError, Loss
 
-__all__ = ["CalibrationTrainerCallback"]
+__all__ = ["CalibrationTrainerCallback", "LinearLossTrainer"]
 
 STATE_KEY = "calibrant"  # of the loss's state in trainer_state.json
 
@@ -135,3 +135,50 @@ class CalibrationTrainerCallback(TrainerCallback):
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:
     return state.stateful_callbacks  # pyright: ignore[reportReturnType]
+
+
+class LinearLossTrainer(Trainer):
+    """A `Trainer` of causal language models whose loss never holds the logits of all tokens.
+
+    The network runs without its last layer, whose loss is computed in chunks by `calibrant.nn.linear_loss`. Evaluation
+    returns the loss alone. For models in one process: a wrapped model, as for several GPUs, is refused.
+
+        trainer = LinearLossTrainer(model=model, args=arguments, train_dataset=tokens, token_loss="focal(gamma=3)")
+
+    Args:
+        *args: As for `Trainer`.
+        token_loss: Loss of each next token, as for `linear_loss`.
+        **kwargs: As for `Trainer`.
+    """
+
+    def __init__(self, *args: Any, token_loss: str | Loss = "cross_entropy", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.token_loss = token_loss
+        self.model_accepts_loss_kwargs = True  # the Trainer then passes the number of tokens of all accumulated batches
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the mean loss of the next tokens, or their sum over `num_items_in_batch` if it is given.
+
+        Raises:
+            InputError: If the model is wrapped, or has no output embeddings.
+        """
+        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+        if head is None:
+            raise InputError(
+                f"Expected a causal language model in one process, got {type(model).__name__}. Try Trainer with "
+                "compute_loss_func.",
+                code="language_model",
+            )
+        labels = inputs["labels"][:, 1:].flatten()
+        outputs = model.base_model(**{name: value for name, value in inputs.items() if name != "labels"})
+        hidden = outputs.last_hidden_state[:, :-1].flatten(0, 1)
+        loss = linear_loss(hidden, head.weight, labels, self.token_loss, bias=getattr(head, "bias", None))
+        if num_items_in_batch is not None:
+            loss = loss * (labels != -100).sum() / num_items_in_batch
+        return (loss, {"loss": loss}) if return_outputs else loss

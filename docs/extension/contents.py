@@ -56,6 +56,11 @@ PAGES = {
         ("language_models",),
         "Logs of evaluations: [evaluation logs](../../howto/evaluation_logs.md).",
     ),
+    "tokens": Page(
+        "Tokens",
+        ("tokens",),
+        "Calibration of [next-token predictions](../../howto/evaluation_logs.md#next-tokens).",
+    ),
     "calibrators": Page(
         "Calibrators",
         ("calibrators",),

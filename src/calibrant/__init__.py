@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         registry,
         subgroups,
         theory,
+        tokens,
         types,
     )
     from calibrant.assessment import assess, measure
@@ -66,6 +67,7 @@ __all__ = [
     "sample_size",
     "subgroups",
     "theory",
+    "tokens",
     "types",
 ]
 

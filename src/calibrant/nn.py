@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from calibrant import calibrators, losses
 from calibrant.predictions import Predictions
@@ -346,8 +347,7 @@ class _LinearLoss(torch.autograd.Function):
         for start in range(0, len(hidden), rows):
             chunk = slice(start, start + rows)
             h = hidden[chunk]
-            logits = h @ weight.T if bias is None else torch.addmm(bias, h, weight.T)
-            logits = logits.to(precision).requires_grad_(needs_gradient)
+            logits = F.linear(h, weight, bias).to(precision).requires_grad_(needs_gradient)
             with torch.set_grad_enabled(needs_gradient):
                 value = (loss(logits, labels[chunk]) * used[chunk]).sum() / count  # pyright: ignore[reportArgumentType]
             total += value.detach()

@@ -1,0 +1,188 @@
+"""Calibration of the next-token predictions of language models, streamed over vocabularies of any size."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.metrics import Interval, Sample, Summary
+from calibrant.predictions import Predictions
+from calibrant.types import InputError
+
+__all__ = ["TokenBatch", "TokenCalibration", "fit_token_temperature", "measure_tokens"]
+
+TokenBatch = tuple[Tensor, Tensor]  # hidden states (b, t, d) or logits (b, t, k), and next tokens (b, t)
+MAX_PASSES = 20  # over the batches, to fit a temperature
+_TOLERANCE = 1e-6  # relative, of the temperature
+_LOGITS_AT_A_TIME = 1 << 23
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCalibration:
+    """Calibration of the most probable next token, and the loss of the true one.
+
+    `calibrant.measure(result.summary)` is the table of all metrics, `metrics.tables.groups(result.summary)` that of
+    positions or token frequencies. Sequences are clusters: their tokens depend on each other.
+    """
+
+    summary: Summary  # of whether the most probable token is right
+    nll: Interval  # mean -log p of the true token, in nats
+    temperature: float
+
+    def __str__(self) -> str:
+        gap = self.summary.interval("signed_gap")
+        return (
+            f"{len(self.summary):,} tokens: NLL {self.nll.value:.4f} ({self.nll.low:.4f} to {self.nll.high:.4f}), "
+            f"confidence minus accuracy {100 * gap.value:+.2f} % ({100 * gap.low:+.2f} to {100 * gap.high:+.2f} %), "
+            f"at temperature {self.temperature:.4g}"
+        )
+
+
+def measure_tokens(
+    batches: Iterable[TokenBatch],
+    *,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+    by: Literal["position", "frequency"] | None = None,
+    counts: Tensor | None = None,
+    ignore_index: int = -100,
+    level: float = 0.90,
+) -> TokenCalibration:
+    """Measure the calibration of next-token predictions, whose logits exist for a few tokens at a time.
+
+    Args:
+        batches: Batches of hidden states (b, t, d) with `weight`, or of logits (b, t, k), beside the next tokens
+            (b, t). A row is a whole sequence. Any floating-point precision; probabilities are computed in float32.
+        weight: Weight of the last layer (k, d).
+        bias: Bias of the last layer (k).
+        temperature: Number that divides the logits; see `fit_token_temperature`.
+        by: "position" groups tokens by their place in the sequence, 0, 1, 2 to 3, 4 to 7 and so on; "frequency" by how
+            often the most probable token occurs among `counts`.
+        counts: Number of occurrences of each token in a text (k), for `by="frequency"`.
+        ignore_index: Next token of positions to leave out.
+        level: Level of the interval of the NLL.
+
+    Raises:
+        InputError: If shapes do not fit together, or there are no tokens.
+
+    >>> hidden, weight = torch.randn(4, 8, 16, generator=torch.manual_seed(0)), torch.zeros(50, 16)
+    >>> result = measure_tokens([(hidden, torch.zeros(4, 8, dtype=torch.int64))], weight=weight)
+    >>> len(result.summary), round(result.nll.value, 3)  # log 50
+    (32, 3.912)
+    """
+    if by == "frequency" and counts is None:
+        raise InputError("Expected the number of occurrences of each token. Try counts=.", code="no_counts")
+    summary, sequences = None, 0
+    sums = list[Tensor]()  # of the tokens of each sequence: their number, NLL and squared NLL
+    for scores, labels in batches:
+        used = _used_tokens(scores, labels, ignore_index)
+        if not bool(used.any()):
+            continue
+        parts = [_token_statistics(*chunk, temperature) for chunk in _chunks(scores, labels, used, weight, bias)]
+        confidence, predicted, loss = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        row, position = used.nonzero(as_tuple=True)
+        groups = None if by is None else _group_names(by, position, predicted, counts)
+        correct = (predicted == labels[used]).long()
+        clusters = (row + sequences).cpu().numpy()
+        p = Predictions.from_confidence(confidence, correct, groups=groups, clusters=clusters)
+        summary = Summary.from_predictions(p) if summary is None else summary.add(p)
+        columns = torch.stack([torch.ones_like(loss), loss, loss.square()])
+        sums.append(torch.zeros(3, len(labels), dtype=torch.float64).index_add_(1, row.cpu(), columns.cpu()))
+        sequences += len(labels)
+    if summary is None:
+        raise InputError("Expected at least one token, got none. Try other batches.", code="no_rows")
+    tokens, total, square = torch.cat(sums, 1)
+    n, mean = float(tokens.sum()), float(total.sum() / tokens.sum())
+    has_tokens = tokens > 0
+    sample = Sample.from_sums(n, mean, float(square.sum()) - n * mean**2, (tokens[has_tokens], total[has_tokens]))
+    return TokenCalibration(summary, sample.normal_interval(level), float(temperature))
+
+
+def fit_token_temperature(
+    batches: Callable[[], Iterable[TokenBatch]],
+    *,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+) -> float:
+    """Fit the temperature of next-token predictions by NLL, in a few passes over the batches (Newton's method).
+
+    Args:
+        batches: Function that returns the batches again for each pass, as for `measure_tokens`.
+        weight: Weight of the last layer (k, d).
+        bias: Bias of the last layer (k).
+        ignore_index: Next token of positions to leave out.
+
+    Raises:
+        InputError: If shapes do not fit together, or there are no tokens.
+    """
+    inverse = 1.0  # the NLL is convex in 1 / temperature
+    for _ in range(MAX_PASSES):
+        sums = torch.zeros(2, dtype=torch.float64)
+        for scores, labels in batches():
+            used = _used_tokens(scores, labels, ignore_index)
+            for logits, tokens in _chunks(scores, labels, used, weight, bias):
+                p = (inverse * logits).softmax(1)
+                mean = (p * logits).sum(1, keepdim=True)
+                slope = mean.squeeze(1) - logits.gather(1, tokens[:, None]).squeeze(1)
+                curvature = (p * (logits - mean).square()).sum(1)
+                sums += torch.stack([slope.double().sum(), curvature.double().sum()]).cpu()
+        slope_sum, curvature_sum = sums.tolist()
+        if curvature_sum == 0:
+            if slope_sum == 0:
+                raise InputError("Expected tokens with different logits, got none. Try other batches.", code="no_rows")
+            break
+        step = -slope_sum / curvature_sum
+        new = min(max(inverse + step, inverse / 3), 3 * inverse)
+        inverse, change = new, abs(new - inverse)
+        if change <= _TOLERANCE * inverse:
+            break
+    return 1 / inverse
+
+
+def _used_tokens(scores: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """Return which positions count (b, t), after checking the shapes."""
+    if scores.ndim != 3 or labels.shape != scores.shape[:2]:
+        raise InputError(
+            f"Expected hidden states or logits (b, t, d) and next tokens (b, t), got {tuple(scores.shape)} and "
+            f"{tuple(labels.shape)}.",
+            code="shape",
+        )
+    return labels != ignore_index
+
+
+def _chunks(
+    scores: Tensor, labels: Tensor, used: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield float32 logits (m, k) and next tokens (m) of the positions that count, a few at a time."""
+    k = scores.shape[2] if weight is None else len(weight)
+    rows = max(1, _LOGITS_AT_A_TIME // k)
+    with torch.no_grad():
+        for part, tokens in zip(scores[used].split(rows), labels[used].split(rows), strict=True):
+            logits = part if weight is None else torch.nn.functional.linear(part, weight, bias)
+            yield logits.float(), tokens
+
+
+def _token_statistics(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the confidence, the most probable token, and the loss of the true one, each (m)."""
+    log_p = (logits / temperature).log_softmax(1)
+    top = log_p.max(1)
+    loss = -log_p.gather(1, tokens[:, None]).squeeze(1)
+    return top.values.double().exp().clamp_max(1), top.indices, loss.double()
+
+
+def _group_names(by: str, position: Tensor, predicted: Tensor, counts: Tensor | None) -> Any:
+    """Return the name of each token's group."""
+    if by == "position":
+        first = 2 ** (position.clamp_min(1).double().log2() + 1e-9).floor().long()
+        ends = torch.stack([first, 2 * first - 1], 1).tolist()
+        return [
+            f"{a:05d} to {b:05d}" if b > a else f"{a * bool(i):05d}" for (a, b), i in zip(ends, position, strict=True)
+        ]
+    assert counts is not None
+    share = counts.double()[predicted.cpu()] / counts.sum()
+    power = share.clamp_min(1e-12).log10().floor().long().tolist()
+    return [f"at least 1e{p:d}" if s > 0 else "never" for p, s in zip(power, share.tolist(), strict=True)]

@@ -56,6 +56,11 @@ PAGES = {
         ("language_models",),
         "Logs of evaluations: [evaluation logs](../../howto/evaluation_logs.md).",
     ),
+    "fusion": Page(
+        "Fusion",
+        ("fusion",),
+        "[Several signals of confidence](../../howto/evaluation_logs.md#several-signals-of-confidence) become one.",
+    ),
     "tokens": Page(
         "Tokens",
         ("tokens",),

@@ -1,0 +1,110 @@
+"""Fusion of signals: better than each alone, moderate with few labels, and helped by other models."""
+
+import numpy as np
+import torch
+from refusals import code_of
+
+from calibrant import calibrators, metrics
+from calibrant.fusion import Fusion, FusionPrior
+
+SIGNALS = ("stated", "tokens", "noise")
+
+
+def draw(n, seed, slopes=(1.5, 1.0), intercept=0.3):
+    """Draw signals of which two are informative, groups of different difficulty, and whether answers are right."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((n, 3))
+    group = rng.integers(0, 4, n)
+    logit = intercept + slopes[0] * z[:, 0] + slopes[1] * z[:, 1] + 0.8 * (group - 1.5)
+    correct = (rng.random(n) < 1 / (1 + np.exp(-logit))).astype(int)
+    signals = {"stated": (1 / (1 + np.exp(-z[:, 0]))).round(1), "tokens": np.exp(-np.exp(-z[:, 1])), "noise": z[:, 2]}
+    return signals, correct, group.astype(str), logit
+
+
+def nll(fused, data, columns=SIGNALS):
+    signals, correct, group, _ = data
+    return float(metrics.nll(fused.predictions({name: signals[name] for name in columns}, correct, group)))
+
+
+def test_fusion_is_better_than_each_signal_and_calibrated():
+    fit, test = draw(500, 0), draw(20_000, 1)
+    fused = Fusion.fit(fit[0], fit[1], groups=fit[2])
+    for name in SIGNALS:
+        single = Fusion.fit({name: fit[0][name]}, fit[1], groups=fit[2])
+        assert nll(fused, test) < nll(single, test, [name]) - 0.02
+    p = fused.predictions(test[0], test[1], test[2])
+    assert float(metrics.ece(p)) < 0.06
+    assert np.corrcoef(fused.apply(test[0], test[2]).logit().numpy(), test[3])[0, 1] > 0.95
+
+
+def test_coefficients_are_the_mode_of_the_penalized_likelihood():
+    """The gradient of the log posterior, of its definition, is 0."""
+    signals, correct, group, _ = draw(300, 2)
+    fused = Fusion.fit(signals, correct, groups=group)
+    columns = {name: torch.from_numpy(values) for name, values in signals.items()}
+    names, x = fused._design(columns, list(group))
+    penalty = torch.tensor([1e-3 if n == "intercept" else 10.0 if n.startswith("group") else 3.0 for n in names])
+    y = torch.from_numpy(correct).double()
+    gradient = x.T @ ((x @ fused.coefficients).sigmoid() - y) + penalty * fused.coefficients
+    assert float(gradient.abs().max()) < 1e-4
+
+
+def test_few_labels_keep_probabilities_moderate():
+    signals, _, _, _ = draw(5, 3)
+    p = Fusion.fit(signals, np.ones(5, dtype=int)).apply(signals)
+    assert bool(((p > 0.5) & (p < 0.99)).all())
+
+
+def test_missing_signals_and_new_groups_have_a_place():
+    signals, correct, group, _ = draw(600, 4)
+    signals["tokens"][::5] = np.nan
+    fused = Fusion.fit(signals, correct, groups=group)
+    new = {"stated": [0.5, np.nan], "tokens": [np.nan, np.nan], "noise": [0.0, np.nan]}
+    assert bool(fused.apply(new, ["0", "new"]).isfinite().all())
+    with_names, in_order = fused.apply(signals, group), fused.apply(np.stack(list(signals.values()), 1), group)
+    assert torch.equal(with_names, in_order)
+
+
+def test_a_prior_of_other_models_helps_with_few_labels():
+    rng, gains = np.random.default_rng(5), []
+    models = [draw(1500, 100 + i, rng.normal((1.5, 1.0), 0.2), rng.normal(0.3, 0.2)) for i in range(12)]
+    fits = [Fusion.fit(signals, correct, groups=group) for signals, correct, group, _ in models]
+    prior = FusionPrior.from_fits(fits)
+    for seed in range(6):
+        fit, test = draw(40, 200 + seed), draw(4000, 300 + seed)
+        uninformed, informed = (Fusion.fit(fit[0], fit[1], groups=fit[2], prior=p) for p in (None, prior))
+        gains.append(nll(uninformed, test) - nll(informed, test))
+    assert np.mean(gains) > 0.02
+    assert min(gains) > 0
+    assert code_of(FusionPrior.from_fits, fits[:2]) == "few_models"
+
+
+def test_the_worth_of_signals_is_told_apart():
+    signals, correct, group, _ = draw(800, 6)
+    worth = dict(Fusion.fit(signals, correct, groups=group, worth=True).worth)
+    assert worth["stated"].low > 0
+    assert worth["tokens"].low > 0
+    assert worth["noise"].value < 0.01
+
+
+def test_files_keep_every_bit(tmp_path):
+    signals, correct, group, _ = draw(300, 7)
+    fused = Fusion.fit(signals, correct, groups=group, worth=True)
+    fused.save(tmp_path / "f.safetensors")
+    loaded = Fusion.load(tmp_path / "f.safetensors")
+    assert torch.equal(loaded.coefficients, fused.coefficients)
+    torch.testing.assert_close(loaded.apply(signals, group), fused.apply(signals, group), rtol=1e-12, atol=0)
+    assert loaded.worth == fused.worth
+    p = fused.predictions(signals, correct, group)
+    calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors")
+    assert code_of(Fusion.load, tmp_path / "c.safetensors") == "file_content"
+
+
+def test_bad_input_is_refused():
+    signals, correct, group, _ = draw(50, 8)
+    assert code_of(Fusion.fit, signals, correct[:40]) == "shape"
+    assert code_of(Fusion.fit, signals, correct + 1) == "correct_range"
+    assert code_of(Fusion.fit, signals, correct, groups=group[:3]) == "shape"
+    fused = Fusion.fit(signals, correct)
+    assert code_of(fused.apply, {"stated": [0.5]}) == "signals"
+    assert code_of(fused.apply, {"stated": ["high"], "tokens": [0.1], "noise": [0.0]}) == "signals"

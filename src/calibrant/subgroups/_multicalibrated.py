@@ -25,7 +25,7 @@ LEARNING_RATE = 0.3
 PATIENCE = 20  # trees without a lower loss on the held-out fold before a fit ends
 MIN_ROWS = 20  # on each side of a split
 GAIN_LEVEL = 0.95  # of the interval of the held-out gain, which must lie above 0
-TIE_LEVEL = 0.5  # of the interval of the gain by more trees: two thirds of a standard error
+TIE_LEVEL = 0.68  # of the interval of the gain by more trees: one standard error
 MAX_SUBGROUPS = 10
 MAX_OVERLAP = 0.8  # of two subgroups in the table, as the share of the examples of either that are in both
 

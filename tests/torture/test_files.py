@@ -21,7 +21,7 @@ from torture.campaign import Counts
 from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
-from calibrant.calibrators._files import _checksum
+from calibrant.backend.digests import tensors_digest
 from calibrant.cli import app
 from calibrant.registry import CALIBRATORS
 
@@ -311,7 +311,7 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
         else:
             meta["calibrator"] = json.dumps(changed_tree(json.loads(meta["calibrator"]), r))
         path = folder / "sealed.safetensors"
-        save_file(tensors, path, meta | {"sha256": _checksum(meta, tensors)})
+        save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
         counts += calibrated(path, fresh, fails)
     print(counts.line("re-sealed calibrators"), *fails[:PRINTED], sep="\n")
     return counts

@@ -115,6 +115,15 @@ def test_files_keep_every_bit(tmp_path):
     assert code_of(MultiCalibrated.load, tmp_path / "c.safetensors") == "file_content"
 
 
+def test_named_classes_may_come_in_any_order():
+    p, features, _ = draw(1500, seed=11, k=3)
+    named = Predictions(p.logits, p.labels, class_names=("a", "b", "c"))
+    fitted = MultiCalibrated.fit(named, features)
+    shuffled = Predictions(p.logits[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=("c", "a", "b"))
+    torch.testing.assert_close(fitted.apply(shuffled, features).logits, fitted.apply(named, features).logits)
+    assert code_of(fitted.apply, draw(5, seed=0, k=4)[0], {n: v[:5] for n, v in features.items()}) == "num_classes"
+
+
 def test_bad_input_is_refused():
     p, features, _ = draw(300, seed=9)
     assert code_of(MultiCalibrated.fit, p, {"age": features["age"][:5]}) == "features_shape"

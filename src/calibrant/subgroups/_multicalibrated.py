@@ -53,6 +53,8 @@ class MultiCalibrated:
     schema: FeatureSchema
     trees: TreeEnsemble
     subgroups: TreeEnsemble  # one path per tree: the leaves of the worst subgroups, whose value is 1
+    k: int
+    class_names: tuple[str, ...] | None
 
     @classmethod
     def fit(
@@ -105,16 +107,19 @@ class MultiCalibrated:
             mapped = p.apply(pooled)
             steps = list(islice(_boost(mapped, x, schema, depth), max(count, 1)))
             trees = join_trees(steps)[:count]
-            return cls(pooled, schema, trees, _worst_subgroups(mapped, x, schema, depth))
+            return cls(pooled, schema, trees, _worst_subgroups(mapped, x, schema, depth), p.k, p.class_names)
 
     def apply(self, predictions: Predictions, features: Any) -> Predictions:
         """Return calibrated predictions.
 
         Args:
-            predictions: Predictions, with or without meaningful labels.
+            predictions: Predictions, with or without meaningful labels; named classes may come in any order.
             features: Their features, as in the fit; columns may come in any order.
+
+        Raises:
+            InputError: If the classes or the features are not those of the fit.
         """
-        p = predictions.double().apply(self.pooled)
+        p = self._pooled_predictions(predictions)
         return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
 
     def evaluate(self, predictions: Predictions, features: Any, *, level: float = 0.90) -> SubgroupTable:
@@ -128,7 +133,7 @@ class MultiCalibrated:
             level: Level of the intervals.
         """
         with as_predictions(predictions) as single:
-            p = single.double().apply(self.pooled)
+            p = self._pooled_predictions(single)
             x = self._features(p, features)
             corrected = p.with_logits(_correct(p.logits, self.trees, x))
             parts = [part.with_event(_event(p)) for part in (p, corrected)]
@@ -164,6 +169,13 @@ class MultiCalibrated:
             trees.is_consistent() and trees.is_category.tolist() == has_categories
             for trees in (self.trees, self.subgroups)
         )
+
+    def _pooled_predictions(self, predictions: Predictions) -> Predictions:
+        """Return predictions with the classes of the fit, after the common map."""
+        p = predictions.reorder_classes(self.class_names)
+        if p.k != self.k:
+            raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
+        return p.double().apply(self.pooled)
 
     def _features(self, p: Predictions, features: Any) -> Tensor:
         """Return the features as numbers (n, d)."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import torch
 from refusals import code_of, refused
 from scipy.special import expit
 
-from calibrant import Predictions, calibrators
+from calibrant import Predictions, calibrators, measure
+from calibrant._text import format_percent
 from calibrant.decisions import (
     CrossSets,
     Sets,
@@ -351,3 +353,12 @@ def test_decision_loss_refuses_bad_settings():
     p = binary(np.full(20, 0.5), 0.5)
     assert code_of(decision_loss, p, threshold=1.0) == "threshold_range"
     assert code_of(decision_loss, p, bins=0) == "num_bins"
+
+
+@pytest.mark.parametrize("of", ["top", 1])
+def test_reports_show_the_decision_loss_of_their_event(of):
+    c = np.random.default_rng(4).random(500)
+    p = binary(c, c**2)
+    loss = decision_loss(p, of=of).loss
+    page = re.sub(r"\s", " ", re.sub("<[^>]*>", "", measure(p, of=of).html()))
+    assert f"{format_percent(loss.value)} of its largest payoff" in page

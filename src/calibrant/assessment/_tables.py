@@ -231,7 +231,6 @@ def certified_table(name: str, measurement: MeasurementData) -> Markup:
     p, event = measurement.source, measurement.event
     if not isinstance(p, Predictions) or p.weights is not None or p.clusters is not None:
         return Markup()
-    p = p.with_event(event.selector)
     rows = list[list[str]]()
     for risk in CERTIFIED_RISKS:
         certified = certify_threshold(p, risk=risk)

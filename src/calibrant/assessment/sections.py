@@ -301,7 +301,7 @@ def _net_benefit_figure(measurements: LabeledMeasurements) -> Markup:
         return Markup()
     first = next(iter(measurements.values()))
     curves = {
-        name: net_benefit(p.with_event(first.event.selector), thresholds=NET_BENEFIT_THRESHOLDS, level=first.level)
+        name: net_benefit(p, thresholds=NET_BENEFIT_THRESHOLDS, of=first.event.selector, level=first.level)
         for name, p in predictions.items()
     }
 
@@ -323,7 +323,7 @@ def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
     p = measurement.source
     if not isinstance(p, Predictions) or len(p) > MAX_DECISION_ROWS:
         return Markup()
-    result = decision_loss(p.with_event(measurement.event.selector), level=measurement.level)
+    result = decision_loss(p, of=measurement.event.selector, level=measurement.level)
     loss = result.loss
     text = (
         f"Predictions {name}. Of all decisions between acting and waiting, acting from "

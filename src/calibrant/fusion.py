@@ -179,11 +179,13 @@ class Fusion:
         Raises:
             InputError: If the file is another one, or is damaged.
         """
-        loaded = calibrators.load(path, extra_classes=[cls, Interval])
-        d = len(loaded.names) if isinstance(loaded, cls) else -1
-        if d < 0 or loaded.coefficients.shape != (d,) or loaded.covariance.shape != (d, d):
-            raise InputError(f"{path}: Expected a file of Fusion.save, got another file.", code="file_content")
-        return loaded
+        return calibrators.load_instance(path, cls, [Interval])
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
+        d = len(self.names)
+        return self.coefficients.shape == (d,) and self.covariance.shape == (d, d)
 
     def _design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
         """Return the names of the coefficients, and their variables (n, d)."""

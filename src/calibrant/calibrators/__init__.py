@@ -34,7 +34,7 @@ from calibrant.calibrators._binning import *
 from calibrant.calibrators._compose import *
 from calibrant.calibrators._compose import calibrate, cross_fit, fitting_digests, learned_fields, pool
 from calibrant.calibrators._ensemble import *
-from calibrant.calibrators._files import load, origin, save
+from calibrant.calibrators._files import load, load_instance, origin, save
 from calibrant.calibrators._fitting import fit
 from calibrant.calibrators._focal import *
 from calibrant.calibrators._groups import *
@@ -57,6 +57,7 @@ __all__ = [
     "fitting_digests",
     "learned_fields",
     "load",
+    "load_instance",
     "num_classes",
     "origin",
     "pool",

@@ -117,6 +117,23 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
         ) from None
 
 
+def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = ()) -> Any:
+    """Read an instance of a class with the property `is_consistent`, no calibrator, that `save` wrote.
+
+    Args:
+        path: The file to read.
+        cls: The class.
+        extra_classes: Classes of its parts.
+
+    Raises:
+        InputError: As `load` does; for an instance of another class, or one whose parts do not fit together.
+    """
+    loaded = load(path, extra_classes=[cls, *extra_classes])
+    if not isinstance(loaded, cls) or not loaded.is_consistent:
+        raise InputError(f"{path}: Expected a file of {cls.__name__}.save, got another file.", code="file_content")
+    return loaded
+
+
 def origin(path: str | Path) -> Origin:
     """Read the metadata of a calibrator's file without building the calibrator."""
     meta, _ = _read(Path(path))

@@ -141,12 +141,11 @@ class CrossSets:
         Raises:
             InputError: If the file is another one, or is damaged.
         """
-        loaded = calibrators.load(path, extra_classes=[cls])
-        if not isinstance(loaded, cls) or not loaded._is_consistent():
-            raise InputError(f"{path}: Expected a file of CrossSets.save, got another file.", code="file_content")
-        return loaded
+        return calibrators.load_instance(path, cls)
 
-    def _is_consistent(self) -> bool:
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
         check_set_settings(self.alpha, self.score, self.penalty)
         is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
         class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}

@@ -158,12 +158,11 @@ class MultiCalibrated:
         Raises:
             InputError: If the file is another one, is damaged, or its parts do not fit together.
         """
-        loaded = calibrators.load(path, extra_classes=[cls, FeatureSchema, TreeEnsemble])
-        if not isinstance(loaded, cls) or not loaded._is_consistent():
-            raise InputError(f"{path}: Expected a file of MultiCalibrated.save, got another file.", code="file_content")
-        return loaded
+        return calibrators.load_instance(path, cls, [FeatureSchema, TreeEnsemble])
 
-    def _is_consistent(self) -> bool:
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
         d, has_categories = len(self.schema.names) + 1, [bool(c) for c in self.schema.categories] + [False]
         return len(self.schema.categories) == d - 1 and all(
             trees.is_consistent() and trees.is_category.tolist() == has_categories

@@ -10,6 +10,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
 from calibrant.decisions._sets import SCORE_TOLERANCE, SetTable, check_set_settings, set_table
+from calibrant.decisions._thresholds import check_independent
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 from calibrant.types import InputError
@@ -67,13 +68,7 @@ class CrossSets:
         check_set_settings(alpha, score, penalty)
         with as_predictions(predictions) as single:
             p = single.double()
-            for name in ("weights", "clusters"):
-                if getattr(p, name) is not None:
-                    raise InputError(
-                        f"Expected independent examples that count once, got {name}. Try Sets.fit on other data than "
-                        "the calibrator's.",
-                        code=f"{name}_refused",
-                    )
+            check_independent(p, "Sets.fit on other data than the calibrator's")
             maps, scores = list[Any](), list[Tensor]()
             for fitting, is_held_out in split_folds(p, folds, seed):
                 fitted, held_out = calibrators.fit(calibrator, fitting), p[is_held_out]

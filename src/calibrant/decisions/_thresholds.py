@@ -70,13 +70,7 @@ def certify_threshold(
             raise InputError(f"Expected {name} in (0, 1), got {value}. Try 0.05.", code=f"{name}_range")
     with as_predictions(predictions) as p:
         p = p if of is None else p.with_event(of)
-        for name in ("weights", "clusters"):
-            if getattr(p, name) is not None:
-                raise InputError(
-                    f"Expected independent examples that count once, got {name}. Try one row per cluster, without "
-                    "weights.",
-                    code=f"{name}_refused",
-                )
+        check_independent(p, "one row per cluster, without weights")
         counts = _counts_above(p)
     grid = np.array(sorted(GRID, reverse=True))
     n, errors = counts
@@ -92,14 +86,22 @@ def certify_threshold(
     return CertifiedThreshold(float(grid[i]), risk, delta, int(n[i]), int(errors[i]), float(n[i]) / len(p), reason)
 
 
+def check_independent(p: Predictions, remedy: str) -> None:
+    """Raise `InputError` for predictions with weights or clusters; `remedy` is what to try."""
+    for name in ("weights", "clusters"):
+        if getattr(p, name) is not None:
+            raise InputError(
+                f"Expected independent examples that count once, got {name}. Try {remedy}.", code=f"{name}_refused"
+            )
+
+
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
-    confidence, outcome = (part.cpu().double().numpy() for part in (p.events.confidence, p.events.outcome))
-    order = np.argsort(-confidence)
-    cumulative_errors = np.concatenate([[0.0], np.cumsum(1 - outcome[order])])
-    thresholds = np.array(sorted(GRID, reverse=True)) * PROBABILITY_ROUNDING
-    n = np.searchsorted(-confidence[order], -thresholds, side="right")
-    return n, cumulative_errors[n].astype(np.int64)
+    ties = p.events.ties  # sorted once for all risks
+    value, count, correct = (part.cpu().numpy() for part in (ties.value, ties.total_weight, ties.correct))
+    first = np.searchsorted(value, np.array(sorted(GRID, reverse=True)) * PROBABILITY_ROUNDING)
+    n, hits = (np.append(np.cumsum(part[::-1])[::-1], 0.0)[first] for part in (count, correct))
+    return n.round().astype(np.int64), (n - hits).round().astype(np.int64)
 
 
 def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> np.ndarray:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._validation.columns import split_columns
 from calibrant.metrics import Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
@@ -116,24 +117,15 @@ class Fusion:
         if not len(y) or not bool(((y == 0) | (y == 1)).all()):
             raise InputError("Expected whether each answer is right, 0 or 1, got other values.", code="correct_range")
         group_column = _read_groups(groups, len(y))
-        fitted = cls._fit(columns, y, group_column, prior)
-        if not worth:
-            return fitted
-        gains = _signal_gains(columns, y, group_column, prior, seed)
-        intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
-        return replace(fitted, worth=tuple(intervals))
-
-    @classmethod
-    def _fit(
-        cls, columns: Mapping[str, Tensor], y: Tensor, groups: Sequence[str] | None, prior: FusionPrior | None
-    ) -> "Fusion":
         points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
-        group_names = tuple(dict.fromkeys(groups)) if groups is not None else ()
+        group_names = tuple(dict.fromkeys(group_column or ()))
         unfitted = cls(tuple(columns), points, scores, group_names, (), torch.empty(0), torch.empty(0, 0))
-        names, x = unfitted._design(columns, groups)
-        mean, precision = _prior_moments(names, prior)
-        coefficients, covariance = _fit_logistic(x, y, mean, precision)
-        return cls(tuple(columns), points, scores, group_names, names, coefficients, covariance)
+        names, x = unfitted._design(columns, group_column)
+        coefficients, covariance = _fit_logistic(x, y, *_prior_moments(names, prior))
+        gains = _signal_gains(columns, y, group_column, prior, seed) if worth else []
+        intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
+        learned = {"names": names, "coefficients": coefficients, "covariance": covariance}
+        return replace(unfitted, **learned, worth=tuple(intervals))
 
     def apply(self, signals: Any, groups: Any = None) -> Tensor:
         """Return the probability that each answer is right (n) float64.
@@ -145,9 +137,7 @@ class Fusion:
         Raises:
             InputError: If a signal is missing.
         """
-        columns = _read_signals(signals, None)
-        if set(self.signals) - set(columns) and len(columns) == len(self.signals) and "x0" in columns:
-            columns = dict(zip(self.signals, columns.values(), strict=True))
+        columns = _read_signals(signals, None, self.signals)
         if lacking := [name for name in self.signals if name not in columns]:
             raise InputError(f"Expected the signals {', '.join(self.signals)}, got no {lacking[0]!r}.", code="signals")
         columns = {name: columns[name] for name in self.signals}
@@ -209,26 +199,16 @@ class Fusion:
         return tuple(parts), torch.stack(list(parts.values()), 1)
 
 
-def _read_signals(signals: Any, n: int | None) -> dict[str, Tensor]:
-    """Return columns of numbers by name."""
-    if hasattr(signals, "columns") or isinstance(signals, Mapping):
-        names = list(signals) if isinstance(signals, Mapping) else list(signals.columns)
-        columns = {str(name): _to_numbers(signals[name]) for name in names}
-    else:
-        values = _to_numbers(signals)
-        values = values[:, None] if values.ndim == 1 else values
-        columns = {f"x{j}": column for j, column in enumerate(values.T)}
+def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Return columns of numbers by name; those of an array are `names` in their order."""
+    columns = split_columns(signals, names)
     lengths = {column.shape for column in columns.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1 or (n is not None and lengths != {(n,)}):
         raise InputError(
             f"Expected signals of one length{'' if n is None else f', {n:,}'}, got {lengths}.", code="shape"
         )
-    return {name: torch.from_numpy(column.copy()) for name, column in columns.items()}
-
-
-def _to_numbers(values: Any) -> np.ndarray:
     try:
-        return np.asarray(values, dtype=np.float64)
+        return {name: torch.from_numpy(column.astype(np.float64)) for name, column in columns.items()}
     except (TypeError, ValueError):
         raise InputError("Expected numbers as signals, NaN where missing, got other values.", code="signals") from None
 

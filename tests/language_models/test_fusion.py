@@ -107,4 +107,5 @@ def test_bad_input_is_refused():
     assert code_of(Fusion.fit, signals, correct, groups=group[:3]) == "shape"
     fused = Fusion.fit(signals, correct)
     assert code_of(fused.apply, {"stated": [0.5]}) == "signals"
+    assert code_of(fused.apply, np.zeros((5, 4))) == "signals"  # three signals
     assert code_of(fused.apply, {"stated": ["high"], "tokens": [0.1], "noise": [0.0]}) == "signals"

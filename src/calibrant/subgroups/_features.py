@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant._text import shorten_list
+from calibrant._validation.columns import split_columns
 from calibrant.types import InputError
 
 MAX_CUTS = 31  # of a numeric feature
@@ -65,13 +66,7 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
     Raises:
         InputError: If there is not one row per example, or no feature.
     """
-    if hasattr(features, "columns") or isinstance(features, Mapping):
-        names = list(features) if isinstance(features, Mapping) else list(features.columns)
-        columns = {str(name): np.asarray(features[name]) for name in names}
-    else:
-        values = np.asarray(features)
-        values = values[:, None] if values.ndim == 1 else values
-        columns = {f"x{j}": column for j, column in enumerate(values.T)}
+    columns = split_columns(features)
     if not columns or any(column.shape != (n,) for column in columns.values()):
         shapes = {column.shape for column in columns.values()}
         raise InputError(

@@ -1,0 +1,24 @@
+"""Columns of a data frame, a mapping, or an array."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Return the columns of a data frame or mapping by name, or those of an array (n, d) or (n,).
+
+    Args:
+        values: The columns; they may differ in length.
+        names: Names of the columns of an array, if it has as many. Default: x0, x1 and so on.
+    """
+    if isinstance(values, Mapping):
+        return {str(name): np.asarray(column) for name, column in values.items()}
+    if hasattr(values, "columns"):
+        return {str(name): np.asarray(values[name]) for name in values.columns}
+    array = np.atleast_1d(np.asarray(values))
+    array = array[:, None] if array.ndim == 1 else array
+    if names is None or len(names) != array.shape[1]:
+        names = [f"x{j}" for j in range(array.shape[1])]
+    return dict(zip(names, array.swapaxes(0, 1), strict=True))

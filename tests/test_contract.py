@@ -102,6 +102,17 @@ def test_an_event_holds_in_every_part(tmp_path):
     assert torch.equal(loaded.acts_on(new), mapped.events.confidence >= contract.threshold.threshold)
 
 
+def test_the_event_does_not_depend_on_the_form_of_new_predictions():
+    """Of two classes the event is class 1, whether new predictions have one column or two."""
+    contract = create(names=("no", "yes"), require=(), alpha=None, risk=0.2)
+    new = draw(500, 12, names=("no", "yes"))
+    single = Predictions.from_binary_logits(new.logits[:, 1] - new.logits[:, 0], new.labels, class_names=("no", "yes"))
+    expected = new.apply(contract.calibrator).logits.softmax(1)[:, 1] >= contract.threshold.threshold
+    assert contract.of == 1
+    assert torch.equal(contract.acts_on(new), expected)
+    assert torch.equal(contract.acts_on(single), expected)
+
+
 def test_file_gives_the_same_contract(contract, tmp_path):
     contract.save(tmp_path / "a.contract")
     loaded = Contract.load(tmp_path / "a.contract")
@@ -297,6 +308,18 @@ def test_commands_take_a_contract(folder):
     assert [text or "" for text in table["prediction_set"]] == sets
     probs = table.select("^calibrated_prob_.*$").to_numpy()
     assert np.allclose(probs, contract.calibrate(p).logits.softmax(1).numpy(), atol=1e-12)
+
+
+def test_columns_of_a_table_may_come_in_any_order(folder):
+    """The event is the class of its name, not of its place in the new table."""
+    run("contract", "c.safetensors", "test.csv", "--risk", "0.2", "--of", "dog", "-o", "dog.contract", folder=folder)
+    table = polars.read_csv(folder / "new.csv")
+    table.select("prob_owl", "prob_cat", "prob_dog", "id").write_csv(folder / "shuffled.csv")
+    for name in ("new", "shuffled"):
+        run("apply", "dog.contract", f"{name}.csv", "-o", f"{name}_out.csv", folder=folder)
+    acts = [polars.read_csv(folder / f"{name}_out.csv")["act"].to_list() for name in ("new", "shuffled")]
+    assert acts[0] == acts[1]
+    assert acts[0] == Contract.load(folder / "dog.contract").acts_on(draw(2000, 3)).tolist()
 
 
 def test_a_watch_keeps_to_its_contract(folder):

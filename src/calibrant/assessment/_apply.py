@@ -182,12 +182,10 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
 
 def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str, Any]:
     """Return whether to act on each calibrated prediction, and its prediction set, as far as the contract has them."""
-    columns = dict[str, Any]()
+    p, columns = calibrated.reorder_classes(contract.class_names).with_event(contract.of), dict[str, Any]()
     if contract.threshold is not None:
-        p = calibrated if contract.of is None else calibrated.with_event(contract.of)
         columns["act"] = contract.threshold.acts_on(p).numpy()
     if contract.sets is not None:
-        p = calibrated.reorder_classes(contract.class_names)
         names = p.class_names or tuple(map(str, range(p.k)))
         members = contract.sets.apply(p).numpy()
         columns["prediction_set"] = [SET_SEPARATOR.join(np.array(names)[row]) for row in members]

@@ -54,7 +54,7 @@ class Contract:
     level: float  # probability that a verdict on a requirement is not wrong
     threshold: CertifiedThreshold | None
     sets: Sets | None
-    of: EventSelector | None  # event of requirements and threshold; None as in `check` and `certify_threshold`
+    of: EventSelector  # event of requirements and threshold
     k: int
     class_names: tuple[str, ...] | None
     manifest: Mapping[str, Any] = field(repr=False)
@@ -86,7 +86,7 @@ class Contract:
             delta: Probability that the promise of the threshold is broken.
             alpha: Probability that a prediction set misses the true class; see `Sets.fit`.
             score: Nonconformity score of the sets.
-            of: Event of the requirements and the threshold.
+            of: Event of the requirements and the threshold. Default: class 1 of two, else that of the predictions.
 
         Raises:
             InputError: If the calibrator has seen the predictions, a requirement does not hold, or no threshold can
@@ -94,10 +94,9 @@ class Contract:
         """
         with as_predictions(predictions) as p:
             calibrated = calibrators.calibrate(calibrator, p.double())
-            calibrated = calibrated if of is None else calibrated.with_event(of)
-            event = None if of is None else calibrated.of
+            calibrated = calibrated.with_default_event(of)
             if require:
-                _check_holds(check(calibrated, require, of=event, level=level))
+                _check_holds(check(calibrated, require, of=calibrated.of, level=level))
             threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
             if threshold is not None and not threshold.is_certified:
                 raise InputError(threshold.reason, code="not_certified")
@@ -108,7 +107,7 @@ class Contract:
             manifest = {
                 "format": CONTRACT_FORMAT,
                 "version": CONTRACT_VERSION,
-                "of": event,
+                "of": calibrated.of,
                 "k": p.k,
                 "class_names": None if p.class_names is None else list(p.class_names),
                 "parts": digests,
@@ -147,8 +146,7 @@ class Contract:
         p = predictions.reorder_classes(self.class_names)
         if p.k != self.k:
             raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
-        calibrated = calibrators.calibrate(self.calibrator, p.double())
-        return calibrated if self.of is None else calibrated.with_event(self.of)
+        return calibrators.calibrate(self.calibrator, p.double()).with_event(self.of)
 
     def check(self, predictions: Predictions, *, by_group: bool = False) -> CheckResult:
         """Check the requirements on new labeled predictions, as the network gives them.

@@ -66,8 +66,8 @@ class CrossSets:
             InputError: If alpha is not in (0, 1), or predictions have weights or clusters.
         """
         check_set_settings(alpha, score, penalty)
-        with as_predictions(predictions) as single:
-            p = single.double()
+        with as_predictions(predictions) as predicted:
+            p = predicted.double()
             check_independent(p, "Sets.fit on other data than the calibrator's")
             maps, scores = list[Any](), list[Tensor]()
             for fitting, is_held_out in split_folds(p, folds, seed):

@@ -83,8 +83,8 @@ class MultiCalibrated:
         """
         if not 1 <= depth <= 4:
             raise InputError(f"Expected a depth in 1 .. 4, got {depth}. Try 2.", code="depth_range")
-        with as_predictions(predictions) as single:
-            p = single.double()
+        with as_predictions(predictions) as predicted:
+            p = predicted.double()
             if num_units(p) < folds * MIN_ROWS:
                 raise InputError(
                     f"Expected at least {folds * MIN_ROWS} examples, or clusters, got {num_units(p):,}.",
@@ -132,8 +132,8 @@ class MultiCalibrated:
             features: Their features.
             level: Level of the intervals.
         """
-        with as_predictions(predictions) as single:
-            p = self._pooled_predictions(single)
+        with as_predictions(predictions) as predicted:
+            p = self._pooled_predictions(predicted)
             x = self._features(p, features)
             corrected = p.with_logits(_correct(p.logits, self.trees, x))
             parts = [part.with_event(_event(p)) for part in (p, corrected)]

@@ -1,24 +1,28 @@
-"""Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth.
+"""Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth; of differences
+between models of 300 examples and more from 1,000.
 
 Confidences lie around .6, .9, .95 and .99 (a normal spread of .3 in log-odds) or uniformly between .5 and 1. The
 accuracy equals the confidence or lies below it by .02 or .1, for two and ten classes. The examples of a cluster, 1 to
 20 of them, share half of the variance of their outcomes' probits. Weighted examples have weights from 1 to 10 and are
-clusters of their own. The four groups of a data set have simultaneous intervals.
+clusters of their own. The four groups of a data set have simultaneous intervals. Differences are those between a model
+and its logits divided by 1.3 ("calibrators"), and between two models that see the logits with normal noise of .3 and .6
+("models").
 """
 
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 from benchmarks._harness import Row, Size, markdown
+from calibrant import Predictions, metrics
 from calibrant.backend.bins import ClusterSums, Moments, equal_width_index
 from calibrant.metrics import _scores
 from calibrant.metrics._clusters import clustered_square
@@ -28,6 +32,7 @@ from calibrant.metrics._moments import square_estimate
 TITLE = "Coverage of intervals"
 LEVEL, REQUIRED_COVERAGE = 0.90, 0.88
 DRAWS, CHUNK = 4_000, 200_000  # data sets per cell, and examples that are drawn at once
+MANY_EXAMPLES = 300  # from which a fourth of the data sets is drawn of pairs of models
 POPULATION = 1_000_000  # examples that stand for the truth
 SIZES = 5, 20, 50, 100, 300, 1000
 NUM_CLUSTERS = 10, 20, 50
@@ -45,6 +50,8 @@ RANGES = {
 }
 Limits = dict[str, dict[str, tuple[Any, Any]]]  # by metric and method
 OURS, STUDENT, WILSON = "calibrant", "Student", "Wilson"
+PAIRS = {"calibrators": (0.0, 0.0, 1.3), "models": (0.3, 0.6, 1.0)}  # noise of both, and temperature of the second
+DIFFERENCES = "accuracy", "nll", "brier", "event_brier", "signed_gap"
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Cell:
     confidence: float | str
     shift: float
     n: int  # examples, or clusters
-    structure: str = "independent"  # or "weights", "clusters", "groups"
+    structure: str = "independent"  # or "weights", "clusters", "groups", and pairs of models: "models, weights"
 
 
 @dataclass(frozen=True)
@@ -223,6 +230,76 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     return limits
 
 
+def draw_pairs(cell: Cell, shape: tuple[int, int], g: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits of two models (2 d n k), and the true probabilities (d n k)."""
+    c, k = _confidences(cell, shape, g), cell.classes
+    split = g.standard_exponential((*shape, k - 1))
+    split /= split.sum(-1, keepdims=True)
+    logits, truth = (
+        np.concatenate([top[..., None], (1 - top)[..., None] * split], -1) for top in (c, np.clip(c - cell.shift, 0, 1))
+    )
+    order = g.random(logits.shape).argsort(-1)  # so that classes do not tell the more likely ones
+    logits, truth = (np.take_along_axis(x, order, -1) for x in (np.log(logits), truth))
+    *noise, temperature = PAIRS[cell.structure.split(",")[0]]
+    first, second = (logits + size * g.standard_normal(logits.shape) for size in noise)
+    return np.stack([first, second / temperature]), truth
+
+
+def paired_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
+    """Return the smallest, actual and largest differences of two models (2 d n k) for labels (d n), by score."""
+    of = "top" if logits.shape[-1] > 2 else 1
+    y = torch.from_numpy(labels.ravel())
+    scores = metrics.PairedScores(*(Predictions(torch.from_numpy(z.reshape(len(y), -1)), y, of=of) for z in logits))
+    values = {name: scores.values(getattr(metrics, name)) for name in DIFFERENCES}
+    return {name: tuple(x.reshape(labels.shape).numpy() for x in parts) for name, parts in values.items()}
+
+
+@cache
+def pair_population(cell: Cell) -> dict[str, float]:
+    """Return the true differences of two models; the size of the cell is ignored."""
+    logits, truth = draw_pairs(cell, (1, POPULATION // 5), np.random.default_rng(0))
+    expected = dict.fromkeys(DIFFERENCES, 0.0)
+    for j in range(cell.classes):
+        for name, (_, value, _) in paired_scores(logits, np.full(truth.shape[:2], j)).items():
+            expected[name] += float((truth[..., j] * value).mean())
+    return {f"{name} difference": value for name, value in expected.items()}
+
+
+def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
+    """Return the limits of paired differences of independent, weighted or clustered examples."""
+    structure = cell.structure.split(", ")[-1]
+    size = 1 + np.arange(cell.n) * 20 // cell.n if structure == "clusters" else np.ones(cell.n, int)
+    shape = draws, int(size.sum())
+    logits, truth = draw_pairs(cell, shape, g)
+    noise = g.standard_normal(shape)
+    if structure == "clusters":
+        noise = math.sqrt(0.5) * (noise + np.repeat(g.standard_normal((draws, cell.n)), size, axis=1))
+    labels = np.minimum((truth.cumsum(-1) < ndtr(noise)[..., None]).sum(-1), cell.classes - 1)
+    clusters = torch.from_numpy(np.repeat(np.arange(cell.n), size)) if structure in ("clusters", "weights") else None
+    w = torch.from_numpy(g.integers(1, 11, shape).astype(float)) if structure == "weights" else None
+    limits: Limits = {}
+    for name, (smallest, value, largest) in paired_scores(logits, labels).items():
+        if clusters is None:
+            n, mean, variance = shape[1], value.mean(1), value.var(1)
+            degrees, error = n - 1, np.sqrt(variance / (n - 1))
+        else:
+            rows = range(draws)
+            samples = [
+                Sample.from_values(torch.from_numpy(value[i]), None if w is None else w[i], clusters) for i in rows
+            ]
+            mean, degrees, error = (np.array([getattr(s, x) for s in samples]) for x in ("mean", "degrees", "error"))
+            n, variance = np.array([s.independent for s in samples]).T
+        ends = ScoreRange(*(np.average(x, 1, None if w is None else w.numpy()) for x in (smallest, largest)))
+        half = stdtrit(degrees, (1 + LEVEL) / 2) * error
+        low, high = mean_limits(n, mean, variance, ends, stdtrit(degrees, (1 + LEVEL) / 2))
+        wider = half * (1 + 1 / (degrees + 1))
+        limits[f"{name} difference"] = {
+            OURS: (np.minimum(low, mean - wider), np.maximum(high, mean + wider)),
+            STUDENT: (mean - half, mean + half),
+        }
+    return limits
+
+
 def cells(sizes: Sequence[int] = SIZES) -> Iterator[Cell]:
     """Yield all cells whose probabilities stay below 1."""
     for confidence, shift in product(CONFIDENCES, SHIFTS):
@@ -231,12 +308,20 @@ def cells(sizes: Sequence[int] = SIZES) -> Iterator[Cell]:
         yield from (Cell(2, confidence, shift, n, "groups") for n in sizes[:4])
         yield from (Cell(2, confidence, shift, n, "weights") for n in (20, 100))
         yield from (Cell(2, confidence, shift, n, "clusters") for n in NUM_CLUSTERS)
+    for confidence, shift, pair in product(CONFIDENCES, SHIFTS[:2], PAIRS):
+        yield from (Cell(k, confidence, shift, n, pair) for n in sizes for k in (2, 10))
+        yield from (Cell(2, confidence, shift, n, f"{pair}, weights") for n in (20, 100))
+        yield from (Cell(2, confidence, shift, n, f"{pair}, clusters") for n in NUM_CLUSTERS)
 
 
 def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
     """Yield the coverage and mean width of every metric and method in a cell."""
     g, parts = np.random.default_rng(zlib.crc32(repr(cell).encode())), []
-    if cell.structure in ("clusters", "weights"):
+    is_pair = cell.structure.split(",")[0] in PAIRS
+    if is_pair:
+        chunk = max(1, min(draws, CHUNK // cell.n))
+        parts += [pair_limits(cell, g, min(chunk, draws - start)) for start in range(0, draws, chunk)]
+    elif cell.structure in ("clusters", "weights"):
         parts.append(clustered_limits(cell, g, draws))
     else:
         num_groups = NUM_GROUPS if cell.structure == "groups" else 1
@@ -245,7 +330,11 @@ def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
         for start in range(0, draws, chunk):
             shape = num_groups * min(chunk, draws - start), cell.n
             parts.append(limits(draw(cell, shape, g), cell.classes))
-    truth = population(cell.classes, cell.confidence, cell.shift)
+    truth = (
+        pair_population(replace(cell, n=0, structure=cell.structure.split(",")[0]))
+        if is_pair
+        else population(cell.classes, cell.confidence, cell.shift)
+    )
     for name, of_methods in parts[0].items():
         for method in of_methods:
             low, high = (np.concatenate([part[name][method][i] for part in parts], axis=-1) for i in (0, 1))
@@ -258,7 +347,8 @@ def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
 def run(size: Size) -> Iterator[Row]:
     """Yield the coverage of every cell."""
     for cell in cells():
-        yield from measure_cell(cell, max(20, DRAWS // size.shrink))
+        is_large_pair = cell.structure in PAIRS and cell.n >= MANY_EXAMPLES
+        yield from measure_cell(cell, max(20, (DRAWS // 4 if is_large_pair else DRAWS) // size.shrink))
 
 
 def page(rows: list[Row]) -> str:

@@ -138,12 +138,13 @@ def test_p_value_is_that_of_compare(n):
 
 def test_assumed_pairs_have_the_correlation():
     scores = np.random.default_rng(0).exponential(size=5000)
-    pairs = assumed_pairs(scores, 0.6, None, seed=0)
+    pairs = assumed_pairs(np.stack([scores, scores, scores]), 0.6, None, seed=0)
     assert pairs.difference.var() / scores.var() == pytest.approx(2 * (1 - 0.6), rel=0.1)
 
 
 def test_paired_units_weigh_clusters_by_size():
-    pairs = PairedUnits(np.array([1.0, 3.0]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
+    values = np.array([1.0, 0.0, 0.0, 0.0])
+    pairs = PairedUnits.from_examples(np.stack([values, values, values]), np.ones(4), np.array([0, 1, 1, 1]))
     assert (pairs.mean, pairs.unit_size) == (0.25, 2.0)
 
 

@@ -14,14 +14,6 @@ from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, map_
 from calibrant.types import Map
 
 
-@dataclass
-class _BlockCache:
-    """Results of the pass over all blocks that take no more memory than the outcomes."""
-
-    predicted: Tensor | None = None
-    pairs: Tensor | None = None  # the logits of two classes
-
-
 class CalibratedPredictions(Predictions):
     """Predictions of a map in float64, with one block of logits in memory at a time.
 
@@ -39,17 +31,14 @@ class CalibratedPredictions(Predictions):
         )
 
     @cached_property
-    def _blocks_cache(self) -> _BlockCache:
-        """Results of the pass over all blocks, empty before it."""
-        return _BlockCache()
+    def _pairs(self) -> Tensor | None:
+        """Logits of two classes, which take no more memory than the outcomes; None for more classes."""
+        return torch.cat([self._map_rows(rows) for rows in self._block_rows()]) if self.k == 2 else None
 
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Logits (n, k) in float64."""
-        if self.k == 2:
-            self.compute_outcomes()
-        pairs = self._blocks_cache.pairs
-        return torch.cat([logits for _, logits in self._blocks()]) if pairs is None else pairs
+        return torch.cat([logits for _, logits in self._blocks()]) if self._pairs is None else self._pairs
 
     @property
     def k(self) -> int:
@@ -58,10 +47,13 @@ class CalibratedPredictions(Predictions):
 
     @property
     def predicted(self) -> Tensor:
-        """Predicted class of each sample, noted in the pass of the outcomes."""
-        self.compute_outcomes()
-        assert self._blocks_cache.predicted is not None
-        return self._blocks_cache.predicted
+        """Predicted class of each sample."""
+        return self.outcomes.predicted
+
+    @property
+    def runner_up(self) -> Tensor:
+        """The most likely class of each sample beside the predicted one, by the logits before the map."""
+        return self.source.predicted.where(self.source.predicted != self.predicted, self.source.runner_up)
 
     @property
     def correct(self) -> Tensor:
@@ -76,8 +68,21 @@ class CalibratedPredictions(Predictions):
         """Return the same samples with another event."""
         if of == self.of:
             return self
-        predictions = CalibratedPredictions(self.source.with_event(of), self.calibrator)
-        predictions._blocks_cache.pairs = self._blocks_cache.pairs
+        return self._with_source(self.source.with_event(of))
+
+    def with_labels(self, labels: Tensor) -> Predictions:
+        """Return the same samples with other labels."""
+        outcomes, parts = self.outcomes, list[Outcomes]()
+        for rows, logits in self._blocks():
+            parts.append(outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]))
+        predictions = self._with_source(self.source.with_labels(labels))
+        predictions._cache.outcomes = Outcomes.concatenate(parts)
+        return predictions
+
+    def _with_source(self, source: Predictions) -> "CalibratedPredictions":
+        """Return the predictions of the same logits with the labels and event of `source`."""
+        predictions = CalibratedPredictions(source, self.calibrator)
+        predictions.__dict__["_pairs"] = self._pairs
         return predictions
 
     def double(self) -> Predictions:
@@ -85,37 +90,30 @@ class CalibratedPredictions(Predictions):
         return self
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
-        """Return the outcomes, computed in blocks of rows, and cache what else the same pass gives.
-
-        The cache holds the predicted classes and, for two classes, the logits.
-        """
+        """Return the outcomes, computed in blocks of rows."""
         index = self.of if isinstance(self.of, int) else None
         outcomes: list[Outcomes] = []
-        predicted: list[Tensor] = []
-        pairs: list[Tensor] = []
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:  # a block is smaller than a chunk
             visitor = StatelessVisitor(visitor.begin_chunk(), visitor.min_rows)
         for rows, logits in self._blocks():
             block_visitor = None if visitor is None else _RowOffset(rows.start, visitor)
             outcomes.append(softmax.outcomes(logits, self.labels[rows], index=index, visitor=block_visitor))
-            predicted.append(logits.argmax(1))
-            if self.k == 2:
-                pairs.append(logits)
-        self._blocks_cache.predicted = torch.cat(predicted)
-        if pairs:
-            self._blocks_cache.pairs = torch.cat(pairs)
         return Outcomes.concatenate(outcomes)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of rows and their logits."""
-        size, source, pairs = max(1, BLOCK_ELEMENTS // self.k), self.source, self._blocks_cache.pairs
-        for start in range(0, len(self), size):
-            rows = slice(start, min(start + size, len(self)))
-            if pairs is not None:
-                yield rows, pairs[rows]
-                continue
-            columns = {name: column[rows] for name, column in source.columns.items()}
-            yield rows, map_logits(self.calibrator, source.logits[rows].double(), columns)
+        pairs = self._pairs
+        return ((rows, self._map_rows(rows) if pairs is None else pairs[rows]) for rows in self._block_rows())
+
+    def _block_rows(self) -> Iterator[slice]:
+        """Yield slices of rows whose logits take a bounded amount of memory."""
+        size = max(1, BLOCK_ELEMENTS // self.k)
+        return (slice(first, min(first + size, len(self))) for first in range(0, len(self), size))
+
+    def _map_rows(self, rows: slice) -> Tensor:
+        """Compute the logits of some rows."""
+        columns = {name: column[rows] for name, column in self.source.columns.items()}
+        return map_logits(self.calibrator, self.source.logits[rows].double(), columns)
 
 
 @dataclass(frozen=True)

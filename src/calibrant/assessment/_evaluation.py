@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
-from calibrant.calibrators import Identity
+from calibrant.calibrators import Identity, preserves_argmax
 from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
@@ -53,7 +53,10 @@ class InMemoryEvaluation:
         if n < 2:
             return None
         groups = min(JACKKNIFE_GROUPS, n)
-        return metrics.compare(self.uncalibrated, self.calibrated[name], names=metric_names, groups=groups)
+        calibrated = self.calibrated[name]
+        comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, groups=groups)
+        calibrator = calibrated.calibrator if isinstance(calibrated, CalibratedPredictions) else Identity()
+        return _state_kept_accuracy(comparison, calibrator)
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors."""
@@ -99,7 +102,7 @@ class StreamedEvaluation:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
         rows = [paired_difference(m, before[m], after[m], sums[m].tolist()) for m in metric_names if m in sums]
-        return Comparison(len(before), 0.90, tuple(rows))
+        return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.maps[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors."""
@@ -116,6 +119,14 @@ def evaluate_chunks(chunks: Iterable[Predictions], maps: Mapping[str, Map], even
             "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
         )
     return evaluation
+
+
+def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
+    """State that the accuracy does not change if the calibrator never changes a predicted class."""
+    if not preserves_argmax(calibrator):
+        return comparison
+    rows = (replace(r, low=0.0, high=0.0, p_value=1.0) if r.name == "accuracy" else r for r in comparison)
+    return replace(comparison, rows=tuple(rows))
 
 
 def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
@@ -168,20 +179,10 @@ def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
 
 
 def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
-    """Return the sums for `paired_difference`, (6), of every metric that is a mean over rows.
-
-    The sums over units (rows, or clusters with total weight n and sum of differences s) are of 1, n, s, n^2, n s, s^2.
-    """
-    w = torch.ones_like(uncalibrated.outcomes.correct) if uncalibrated.weights is None else uncalibrated.weights
-    sums: dict[str, Tensor] = {}
-    for name, metric in METRICS.items():
-        if not isinstance(metric, Metric) or not metric.is_summed_mean:
-            continue
-        difference = metric.values(calibrated) - metric.values(uncalibrated)
-        if uncalibrated.clusters is None:  # a row of weight w counts as w rows of weight 1
-            terms = [w, w, w * difference, w, w * difference, w * difference * difference]
-        else:
-            n, s = (torch.bincount(uncalibrated.clusters, v) for v in (w, w * difference))
-            terms = [n > 0, n, s, n.square(), n * s, s.square()]
-        sums[name] = torch.stack([term.double().sum() for term in terms])
-    return sums
+    """Return the sums for `paired_difference` of every metric that is a mean over rows."""
+    scores = metrics.PairedScores(uncalibrated, calibrated)
+    return {
+        name: scores.sums(metric)
+        for name, metric in METRICS.items()
+        if isinstance(metric, Metric) and metric.is_summed_mean
+    }

@@ -117,12 +117,12 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 
 @_compile
 @no_type_check
-def _stats_by_column(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column."""
     n, k = z.shape
     m, row_max, odds = np.zeros((k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype), np.zeros((k, _BLOCK_ROWS))
     total, log_total, sums = np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS)
-    predicted = np.zeros(_BLOCK_ROWS, np.int32)
+    first_maximum = np.zeros(_BLOCK_ROWS, np.int32)
     for first in range(0, n, _BLOCK_ROWS):
         rows = range(min(_BLOCK_ROWS, n - first))
         _load_columns(z[first : first + len(rows)], m, row_max)
@@ -139,13 +139,13 @@ def _stats_by_column(z, y, index, confidence, correct, log_likelihood, brier, en
         if len(confidence):
             for i in rows:
                 confidence[first + i] = 1.0 / total[i]
-        if len(correct):
+        if len(predicted):
             for above in range(k):
                 j = k - 1 - above
                 for i in range(_BLOCK_ROWS):
-                    predicted[i] = np.int32(j) if m[j, i] == row_max[i] else predicted[i]
+                    first_maximum[i] = np.int32(j) if m[j, i] == row_max[i] else first_maximum[i]
             for i in rows:
-                correct[first + i] = np.float64(np.int64(predicted[i]) == y[first + i])
+                predicted[first + i] = first_maximum[i]
         if len(log_likelihood):
             for i in rows:
                 log_likelihood[first + i] = np.float64(m[y[first + i], i]) - np.float64(row_max[i]) - log_total[i]
@@ -182,7 +182,7 @@ def _brier(squares, odds, total):
 
 @_compile_sums
 @no_type_check
-def _stats_by_row(z, y, index, confidence, correct, log_likelihood, brier, entropy, class_probability, p):
+def _stats_by_row(z, y, index, confidence, predicted, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for many classes, row by row."""
     n, k = z.shape
     lanes, d, odds = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
@@ -195,11 +195,11 @@ def _stats_by_row(z, y, index, confidence, correct, log_likelihood, brier, entro
             total += odds[j]
         if len(confidence):
             confidence[i] = 1.0 / total
-        if len(correct):
-            is_first_maximum = d[y[i]] == 0.0
-            for j in range(y[i] if is_first_maximum and total >= 2.0 else 0):
-                is_first_maximum = is_first_maximum and d[j] < 0.0
-            correct[i] = np.float64(is_first_maximum)
+        if len(predicted):
+            first_maximum = 0
+            while d[first_maximum] < 0.0:
+                first_maximum += 1
+            predicted[i] = first_maximum
         if len(log_likelihood):
             log_likelihood[i] = d[y[i]] - _log(total)
         if len(brier):

@@ -22,7 +22,7 @@ from calibrant.types import Labels, Logits, PerExample
 LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
 _CHUNK_ELEMENTS = 1 << 17  # 1 MB in float64, which stays in cache
 _SUM_COLUMNS = 16  # torch sums columns in vectors; the rest would be added in another order
-_COLUMNS = ("confidence", "correct", "log_likelihood", "brier", "entropy", "class_probability")
+_COLUMNS = ("confidence", "predicted", "log_likelihood", "brier", "entropy", "class_probability")
 
 RowCallback = Callable[[slice, Tensor], None]  # takes rows and their probabilities (rows, k), whose buffer is reused
 
@@ -58,7 +58,8 @@ class Outcomes:
     """Statistics of every row from one pass over the logits, in float64."""
 
     confidence: PerExample  # probability of the predicted class
-    correct: PerExample  # 1 if the label is the argmax, the first one in a tie, else 0
+    predicted: Labels  # the argmax, the first one in a tie
+    correct: PerExample  # 1 if the label is the predicted class, else 0
     log_likelihood: PerExample  # log p_y
     brier: PerExample  # squared distance of p from the one-hot label
     probability: PerExample | None = None  # of one class, if requested
@@ -67,6 +68,18 @@ class Outcomes:
         """Select rows by slice, mask or indices."""
         columns = (getattr(self, f.name) for f in fields(self))
         return Outcomes(*(None if column is None else column[rows] for column in columns))  # pyright: ignore
+
+    def with_labels(self, logits: Logits, labels: Labels, new_labels: Labels) -> "Outcomes":
+        """Return the outcomes if the labels were others, without another pass over the logits."""
+        old, new = (logits.gather(1, y[:, None]).squeeze(1).double() for y in (labels, new_labels))
+        log_likelihood = new - old + self.log_likelihood
+        brier = self.brier + 2 * (self.log_likelihood.exp() - log_likelihood.exp())
+        is_impossible = old.isneginf()
+        if bool(is_impossible.any()):  # the difference to the old label is not defined
+            rows = outcomes(logits[is_impossible], new_labels[is_impossible])
+            log_likelihood[is_impossible], brier[is_impossible] = rows.log_likelihood, rows.brier
+        correct = (self.predicted == new_labels).double()
+        return Outcomes(self.confidence, self.predicted, correct, log_likelihood, brier, self.probability)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Outcomes"]) -> "Outcomes":
@@ -87,18 +100,28 @@ def outcomes(
         visitor: Receives all probabilities on the way.
     """
     columns = _COLUMNS[:4] if index is None else (*_COLUMNS[:4], "class_probability")
-    return Outcomes(*_row_stats(logits, labels, *columns, index=index or 0, visitor=visitor))
+    confidence, predicted, *scores = _row_stats(logits, labels, *columns, index=index or 0, visitor=visitor)
+    classes = predicted.long()
+    return Outcomes(confidence, classes, (classes == labels).double(), *scores)
+
+
+def runner_up(logits: Logits, predicted: Labels) -> Labels:
+    """Return the most likely class of each row beside the predicted one."""
+    if logits.shape[1] == 2:
+        return 1 - predicted
+    first, second = logits.topk(2, dim=1).indices.T
+    return first.where(first != predicted, second)  # of equal logits, either may come first
 
 
 def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
     """Return the probability of the predicted class, and whether it is right: `confidence` and `correct`."""
-    confidence, is_correct = _row_stats(logits, labels, "confidence", "correct")
-    return confidence, is_correct
+    confidence, predicted = _row_stats(logits, labels, "confidence", "predicted")
+    return confidence, (predicted == labels).double()
 
 
 def correct(logits: Logits, labels: Labels) -> PerExample:
     """Return 1 where the predicted class is right, else 0, in float64."""
-    return _row_stats(logits, labels, "correct")[0]
+    return (_row_stats(logits, labels, "predicted")[0] == labels).double()
 
 
 def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
@@ -179,7 +202,7 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
     total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]
     equations = {
         "confidence": lambda: 1 / total,
-        "correct": lambda: is_predicted(margin_y, total, z, y).double(),
+        "predicted": lambda: z.argmax(1).double(),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
         "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
@@ -187,19 +210,3 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
         "probs": lambda: (odds / total).T,
     }
     return {name: equations[name]()[:n] for name in names}
-
-
-def is_predicted(margin: Tensor, total: Tensor, logits: Logits, labels: Labels) -> Tensor:
-    """Return whether the label is the argmax, the first class in a tie.
-
-    Args:
-        margin: Logit of the label minus the maximum of its row.
-        total: Sum of e^(logit - maximum) over the row. Below 2 no other class shares the maximum.
-        logits: Logits, read only where there may be a tie.
-        labels: Class indices.
-    """
-    is_correct = margin == 0
-    tied_rows = (is_correct & (total >= 2)).nonzero().squeeze(1)
-    if len(tied_rows):
-        is_correct[tied_rows] = logits[tied_rows].argmax(1) == labels[tied_rows]
-    return is_correct

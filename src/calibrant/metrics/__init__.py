@@ -14,6 +14,9 @@ from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics._binned import *
 from calibrant.metrics._compare import Comparison, Difference, compare, paired_difference
+from calibrant.metrics._compare import PairedScores as PairedScores
+from calibrant.metrics._compare import paired_p_value as paired_p_value
+from calibrant.metrics._compare import score_values as score_values
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score

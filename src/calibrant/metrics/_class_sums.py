@@ -99,11 +99,12 @@ class ClassSums:
     def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":
         """Sum in one pass over the logits, which computes the outcomes too."""
         cells = ClassBinSums(p, bins)
-        outcomes, predicted = p.compute_outcomes(cells), p.predicted
+        outcomes, count = p.compute_outcomes(cells), partial(torch.bincount, minlength=p.k)
         w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
-        hits, confidences = w * outcomes.correct, w * outcomes.confidence
-        pairs = ((p.labels, w), (p.labels, hits), (predicted, w), (predicted, hits), (predicted, confidences))
-        return cls(cells.sums, torch.stack([torch.bincount(index, v, minlength=p.k) for index, v in pairs]))
+        hits = count(p.labels, w * outcomes.correct)  # of right predictions, the label is the predicted class
+        by_label = count(p.labels, p.weights).double()
+        by_prediction, confidences = (count(outcomes.predicted, v) for v in (w, w * outcomes.confidence))
+        return cls(cells.sums, torch.stack([by_label, hits, by_prediction, hits, confidences]))
 
     def __add__(self, addend: "ClassSums") -> "ClassSums":
         """Merge."""

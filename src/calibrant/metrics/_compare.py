@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calibrant import registry
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
-from calibrant.metrics._intervals import Sample, student_quantile
+from calibrant.metrics._intervals import Interval, Sample, ScoreRange
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric
 from calibrant.predictions import Predictions, as_predictions
@@ -69,8 +71,11 @@ def compare(
 ) -> Comparison:
     """Compare two models metric by metric, with the paired interval of the difference, second minus first.
 
-    Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences by Student's t.
-    Every other metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one random
+    Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences. Between two
+    calibrators, a difference is nearly the same for all examples but the rare ones with an unlikely label, which a
+    sample may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as that of
+    `mean_limits` for the range of the mean difference over the observed and the most likely other labels. Every other
+    metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one random
     group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration errors: a
     repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased metrics contains
     the difference of their biases.
@@ -105,26 +110,107 @@ def compare(
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
         a, b = (Jackknife(p, group, groups) for p in (first, second))
-        methods = [registry.METRICS.method(name) for name in names]
-        return Comparison(n, level, tuple(_compare_metric(method, a, b, level) for method in methods))
+        methods, scores = map(registry.METRICS.method, names), PairedScores(first, second)
+        return Comparison(n, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods))
 
 
-def _compare_metric(method: registry.Method, first: Jackknife, second: Jackknife, level: float) -> Difference:
+def _compare_metric(
+    method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
+) -> Difference:
     metric, a, b = method.target, first.predictions, second.predictions
     assert isinstance(metric, Metric)
     if metric.per_example is not None and not method.settings:
-        values = metric.values(a), metric.values(b)
-        mean_a, mean_b = (Sample.from_values(v, a.weights).mean for v in values)
-        pair = Sample.from_values(values[1] - values[0], a.weights, a.clusters)
-        return _student_difference(method.text, mean_a, mean_b, pair.error, pair.degrees, level)
+        low, value, high = scores.values(metric)
+        pair = Sample.from_values(value, a.weights, a.clusters)
+        ends = ScoreRange(*(Sample.from_values(end, a.weights).mean for end in (low, high)))
+        mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
+        return _mean_difference(method.text, mean_a, mean_b, pair, ends, level)
 
     def measured(view: Any) -> float:
         return float(metric(view, **method.settings))
 
     pairs = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
     differences = torch.tensor([measured(q) - measured(p) for p, q in pairs], dtype=torch.float64)
+    value_a, value_b = measured(a), measured(b)
     error = math.sqrt((first.groups - 1) ** 2 / first.groups * float(differences.var()))
-    return _student_difference(method.text, measured(a), measured(b), error, float(first.groups - 1), level)
+    groups = float(first.groups)
+    pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, groups - 1)
+    return _mean_difference(method.text, value_a, value_b, pair, None, level)
+
+
+@dataclass(frozen=True, eq=False)
+class PairedScores:
+    """Scores of two models on the same examples, for their labels and for the most likely other ones."""
+
+    first: Predictions
+    second: Predictions
+
+    def values(self, metric: Metric[...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the difference of a score per example, between its smallest and largest value over two labels.
+
+        They are the observed one and the most likely other one. For a score whose range is known, such as whether the
+        prediction is correct, these values are those of any two models.
+        """
+        if self.first is self.second:
+            zero = torch.zeros(len(self.first), dtype=torch.float64, device=self.first.labels.device)
+            return zero, zero, zero
+        if isinstance(metric.score_range, ScoreRange):
+            difference = metric.values(self.second).double() - metric.values(self.first)
+            width = torch.full_like(difference, metric.score_range.high - metric.score_range.low)
+            return -width, difference, width
+        return _extremes([metric.values(b).double() - metric.values(a) for a, b in self._relabeled])
+
+    def sums(self, metric: Metric[...]) -> Tensor:
+        """Return the sums (9) from which `paired_difference` computes an interval, and which add up over batches.
+
+        They are the number of clusters, the sums over clusters of n, s, n^2, n s, s^2, with n the weight of a cluster
+        and s its sum of differences, and the sums over examples of the squared, smallest and largest difference.
+        Independent examples of weight w count as w clusters.
+        """
+        low, value, high = self.values(metric)
+        w = torch.ones_like(value) if self.first.weights is None else self.first.weights
+        if self.first.clusters is None:
+            terms = [w, w, w * value, w, w * value, w * value.square()]
+        else:
+            n, s = (torch.bincount(self.first.clusters, v) for v in (w, w * value))
+            terms = [n > 0, n, s, n.square(), n * s, s.square()]
+        return torch.stack([term.double().sum() for term in (*terms, w * value.square(), w * low, w * high)])
+
+    @cached_property
+    def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
+        """Both models with the observed labels, and with others."""
+        first, second = self.first, self.second
+        labels = _other_labels(first, second)
+        return [(first, second), (first.with_labels(labels), second.with_labels(labels))]
+
+
+def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the score of one model per example, between its smallest and largest value over two labels."""
+    if isinstance(metric.score_range, ScoreRange):
+        value = metric.values(p).double()
+        return torch.full_like(value, metric.score_range.low), value, torch.full_like(value, metric.score_range.high)
+    return _extremes([metric.values(x).double() for x in (p, p.with_labels(_other_labels(p, p)))])
+
+
+def _extremes(values: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the smallest, first and largest of several values per example, among those that are finite."""
+    value = low = high = values[0]
+    for relabeled in values[1:]:
+        finite = relabeled.where(relabeled.isfinite(), value)  # a model excludes the label
+        low, high = torch.minimum(low, finite), torch.maximum(high, finite)
+    return low, value, high
+
+
+def _other_labels(first: Predictions, second: Predictions) -> Tensor:
+    """Return for each example the class that the models find most likely beside its label.
+
+    If they evaluate the event of one class, it is that class for all examples with another label.
+    """
+    y, a, b = first.labels, first.predicted, second.predicted
+    runner_up = torch.minimum(first.runner_up, second.runner_up)
+    alternative = torch.minimum(a.where(a != y, b), b.where(b != y, a))
+    alternative = runner_up.where((a == y) & (b == y), alternative)
+    return alternative.where(y == first.of, first.of) if isinstance(first.of, int) else alternative
 
 
 def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
@@ -135,22 +221,29 @@ def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
     return (source[side.group != i] for i in range(side.groups))
 
 
-def _student_difference(name: str, a: float, b: float, error: float, degrees: float, level: float) -> Difference:
-    half = student_quantile(level, degrees) * error
-    low, high = (b - a - half, b - a + half) if math.isfinite(b - a + half) else (-math.inf, math.inf)
-    return Difference(name, a, b, b - a, low, high, _student_p_value(b - a, error, degrees))
+def _mean_difference(name: str, a: float, b: float, pair: Sample, ends: ScoreRange | None, level: float) -> Difference:
+    """Return the difference of means with the wider of two intervals and the larger of two p-values.
+
+    They are those of Student's t and, for a mean in the range `ends`, of `mean_limits`.
+    """
+    if not math.isfinite(b - a):
+        return Difference(name, a, b, b - a, -math.inf, math.inf, math.nan)
+    interval = _allow_for_skewness(pair).normal_interval(level)
+    if ends is not None and pair.degrees > 0:
+        bounded = pair.bounded_interval(ends, level)
+        interval = Interval(b - a, min(interval.low, bounded.low), max(interval.high, bounded.high), level)
+    return Difference(name, a, b, b - a, interval.low, interval.high, _p_value(pair, ends))
 
 
-def _student_p_value(value: float, error: float, degrees: float) -> float:
-    if not math.isfinite(value):
-        return math.nan
-    if error == 0 or math.isnan(error):
-        return float(value == 0)
-    if math.isinf(error):
-        return 1.0
-    from scipy.special import stdtr  # slow to import
+def _p_value(pair: Sample, ends: ScoreRange | None) -> float:
+    """Return the p-value that belongs to the interval of `_mean_difference`."""
+    p_value = _allow_for_skewness(pair).normal_p_value()
+    return p_value if ends is None else max(p_value, pair.bounded_p_value(ends))
 
-    return 2 * float(stdtr(degrees, -abs(value) / error))
+
+def _allow_for_skewness(pair: Sample) -> Sample:
+    """Enlarge the standard error by 1 / n, the order of what skewness takes from Student's coverage (Hall 1992)."""
+    return replace(pair, error=pair.error * (1 + 1 / (pair.degrees + 1)))
 
 
 def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
@@ -160,18 +253,26 @@ def paired_difference(name: str, first: float, second: float, sums: Sequence[flo
         name: Name of the metric.
         first: The mean of the first model.
         second: The mean of the second model.
-        sums: Number of clusters, and sums over the clusters of n, s, n^2, n s, s^2, with n their weight and s their
-            sum of differences. Of independent examples with weight w and difference d the sums of w, w, w d, w, w d,
-            w d^2: an integer weight counts as so many examples.
+        sums: The sums of `PairedScores.sums`.
         level: Probability that the interval holds the true difference.
     """
-    clusters, n, s, n_square, product, s_square = sums
-    if clusters < 2:
-        return _student_difference(name, first, second, math.inf, 0.0, level)
-    mean = s / n
-    square = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
-    error = math.sqrt(square * clusters / (clusters - 1))
-    return _student_difference(name, first, second, error, n**2 / n_square - 1, level)
+    return _mean_difference(name, first, second, *_read_sums(sums), level)
+
+
+def paired_p_value(sums: Sequence[float]) -> float:
+    """Compute only the p-value of `paired_difference`, which is faster."""
+    return _p_value(*_read_sums(sums))
+
+
+def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
+    """Return the mean difference with its precision, and its range."""
+    clusters, n, s, n_square, product, s_square, square, low, high = sums
+    mean, variance = s / n, max(square / n - (s / n) ** 2, 0.0)
+    pair = Sample(n, mean, variance, math.inf, 0.0)
+    if clusters >= 2:
+        spread = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
+        pair = replace(pair, error=math.sqrt(spread * clusters / (clusters - 1)), degrees=n**2 / n_square - 1)
+    return pair, ScoreRange(low / n, high / n)
 
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:

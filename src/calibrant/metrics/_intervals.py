@@ -139,6 +139,29 @@ class Sample:
         ends = (self.mean - half, self.mean + half) if math.isfinite(self.mean + half) else (-math.inf, math.inf)
         return Interval(self.mean, *ends, level)
 
+    def normal_p_value(self) -> float:
+        """Return the p-value of the mean 0 by Student's t; 1 for a single example."""
+        if self.error == 0 or math.isnan(self.error):
+            return float(self.mean == 0)
+        from scipy.special import stdtr  # slow to import
+
+        return 1.0 if math.isinf(self.error) else 2 * float(stdtr(self.degrees, -abs(self.mean) / self.error))
+
+    def bounded_p_value(self, score_range: ScoreRange) -> float:
+        """Return the p-value of the mean 0, the level below which 0 leaves `bounded_interval`."""
+        if self.degrees <= 0:
+            return 1.0
+        from scipy.special import ndtri, stdtr  # slow to import
+
+        low, high = score_range
+        if not low < high:
+            return float(self.mean == 0)
+        count, variance = self.independent
+        zero = np.full(2, min(max(-low / (high - low), 0.0), 1.0))
+        below, above = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))(zero)
+        tail = float(below if self.mean > 0 else 1 - above)
+        return min(1.0, 2 * float(stdtr(self.degrees, ndtri(tail))))
+
     def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
         """Return the interval of a mean of values in a known range, by `mean_limits`.
 
@@ -168,30 +191,44 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, t: An
     the other, and is 1 within `strict_limits`. Both distributions are replaced by the beta distributions with the same
     range, mean and variance, which they are for a share. All arguments may be arrays.
     """
-    from scipy.special import betainc, ndtr  # slow to import
+    from scipy.special import ndtr  # slow to import
 
     low, width = np.asarray(score_range.low), np.asarray(score_range.high) - score_range.low
-    safe_width = np.where(width > 0, width, 1.0)  # a width of 0 gives an interval of width 0
-    share, variance, n, t = np.broadcast_arrays(
-        np.clip((mean - low) / safe_width, 0.0, 1.0), variance / safe_width**2, np.asarray(n, np.float64), t
-    )
-    end = np.array([0.0, 1.0]).reshape(2, *[1] * share.ndim)
+    share, variance, n, t = np.broadcast_arrays(*_unit_moments(mean, variance, score_range), np.float64(n), t)
+    tails, tail = _mean_tails(n, share, variance), ndtr(-t)
+
+    def inside(p: Any) -> Any:
+        below, above = tails(p)
+        return np.array([below >= tail, above < 1 - tail])
+
+    lower, upper = interval_end(inside, np.stack([share, share]), np.stack([0 * share, 0 * share + 1]))
+    return low + width * lower, low + width * upper
+
+
+def _unit_moments(mean: Any, variance: Any, score_range: ScoreRange) -> tuple[Any, Any]:
+    """Return the mean and variance of scores whose range is scaled to [0, 1]; 0 if the range is one number."""
+    width = np.asarray(score_range.high) - score_range.low
+    safe_width = np.where(width > 0, width, 1.0)
+    return np.clip((mean - score_range.low) / safe_width, 0.0, 1.0), variance / safe_width**2
+
+
+def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
+    """Return the function of a lower and an upper limit that `mean_limits` compares with the tail and 1 - tail."""
+    from scipy.special import betainc  # slow to import
+
+    end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))
     center = (n * share + end) / (n + 1)
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
     size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
     size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
     hits, misses = (np.maximum(size * x, 1e-300)[:, None] for x in (center, 1 - center))  # 0 is not defined
     kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
-    tail = ndtr(-t)
 
-    def inside(p: Any) -> Any:
-        (lower, upper_0), (lower_1, upper) = betainc(hits, misses, p)  # by F_0 and by F_1
-        return np.array(
-            [kappa * lower + (1 - kappa) * lower_1 >= tail, kappa * upper + (1 - kappa) * upper_0 < 1 - tail]
-        )
+    def tails(limits: Any) -> Any:
+        (lower, upper_0), (lower_1, upper) = betainc(hits, misses, limits)  # by F_0 and by F_1
+        return np.array([kappa * lower + (1 - kappa) * lower_1, kappa * upper + (1 - kappa) * upper_0])
 
-    lower, upper = interval_end(inside, np.stack([share, share]), np.stack([0 * share, 0 * share + 1]))
-    return low + width * lower, low + width * upper
+    return tails
 
 
 def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:

@@ -51,7 +51,11 @@ def _placements(p: Predictions) -> PerExample:
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     """Return the interval of a mean over the positives or negatives, whichever are fewer, with DeLong's error."""
-    sample = Sample.from_values(_placements(p), p.weights, p.clusters)
+    if p.k == 2 and p.clusters is None:
+        score, positive = next(_forecasts(p))
+        sample = _sum_placements(GroupedScores.from_scores(score, positive.double(), p.weights))
+    else:
+        sample = Sample.from_values(_placements(p), p.weights, p.clusters)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
     count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]
@@ -178,6 +182,16 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     area = (hits * below).sum() / hits.sum()
     scale = w.sum() / torch.stack([misses.sum(), hits.sum()])
     return area + (torch.where(positive == 1, below[place], above[place]) - area) * scale[positive.long()]
+
+
+def _sum_placements(ties: GroupedScores) -> Sample:
+    """Return the mean of `placements` and its precision from sorted scores."""
+    hits, misses = ties.correct, ties.total_weight - ties.correct
+    below = (misses.cumsum(0) - misses / 2) / misses.sum()
+    above = 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
+    n, area = float(ties.total_weight.sum()), (hits * below).sum() / hits.sum()
+    square = hits @ (below - area).square() / hits.sum() ** 2 + misses @ (above - area).square() / misses.sum() ** 2
+    return Sample.from_sums(n, float(area), n**2 * float(square))
 
 
 def aurc_of(ties: GroupedScores) -> Scalar:

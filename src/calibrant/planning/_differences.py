@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
-from calibrant.metrics import Metric, paired_difference
+from calibrant import metrics
+from calibrant.metrics import Metric
 from calibrant.planning._populations import MAX_CLUSTER_CORRELATION, Clusters, Population, find_root
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -31,6 +33,21 @@ class PairedUnits:
     weight: np.ndarray  # (m) examples of a unit
     difference: np.ndarray  # (m) sum of the differences of a unit, second model minus first
     share: np.ndarray  # (m) probability to draw a unit
+    ends: np.ndarray  # (3, m) sums of the squared, smallest and largest differences of a unit, as in `PairedScores`
+
+    @classmethod
+    def from_examples(cls, values: np.ndarray, weight: np.ndarray, unit: np.ndarray | None) -> "PairedUnits":
+        """Collect the smallest, actual and largest difference (3, n) of examples by unit.
+
+        Without units, each example is drawn with a probability proportional to its weight.
+        """
+        low, difference, high = values
+        if unit is None:
+            share, weight = weight / weight.sum(), np.ones(len(weight))
+            return cls(weight, difference, share, np.stack([difference**2, low, high]))
+        size = np.bincount(unit, weight)
+        sums = [np.bincount(unit, weight * x) for x in (difference, difference**2, low, high)]
+        return cls(size, sums[0], np.full(len(size), 1 / len(size)), np.stack(sums[1:]))
 
     @property
     def mean(self) -> float:
@@ -77,7 +94,7 @@ class PairedUnits:
             return weights / weights.sum()
 
         strength = find_root(lambda s: float(shares(s) @ scaled), -MAX_TILT, MAX_TILT)
-        return PairedUnits(self.weight, self.difference, shares(strength))
+        return replace(self, share=shares(strength))
 
     def p_value(self, n: int, rng: np.random.Generator) -> float:
         """Draw n units and return the p-value of the paired test of `metrics.compare`."""
@@ -87,24 +104,23 @@ class PairedUnits:
         else:
             index, count = slice(None), rng.multinomial(n, self.share)
         w, s = self.weight[index], self.difference[index]
-        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2)
+        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2, *(self.ends[:, index] @ count))
         sums = (float(n), *map(float, moments))
-        return paired_difference("", 0.0, sums[2] / sums[1], sums).p_value
+        return metrics.paired_p_value(sums)
 
 
 def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:
     """Return the differences of two models on the same examples."""
-    difference = (metric.values(second) - metric.values(first)).double().cpu().numpy()
-    w = np.ones(len(difference)) if first.weights is None else first.weights.cpu().numpy()
-    if not np.isfinite(difference).all():
+    values = torch.stack(metrics.PairedScores(first, second).values(metric)).cpu().numpy()
+    w = np.ones(len(first)) if first.weights is None else first.weights.cpu().numpy()
+    if not np.isfinite(values).all():
         raise InputError("Expected finite scores, got probabilities of 0 for true classes. Try brier.", code="infinite")
     if first.clusters is None:
-        return PairedUnits(np.ones(len(w)), difference, w / w.sum())
+        return PairedUnits.from_examples(values, w, None)
     cluster = np.unique(first.clusters.cpu().numpy(), return_inverse=True)[1]
-    sizes, sums = np.bincount(cluster, w), np.bincount(cluster, w * difference)
-    if len(sizes) < 2:
+    if cluster.max() == 0:
         raise InputError("Expected at least two clusters, got one. Try predictions of several.", code="one_cluster")
-    return PairedUnits(sizes, sums, np.full(len(sizes), 1 / len(sizes)))
+    return PairedUnits.from_examples(values, w, cluster)
 
 
 def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | None, seed: int) -> PairedUnits:
@@ -112,26 +128,30 @@ def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | N
 
     The second score equals the first with probability `correlation` and is drawn anew otherwise. In a cluster, a
     difference equals that of the cluster with probability sqrt(icc): two of them then have the correlation icc.
+
+    Args:
+        scores: The smallest, actual and largest score (3, n) of examples over their labels.
+        correlation: Correlation of the scores of the two models.
+        clusters: Clusters of future examples.
+        seed: Seed of the draws.
     """
     rng = np.random.default_rng([seed, 0])
 
     def draw(n: int) -> np.ndarray:
-        first, fresh = scores[rng.integers(len(scores), size=(2, n))]
-        second = np.where(rng.random(n) < correlation, first, fresh)
-        return second - first
+        first, fresh = scores[:, rng.integers(scores.shape[1], size=(2, n))].swapaxes(0, 1)
+        return (fresh - first[::-1]) * (rng.random(n) >= correlation)
 
     if clusters is None:
-        return PairedUnits(np.ones(NUM_PAIRS), draw(NUM_PAIRS), np.full(NUM_PAIRS, 1 / NUM_PAIRS))
+        return PairedUnits.from_examples(draw(NUM_PAIRS), np.ones(NUM_PAIRS), None)
     num_clusters = NUM_PAIRS // 4
-    sizes = rng.choice(clusters.sizes, num_clusters)
-    name = np.repeat(np.arange(num_clusters), sizes)
-    is_common = rng.random(len(name)) < math.sqrt(min(clusters.icc, MAX_CLUSTER_CORRELATION))
-    difference = np.where(is_common, draw(num_clusters)[name], draw(len(name)))
-    return PairedUnits(sizes.astype(float), np.bincount(name, difference), np.full(num_clusters, 1 / num_clusters))
+    cluster = np.repeat(np.arange(num_clusters), rng.choice(clusters.sizes, num_clusters))
+    is_common = rng.random(len(cluster)) < math.sqrt(min(clusters.icc, MAX_CLUSTER_CORRELATION))
+    values = np.where(is_common, draw(num_clusters)[:, cluster], draw(len(cluster)))
+    return PairedUnits.from_examples(values, np.ones(len(cluster)), cluster)
 
 
 def population_scores(population: Population, name: str, seed: int) -> np.ndarray:
-    """Return scores drawn for a calibrated model with the confidences of a population."""
+    """Return the smallest, actual and largest score (3, n) of a calibrated model with given confidences."""
     if name not in ASSUMED_SCORES:
         raise InputError(
             f"Expected a metric among {', '.join(ASSUMED_SCORES)} without predictions, got {name!r}. Try accuracy.",
@@ -139,4 +159,7 @@ def population_scores(population: Population, name: str, seed: int) -> np.ndarra
         )
     rng = np.random.default_rng([seed, 1])
     c = rng.choice(population.confidence, NUM_PAIRS, p=population.share)
-    return ASSUMED_SCORES[name](c, (rng.random(NUM_PAIRS) < c).astype(float))
+    score = ASSUMED_SCORES[name]
+    wrong, right = score(c, np.zeros(NUM_PAIRS)), score(c, np.ones(NUM_PAIRS))
+    value = np.where(rng.random(NUM_PAIRS) < c, right, wrong)
+    return np.stack([np.minimum(wrong, right), value, np.maximum(wrong, right)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 
 from calibrant import metrics, registry
 from calibrant.backend.bins import Events
@@ -153,21 +154,21 @@ def difference_problem(
 
 
 def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
-    """Return scores of one model, and the clusters of future examples."""
+    """Return the smallest, actual and largest score (3, n) of one model, and the clusters of future examples."""
     if data.predictions is None:
         population = assumed_population(data.confidence, data.cluster_size, data.icc)
         return population_scores(population, method.text, seed), population.clusters
     metric: Any = method.target
     p = data.predictions if data.of is None else data.predictions.with_event(data.of)
-    scores = metric.values(p).double().cpu().numpy()
+    scores = torch.stack(metrics.score_values(metric, p)).cpu().numpy()
     if not np.isfinite(scores).all():
         raise InputError("Expected finite scores, got a probability of 0 for a true class. Try brier.", code="infinite")
     w = np.ones(len(scores)) if p.weights is None else p.weights.cpu().numpy()
     clusters = None if data.cluster_size is None else assumed_clusters(data.cluster_size, data.icc)
     if p.clusters is not None and clusters is None:
-        clusters = score_clusters(scores, w, p.clusters.cpu().numpy(), data.icc)
+        clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)
     rng = np.random.default_rng([seed, 2])
-    return rng.choice(scores, NUM_PAIRS, p=w / w.sum()), clusters
+    return rng.choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
 
 
 # Sentences

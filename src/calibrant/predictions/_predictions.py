@@ -418,6 +418,11 @@ class Predictions:
         """Return the same samples with other logits."""
         return self._replace(logits=logits)
 
+    def with_labels(self, labels: Tensor) -> "Predictions":
+        """Return the same samples with other labels (n) int64, which are not checked."""
+        outcomes = self.outcomes.with_labels(self.logits, self.labels, labels)
+        return self._replace(labels=labels, _cache=StatisticsCache(outcomes))
+
     # Statistics, computed on first use
 
     @cached_property
@@ -481,11 +486,12 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """Predicted class of each sample (n) int64; the lowest index wins ties."""
-        if self._cache.outcomes is None:
-            return self.logits.argmax(1)
-        predicted, wrong = self.labels.clone(), self._cache.outcomes.correct == 0  # the label where it is right
-        predicted[wrong] = self.logits[wrong].argmax(1)
-        return predicted
+        return self.logits.argmax(1) if self._cache.outcomes is None else self._cache.outcomes.predicted
+
+    @property
+    def runner_up(self) -> Tensor:
+        """The most likely class of each sample beside the predicted one (n) int64."""
+        return softmax.runner_up(self.logits, self.predicted)
 
     @property
     def correct(self) -> Tensor:

@@ -10,7 +10,7 @@ from counted_losses import loss_with_counts
 
 from calibrant import losses, registry, theory
 
-BATCH_LOSSES = {"dca", "mdca", "mmce", "soft_ece"}  # depend on the whole batch
+BATCH_LOSSES = {"avuc", "dca", "mdca", "mmce", "soft_ece"}  # depend on the whole batch
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # depend on the logits, not only on their differences
 
 every_loss = pytest.mark.parametrize("name", sorted(registry.LOSSES))

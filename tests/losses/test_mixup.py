@@ -1,4 +1,4 @@
-"""RegMixup against its definition."""
+"""Mixup and RegMixup against their definitions."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from refusals import refused
 from torch.nn.functional import cross_entropy, one_hot
 
 from calibrant import losses, registry
-from calibrant.losses import RegMixup
+from calibrant.losses import Mixup, RegMixup
 
 
 @pytest.fixture
@@ -23,6 +23,16 @@ def test_the_clean_half_is_untouched_and_the_mixed_half_is_mixed(batch):
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
     assert torch.equal(mixed.second[32:], labels[order])
     assert torch.allclose(mixed.inputs[32:], mixed.share * inputs + (1 - mixed.share) * inputs[order])
+
+
+def test_mixup_is_the_mixed_half_of_regmixup(batch):
+    mixed, doubled = (
+        m.mix(*batch, generator=torch.Generator().manual_seed(1)) for m in (Mixup(alpha=0.4), RegMixup(alpha=0.4))
+    )
+    assert torch.equal(mixed.inputs, doubled.inputs[32:])
+    logits = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(mixed.loss(losses.focal, logits[32:]), doubled.loss(losses.focal, logits)[32:])
+    assert len(mixed.loss(losses.focal, logits[32:])) == 32
 
 
 def test_mixed_loss_equals_cross_entropy_of_mixed_targets(batch):

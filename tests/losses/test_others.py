@@ -210,6 +210,30 @@ def test_dca_and_mdca_are_differences_of_means(easy):
     np.testing.assert_allclose(losses.mdca(*easy, gamma=2.0), focal + by_class, rtol=1e-11)
 
 
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.9, 5.0])
+def test_avuc_equals_the_formula(easy, threshold):
+    _, y, p, ce = numbers(*easy)
+    r, c, u = p.max(1), p.argmax(1) == y, -(p * np.log(p)).sum(1)
+    cut = (u[c].mean() + u[~c].mean()) / 2 if threshold is None else threshold
+    counts = dict.fromkeys(("AC", "AU", "IC", "IU"), 0.0)
+    for confidence, is_correct, entropy in zip(r, c, u):
+        weight = confidence if is_correct else 1 - confidence
+        share = 1 - np.tanh(entropy) if entropy <= cut else np.tanh(entropy)
+        counts[("A" if is_correct else "I") + ("C" if entropy <= cut else "U")] += weight * share
+    with np.errstate(divide="ignore"):
+        penalty = np.log(1 + (counts["AU"] + counts["IC"]) / (counts["AC"] + counts["IU"] + 1e-10))
+    np.testing.assert_allclose(losses.avuc(*easy, strength=3.0, threshold=threshold), ce + 3 * penalty, rtol=1e-9)
+
+
+def test_avuc_prefers_certain_right_and_uncertain_wrong_predictions():
+    logits = torch.tensor([[4.0, 0.0, 0.0], [0.1, 0.0, 0.0]])
+    penalties = [
+        (losses.avuc(logits, y, strength=1.0) - losses.cross_entropy(logits, y)).mean()
+        for y in (torch.tensor([0, 1]), torch.tensor([1, 0]))
+    ]
+    assert penalties[0] < 0.05 < penalties[1]
+
+
 @pytest.mark.parametrize("norm", [1.0, 2.0, 3.0])
 def test_soft_ece_equals_the_formula(easy, norm):
     _, y, p, ce = numbers(*easy)
@@ -232,7 +256,7 @@ def test_soft_ece_approaches_equal_width_ece(easy):
     np.testing.assert_allclose(losses.soft_ece(*easy, temperature=1e-6, norm=1.0), ce + ece, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mmce", "dca", "mdca", "soft_ece"])
+@pytest.mark.parametrize("name", ["avuc", "mmce", "dca", "mdca", "soft_ece"])
 def test_weights_count_examples_in_the_penalty(easy, name):
     logits, labels = easy
     loss = getattr(losses, name)

@@ -16,7 +16,7 @@ FOLDER = Path(calibrant.__file__).parent / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
 RUNS = {  # data sets and networks, losses, seeds
     "quickstart": 1 * 5 * 3,
-    "losses": 1 * 27 * 3,
+    "losses": 1 * 29 * 3,
     "mukhoti_2020": 10 * 10 + 10 + 6,  # the later version: label smoothing everywhere, Tiny-ImageNet
     "komisarenko_2024": 3 * 8 * 5,
     "wang_2021": 4 * 4 * 5,

@@ -74,9 +74,9 @@ def test_spelling_does_not_change_the_run_id():
 
 IDS = {  # of the first run, and a digest of all: folders of finished runs have these names
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
-    ("losses", None): ("a905fd5358ee", "448080d64509"),
+    ("losses", None): ("a905fd5358ee", "83134db5d534"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
-    ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "93af179c5c67"),
+    ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "375a8ba48f5b"),
     ("komisarenko_2024", None): ("263860404fcf", "57e00a5e6043"),
     ("wang_2021_training_size", None): ("d1ae82bb91f7", "b6042cd0ba21"),
     ("adafocal_2022", None): ("10106288eec7-6c4f84", "16dfb9111f3b"),

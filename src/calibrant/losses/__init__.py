@@ -12,13 +12,13 @@ from calibrant.losses._batch_penalties import *
 from calibrant.losses._focal import *
 from calibrant.losses._long_tail import *
 from calibrant.losses._long_tail import for_counts
-from calibrant.losses._mixup import MixedBatch, RegMixup
+from calibrant.losses._mixup import MixedBatch, Mixup, RegMixup
 from calibrant.losses._penalties import *
 from calibrant.losses._proper import *
 from calibrant.registry import LOSSES
 
 register = LOSSES.register
-__all__ = ["MixedBatch", "RegMixup", "for_counts", "for_epochs", "register", "restore_state", "state"]
+__all__ = ["MixedBatch", "Mixup", "RegMixup", "for_counts", "for_epochs", "register", "restore_state", "state"]
 __all__ += _adaptive.__all__
 __all__ += _batch_penalties.__all__
 __all__ += _focal.__all__

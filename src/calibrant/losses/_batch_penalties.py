@@ -11,10 +11,11 @@ from torch import Tensor
 
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, smoothed_log_likelihood
+from calibrant.losses._penalties import row_entropies
 from calibrant.registry import LOSSES
 from calibrant.types import Count, Logits, Norm, PerExample, Scalar, Targets, Width
 
-__all__ = ["dca", "mdca", "mmce", "soft_ece"]
+__all__ = ["avuc", "dca", "mdca", "mmce", "soft_ece"]
 
 
 @LOSSES.register
@@ -150,6 +151,50 @@ def soft_ece(
     size = shares.sum(0)  # share of the batch in each bin
     gap = ((c - r) @ shares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
     return _add_penalty(logits, labels, strength, power((size * power(gap, norm)).sum(), 1 / norm))
+
+
+@LOSSES.register
+def avuc(
+    logits: Logits,
+    labels: Targets,
+    *,
+    strength: float = 1.0,
+    threshold: float | None = None,
+    weights: PerExample | None = None,
+) -> PerExample:
+    r"""Compute cross-entropy plus the AvUC loss, accuracy versus uncertainty (Krishnan & Tickoo 2020, eq. 2 to 5).
+
+    A prediction of confidence r is certain if its entropy u is at most the threshold. With t = tanh(u), the penalty is
+    $\log(1 + rac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}})$. The terms are sums over the batch: $n_{AC}$ of r (1 - t) over
+    right and certain predictions, $n_{AU}$ of r t over right and uncertain ones, $n_{IC}$ of (1 - r)(1 - t) over wrong
+    and certain ones, and $n_{IU}$ of (1 - r) t over wrong and uncertain ones. The 1e-10 of the authors' code is added
+    to the sums. Equals cross-entropy at strength 0.
+
+    Args:
+        logits: Unnormalized log-probabilities (n, k).
+        labels: Class indices (n) or soft labels (n, k).
+        strength: Factor of the penalty. The paper adds it to the loss of a Bayesian network; the default is not tuned.
+        threshold: Entropy in nats. Default: halfway between the mean entropies of right and of wrong predictions of
+            the batch. The authors' code computes these means on validation data, after each of the first epochs.
+        weights: Weights of the samples (n) in the penalty.
+
+    >>> avuc(torch.zeros(1, 2), torch.tensor([0]))
+    tensor([0.6931])
+    """
+    r, c, w = _confidence(logits, labels, weights)
+    u = row_entropies(logits.double())
+    right, wrong = w * c, w * (1 - c)
+    if threshold is None:
+        means = [(part @ u.detach()) / part.sum() for part in (right, wrong) if bool(part.sum() > 0)]
+        cut = torch.stack(means).mean()
+    else:
+        cut = torch.tensor(threshold, dtype=u.dtype, device=u.device)
+    t, is_certain = u.tanh(), u <= cut
+    share = torch.where(is_certain, 1 - t, t)
+    as_right, as_wrong = right * r * share, wrong * (1 - r) * share
+    matching = (as_right * is_certain + as_wrong * ~is_certain).sum() + 1e-10
+    conflicting = (as_right * ~is_certain + as_wrong * is_certain).sum()
+    return _add_penalty(logits, labels, strength, (conflicting / matching).log1p())
 
 
 def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,10 +28,14 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
     >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])
     """
+    return -smoothed_log_likelihood(logits, labels) - strength * row_entropies(logits)
+
+
+def row_entropies(logits: Logits) -> PerExample:
+    """Return the entropy of each sample, in nats, with a finite gradient."""
     log_p = logits.log_softmax(-1)
     finite_log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)  # so that a class of probability 0 adds 0, not NaN
-    entropy = -(log_p.exp() * finite_log_p).sum(-1)
-    return -smoothed_log_likelihood(logits, labels) - strength * entropy
+    return -(log_p.exp() * finite_log_p).sum(-1)
 
 
 @LOSSES.register

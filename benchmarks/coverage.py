@@ -1,5 +1,5 @@
 """Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth; of differences
-between models of 300 examples and more from 1,000.
+between models of 100 examples and more from 1,000.
 
 Confidences lie around .6, .9, .95 and .99 (a normal spread of .3 in log-odds) or uniformly between .5 and 1. The
 accuracy equals the confidence or lies below it by .02 or .1, for two and ten classes. The examples of a cluster, 1 to
@@ -32,7 +32,7 @@ from calibrant.metrics._moments import square_estimate
 TITLE = "Coverage of intervals"
 LEVEL, REQUIRED_COVERAGE = 0.90, 0.88
 DRAWS, CHUNK = 4_000, 200_000  # data sets per cell, and examples that are drawn at once
-MANY_EXAMPLES = 300  # from which a fourth of the data sets is drawn of pairs of models
+MANY_EXAMPLES = 100  # from which a fourth of the data sets is drawn of pairs of models
 POPULATION = 1_000_000  # examples that stand for the truth
 SIZES = 5, 20, 50, 100, 300, 1000
 NUM_CLUSTERS = 10, 20, 50
@@ -381,8 +381,8 @@ def page(rows: list[Row]) -> str:
 def _median_width(cells: list[dict[str, Row]]) -> float:
     ratios = [
         of[OURS]["width"]
-        / max(min(row["width"] for row in of.values() if row["coverage"] >= REQUIRED_COVERAGE), 1e-300)
+        / min(row["width"] for row in of.values() if row["coverage"] >= REQUIRED_COVERAGE and row["width"] > 1e-9)
         for of in cells
-        if any(row["coverage"] >= REQUIRED_COVERAGE for row in of.values())
+        if any(row["coverage"] >= REQUIRED_COVERAGE and row["width"] > 1e-9 for row in of.values())
     ]
     return float(np.median(ratios)) if ratios else math.nan

@@ -55,11 +55,13 @@ def test_every_recorded_column_is_drawn(store):
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
+        *("confidences_2_cross_entropy", "confidences_2_AdaFocal"),
     }
     assert {name for name, drawing in drawings.items() if not drawing.is_main} == {
         *("train_loss", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
         *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
+        *("confidences_2_cross_entropy", "confidences_2_AdaFocal"),
     }
 
 
@@ -94,12 +96,14 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     assert empty["count"] == 0
     assert math.isnan(empty["accuracy"])
     assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal"].description
+    assert str(drawings["confidences_2_AdaFocal"].numbers) == str(drawings["reliability_2_AdaFocal"].numbers)
+    assert "75.00 % on average" in drawings["confidences_2_AdaFocal"].description
 
 
 @pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
 def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * (14 + 4)  # and diagrams of both losses before and after a temperature
+    assert len(paths) == 3 * (16 + 4)  # and diagrams of both losses before and after a temperature
     assert all(path.stat().st_size for path in paths)
 
 

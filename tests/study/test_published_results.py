@@ -231,3 +231,13 @@ def test_differences_from_the_paper_are_noted():
     }
     notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.notes)
     assert_rendered("study_notes_on_paper", "\n\n".join(notes))
+
+
+def test_remarks_on_a_loss_stand_beside_its_numbers():
+    published = PublishedResults.load("komisarenko_2024")
+    notes = []
+    for loss in "inverse_focal", "AdaFocal":
+        grid = replace(GRID, losses=(*GRID.losses, loss))
+        notes.append(PaperComparison(published, study(grid)).note([]))
+    assert "gammas never change" not in notes[0]
+    assert "gammas never change" in notes[1]

@@ -72,6 +72,10 @@ def test_inverse_focal_loss_has_negative_gamma():
     x, y = drawn(drawings["sweep_ece_focal_gamma_Identity"])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
     assert y == [300, 100, 0, 100, 200]
+    ax = Figure().subplots()
+    drawings["sweep_ece_focal_gamma_Identity"].draw(ax)
+    assert ax.xaxis_inverted()  # focal loss on the left, as in the paper
+    assert "inverse focal loss" in ax.get_xlabel()
 
 
 def test_sweep_over_data_size_and_best_parameter():

@@ -74,15 +74,17 @@ def slug(text: str) -> str:
     return re.sub(r"[\W_]+", "_", text.replace("=-", "=minus ")).strip("_")
 
 
-def reliability_drawing(name: str, title: str, description: str, bins: Bins) -> Drawing:
-    """Return a reliability diagram of bins."""
+def reliability_drawing(
+    name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
+) -> Drawing:
+    """Return a reliability diagram of bins, or another plot of them."""
     columns = [
         column.tolist() for column in (bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy)
     ]
     numbers: list[dict[str, Any]] = [
         dict(zip(("from", "to", "count", "confidence", "accuracy"), row)) for row in zip(*columns)
     ]
-    return Drawing(name, title, description, partial(plots.reliability, bins), numbers)
+    return Drawing(name, title, description, partial(plot, bins), numbers)
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:

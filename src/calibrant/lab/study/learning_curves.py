@@ -10,6 +10,7 @@ import torch
 
 from calibrant import metrics, plots, registry
 from calibrant._grouping import group_pairs
+from calibrant._text import format_percent
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
@@ -52,9 +53,9 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     """Yield figures of the histories of finished runs, for every data set and network, with a line per loss.
 
     Curves are means over seeds with the range from minimum to maximum: recorded scores (Mukhoti et al. 2020, Figures 1
-    and 3; Wang et al. 2021, Figure 4), gaps of single bins, and gammas (Ghosh et al. 2022). Reliability diagrams show
-    some epochs (Mukhoti et al. 2020, Figure 2). Histograms show gradient norms (Mukhoti et al. 2020, Figure 4) and
-    maximum logits by learned epoch (Wang et al. 2021, Figure 5).
+    and 3; Wang et al. 2021, Figure 4), gaps of single bins, and gammas (Ghosh et al. 2022). Reliability diagrams and
+    histograms of confidences show some epochs (Mukhoti et al. 2020, Figure 2). Other histograms show gradient norms
+    (their Figure 4) and maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
     finished_runs = ((run, store.history(run).to_dicts()) for run in study.runs() if run in store)
     numbers = number_places(study)
@@ -70,7 +71,7 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability"))
+    is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 
 
@@ -158,7 +159,7 @@ def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator
 
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a diagram for every loss and epoch, with the pooled examples and the ECE over seeds."""
+    """Yield a diagram and a histogram of the pooled examples for every loss and epoch, with the ECE over seeds."""
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
         epoch_rows = [row for rows in runs for row in rows if row.get(columns[0])]
@@ -175,6 +176,10 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
             )
             description = f"Reliability diagram: {title}; {ece_text}."
             yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
+            title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
+            description = f"Histogram: {title}; {format_percent(float(totals[0].sum() / count.sum()))} on average."
+            name = f"confidences_{epoch}_{slug(loss)}"
+            yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:

@@ -48,6 +48,7 @@ class PublishedResults:
     evaluation_sets: Mapping[Method, tuple[str, str]] = field(
         default_factory=dict[Method, tuple[str, str]]
     )  # what the paper evaluates, and what this package does
+    remarks: Mapping[str, str] = field(default_factory=dict[str, str])  # on the paper's numbers, by the name of a loss
 
     @classmethod
     def load(cls, name: str) -> "PublishedResults":
@@ -75,6 +76,7 @@ class PublishedResults:
             runs=table.get("runs"),
             seed_split_datasets=frozenset(d for d, entry in sets.items() if entry.get("split") == "seed"),
             evaluation_sets={d: tuple(entry["judged"]) for d, entry in sets.items() if "judged" in entry},
+            remarks={read_method("losses", name).name: text for name, text in table.get("remarks", {}).items()},
         )
 
     def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
@@ -120,7 +122,13 @@ class PaperComparison:
         """Return the sources of the numbers, and the differences between the paper's setting and the study's."""
         sources = ", ".join(sorted({p.source for p in numbers}, key=lambda s: (len(s), s)))
         differences = dict.fromkeys(self._differences())
-        return f"paper: {self.published.paper}, {sources}; {'; '.join(differences) or self._agreement_text()}."
+        texts = [sources, *differences] if differences else [sources, self._agreement_text()]
+        texts += [
+            text
+            for name, text in self.published.remarks.items()
+            if name in {run.loss.name for run in self.study.runs()}
+        ]
+        return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
     def _paper_place(self, dataset: Method, network: Method) -> tuple[Method, Method]:
         setting = self.study.paper_setting

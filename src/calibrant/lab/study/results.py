@@ -1,5 +1,6 @@
 """Results of a study: tables, rows and report, and the status of its runs."""
 
+import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,13 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
+from calibrant.lab.study.provenance import made_with
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
 from calibrant.types import InputError
 
 DRAFT_PATTERNS = ".results-*", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # leftovers of killed processes
 MAX_LOCK_WAIT_SECONDS = 60.0
-RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "report.html")
+RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "made_with.json", "report.html")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,10 @@ class Result:
     def rows(self) -> list[ResultRow]:
         """One row per run, shift, calibrator and metric."""
         return [*(row for measurement in self.measurements for row in measurement.rows), *self.diverged_rows]
+
+    def _measured_runs(self) -> list[Run]:
+        """Return the runs of the study whose numbers are in the tables."""
+        return [m.run for m in self.measurements if isinstance(m.run, Run)]
 
     @property
     def report(self) -> Path | None:
@@ -90,6 +96,7 @@ class Result:
                 "tables.csv": to_safe_csv(polars.DataFrame(records, infer_schema_length=None)),
                 "tables.md": "\n".join(table.markdown() for table in self.tables),
                 "tables.tex": "\n".join([LATEX_PACKAGES, *(table.latex() for table in self.tables)]),
+                "made_with.json": json.dumps(made_with(self.study, self._measured_runs()), indent=1) + "\n",
                 "report.html": page,
             },
         )

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from calibrant import metrics, plots
 from calibrant._grouping import group_pairs
@@ -155,9 +156,19 @@ def _sweep_drawing(
         for run, value in enumerate(points[x])
     ]
     ends = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
-    draw = partial(plots.curves, arrays, x=xs, xlabel=family.parameter, ylabel=textwrap.fill(description, 32))
+    has_inverse = family.name in NEGATED_LOSSES.values() and family.parameter == "gamma" and xs[0] < 0
+    xlabel = "gamma of focal loss, below 0 of inverse focal loss" if has_inverse else family.parameter
+    draw_sweep = _draw_reversed if has_inverse else plots.curves
+    draw = partial(draw_sweep, arrays, x=xs, xlabel=xlabel, ylabel=textwrap.fill(description, 32))
     name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{place}")
     return Drawing(name, title, f"{title}: {ends}.", draw, numbers)
+
+
+def _draw_reversed(*lines: Any, ax: Axes, **labels: Any) -> Axes:
+    """Draw curves from focal loss on the left to inverse focal loss on the right (Wang et al. 2021, Figure 6)."""
+    plots.curves(*lines, ax=ax, **labels)
+    ax.invert_xaxis()
+    return ax
 
 
 def _range_text(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:

@@ -185,11 +185,12 @@ def avuc(
     u = row_entropies(logits.double())
     right, wrong = w * c, w * (1 - c)
     if threshold is None:
-        means = [(part @ u.detach()) / part.sum() for part in (right, wrong) if bool(part.sum() > 0)]
-        cut = torch.stack(means).mean()
+        counts = torch.stack([right.sum(), wrong.sum()])
+        means = torch.stack([right @ u, wrong @ u]).detach() / counts.where(counts > 0, 1.0)
+        threshold_in_nats = means.sum() / (counts > 0).sum()  # the mean of none counts as 0, and not at all
     else:
-        cut = torch.tensor(threshold, dtype=u.dtype, device=u.device)
-    t, is_certain = u.tanh(), u <= cut
+        threshold_in_nats = threshold
+    t, is_certain = u.tanh(), u <= threshold_in_nats
     share = torch.where(is_certain, 1 - t, t)
     as_right, as_wrong = right * r * share, wrong * (1 - r) * share
     matching = (as_right * is_certain + as_wrong * ~is_certain).sum() + 1e-10

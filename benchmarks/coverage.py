@@ -289,7 +289,12 @@ def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
             ]
             mean, degrees, error = (np.array([getattr(s, x) for s in samples]) for x in ("mean", "degrees", "error"))
             n, variance = np.array([s.independent for s in samples]).T
-        ends = ScoreRange(*(np.average(x, 1, None if w is None else w.numpy()) for x in (smallest, largest)))
+        squares = (
+            np.average(x**2, 1, None if w is None else w.numpy())
+            for x in (np.minimum(smallest, 0), np.maximum(largest, 0))
+        )
+        low, high = map(np.sqrt, squares)
+        ends = ScoreRange(-low, high)
         half = stdtrit(degrees, (1 + LEVEL) / 2) * error
         low, high = mean_limits(n, mean, variance, ends, stdtrit(degrees, (1 + LEVEL) / 2))
         wider = half * (1 + 1 / (degrees + 1))

@@ -74,11 +74,11 @@ def compare(
     Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences. Between two
     calibrators, a difference is nearly the same for all examples but the rare ones with an unlikely label, which a
     sample may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as that of
-    `mean_limits` for the range of the mean difference over the observed and the most likely other labels. Every other
-    metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one random
-    group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration errors: a
-    repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased metrics contains
-    the difference of their biases.
+    `mean_limits` for an unseen example whose difference is as large as with the observed or the most likely other
+    labels. Every other metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one
+    random group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration
+    errors: a repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased
+    metrics contains the difference of their biases.
 
     Args:
         first: Predictions of the first model.
@@ -122,7 +122,8 @@ def _compare_metric(
     if metric.per_example is not None and not method.settings:
         low, value, high = scores.values(metric)
         pair = Sample.from_values(value, a.weights, a.clusters)
-        ends = ScoreRange(*(Sample.from_values(end, a.weights).mean for end in (low, high)))
+        squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
+        ends = _range_from_squares(*squares)
         mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
         return _mean_difference(method.text, mean_a, mean_b, pair, ends, level)
 
@@ -164,8 +165,8 @@ class PairedScores:
         """Return the sums (9) from which `paired_difference` computes an interval, and which add up over batches.
 
         They are the number of clusters, the sums over clusters of n, s, n^2, n s, s^2, with n the weight of a cluster
-        and s its sum of differences, and the sums over examples of the squared, smallest and largest difference.
-        Independent examples of weight w count as w clusters.
+        and s its sum of differences, and the sums over examples of squares: of the difference, of the smallest one
+        below 0, and of the largest one above 0. Independent examples of weight w count as w clusters.
         """
         low, value, high = self.values(metric)
         w = torch.ones_like(value) if self.first.weights is None else self.first.weights
@@ -174,7 +175,8 @@ class PairedScores:
         else:
             n, s = (torch.bincount(self.first.clusters, v) for v in (w, w * value))
             terms = [n > 0, n, s, n.square(), n * s, s.square()]
-        return torch.stack([term.double().sum() for term in (*terms, w * value.square(), w * low, w * high)])
+        ends = (w * end.square() for end in (low.clamp_max(0), high.clamp_min(0)))
+        return torch.stack([term.double().sum() for term in (*terms, w * value.square(), *ends)])
 
     @cached_property
     def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
@@ -272,7 +274,16 @@ def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
     if clusters >= 2:
         spread = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
         pair = replace(pair, error=math.sqrt(spread * clusters / (clusters - 1)), degrees=n**2 / n_square - 1)
-    return pair, ScoreRange(low / n, high / n)
+    return pair, _range_from_squares(low / n, high / n)
+
+
+def _range_from_squares(low: float, high: float) -> ScoreRange:
+    """Return the range of the difference of one unseen example, from mean squares of the most extreme differences.
+
+    Root mean squares lie between the mean over examples and the examples with the most extreme differences, of which a
+    mean difference consists if few examples are far apart.
+    """
+    return ScoreRange(-math.sqrt(low), math.sqrt(high))
 
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:

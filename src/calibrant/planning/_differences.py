@@ -33,7 +33,7 @@ class PairedUnits:
     weight: np.ndarray  # (m) examples of a unit
     difference: np.ndarray  # (m) sum of the differences of a unit, second model minus first
     share: np.ndarray  # (m) probability to draw a unit
-    ends: np.ndarray  # (3, m) sums of the squared, smallest and largest differences of a unit, as in `PairedScores`
+    squares: np.ndarray  # (3, m) sums of squares of a unit, as in `PairedScores.sums`
 
     @classmethod
     def from_examples(cls, values: np.ndarray, weight: np.ndarray, unit: np.ndarray | None) -> "PairedUnits":
@@ -42,11 +42,10 @@ class PairedUnits:
         Without units, each example is drawn with a probability proportional to its weight.
         """
         low, difference, high = values
+        squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
-            share, weight = weight / weight.sum(), np.ones(len(weight))
-            return cls(weight, difference, share, np.stack([difference**2, low, high]))
-        size = np.bincount(unit, weight)
-        sums = [np.bincount(unit, weight * x) for x in (difference, difference**2, low, high)]
+            return cls(np.ones(len(weight)), difference, weight / weight.sum(), squares)
+        size, *sums = (np.bincount(unit, weight * x) for x in (np.ones(len(unit)), difference, *squares))
         return cls(size, sums[0], np.full(len(size), 1 / len(size)), np.stack(sums[1:]))
 
     @property
@@ -104,7 +103,7 @@ class PairedUnits:
         else:
             index, count = slice(None), rng.multinomial(n, self.share)
         w, s = self.weight[index], self.difference[index]
-        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2, *(self.ends[:, index] @ count))
+        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2, *(self.squares[:, index] @ count))
         sums = (float(n), *map(float, moments))
         return metrics.paired_p_value(sums)
 

@@ -256,7 +256,7 @@ def test_a_full_disk_leaves_the_old_results(tmp_path, monkeypatch):
 
 def test_orphan_drafts_are_removed_at_the_next_start(finished):
     study, _, out, _ = finished
-    for name in (".report-abc.html", ".rows-abc.csv", ".tables-abc.md"):
+    for name in (".report-abc.html", ".rows-abc.csv", ".tables-abc.md", ".made_with-abc.json"):
         (out / name).write_text("half")
     (out / ".results-abc").mkdir()
     studies.measure(study, out=out)

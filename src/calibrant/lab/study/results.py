@@ -20,7 +20,8 @@ from calibrant.lab.study.provenance import made_with
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
 from calibrant.types import InputError
 
-DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # leftovers of killed processes
+# leftovers of killed processes
+DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"
 MAX_LOCK_WAIT_SECONDS = 60.0
 RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "made_with.json", "report.html")
 

@@ -187,7 +187,7 @@ def avuc(
     if threshold is None:
         counts = torch.stack([right.sum(), wrong.sum()])
         means = torch.stack([right @ u, wrong @ u]).detach() / counts.where(counts > 0, 1.0)
-        threshold_in_nats = means.sum() / (counts > 0).sum()  # the mean of none counts as 0, and not at all
+        threshold_in_nats = means.sum() / (counts > 0).sum()  # of the kinds that occur
     else:
         threshold_in_nats = threshold
     t, is_certain = u.tanh(), u <= threshold_in_nats

@@ -177,18 +177,22 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     w = torch.ones_like(score) if weights is None else weights.to(score)
     value, place = distinct_values(score)
     hits, misses = (torch.bincount(place, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
-    below = (misses.cumsum(0) - misses / 2) / misses.sum()
-    above = 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
+    below, above = _placement_shares(hits, misses)
     area = (hits * below).sum() / hits.sum()
     scale = w.sum() / torch.stack([misses.sum(), hits.sum()])
     return area + (torch.where(positive == 1, below[place], above[place]) - area) * scale[positive.long()]
 
 
+def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the share of negatives below each distinct score, and that of positives above it; ties count half."""
+    below = (misses.cumsum(0) - misses / 2) / misses.sum()
+    return below, 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
+
+
 def _sum_placements(ties: GroupedScores) -> Sample:
     """Return the mean of `placements` and its precision from sorted scores."""
     hits, misses = ties.correct, ties.total_weight - ties.correct
-    below = (misses.cumsum(0) - misses / 2) / misses.sum()
-    above = 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
+    below, above = _placement_shares(hits, misses)
     n, area = float(ties.total_weight.sum()), (hits * below).sum() / hits.sum()
     square = hits @ (below - area).square() / hits.sum() ** 2 + misses @ (above - area).square() / misses.sum() ** 2
     return Sample.from_sums(n, float(area), n**2 * float(square))

@@ -18,6 +18,7 @@ import torch
 from benchmarks._harness import write_table
 from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
+from calibrant.lab.study.significance import holm
 from calibrant.lab.study.stored_files import read_record
 from calibrant.metrics import Sample
 
@@ -83,15 +84,6 @@ def short(loss: str) -> str:
     settings = loss.partition("(")[2].rstrip(")").split(", ")
     kept_settings = [s for s in settings if s.startswith(("gamma=", "smoothing=", "strength="))]
     return f"({', '.join(kept_settings)})" if kept_settings else ""
-
-
-def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Return p-values corrected for their number (Holm 1979)."""
-    corrected, largest = dict[str, float](), 0.0
-    for rank, (loss, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
-        corrected[loss] = largest
-    return corrected
 
 
 def main() -> None:

@@ -112,6 +112,7 @@ def sample_size_command(
     """
     import_prediction_modules()
     from calibrant import planning
+    from calibrant.io.results import check_suffix
     from calibrant.types import InputError
 
     include_sources(with_)
@@ -120,7 +121,7 @@ def sample_size_command(
         raise InputError(f"Expected at most two files, got {len(files)}.", code="num_files")
     check_output_paths(plot, json_, inputs=[*files, *source_files(with_)])
     if plot is not None:
-        planning.check_suffix(plot)
+        check_suffix(plot, planning.FIGURE_SUFFIXES)
     predictions = [_load_predictions(path, options, ignore_index, difference is not None, icc) for path in files]
     with show_status() as progress:
         progress("simulating")

@@ -14,6 +14,7 @@ from calibrant._text import format_percent, shorten_list
 from calibrant._version import __version__
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
 from calibrant.io import atomic_write
+from calibrant.io.results import check_suffix
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -196,8 +197,7 @@ class Sets:
     def save(self, path: str | Path) -> None:
         """Write the sets to a .json file."""
         path = Path(path)
-        if path.suffix != ".json":
-            raise InputError(f"Expected a file name that ends in .json, got {str(path)!r}.", code="suffix")
+        check_suffix(path, (".json",))
         content = {
             "format": SETS_FORMAT,
             "version": SETS_VERSION,

@@ -16,6 +16,7 @@ from calibrant._version import __version__
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.io import atomic_write
+from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
 from calibrant.types import InputError
 
@@ -67,12 +68,7 @@ def export(
     path = Path(path)
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
-    if path.suffix != EXPORT_FORMATS[to]:
-        raise InputError(
-            f"Expected a file name that ends in {EXPORT_FORMATS[to]}, got {str(path)!r}. Try "
-            f"{path.stem}{EXPORT_FORMATS[to]}.",
-            code="suffix",
-        )
+    check_suffix(path, (EXPORT_FORMATS[to],))
     if to == "numpy":
         text = numpy_source(calibrator, sets, threshold)
         with atomic_write(path) as draft:

@@ -4,8 +4,8 @@
 """
 
 from calibrant.planning._populations import Pattern as Pattern
+from calibrant.planning._result import FIGURE_SUFFIXES as FIGURE_SUFFIXES
 from calibrant.planning._result import SampleSize
-from calibrant.planning._result import check_suffix as check_suffix
 from calibrant.planning._sample_size import quick_sample_size, sample_size
 from calibrant.planning._search import PowerPoint
 

@@ -1,16 +1,15 @@
 """The result of `sample_size`: a number of examples with its simulated power curve."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant.io.results import result_json
+from calibrant.io.results import check_suffix, result_json
 from calibrant.metrics import metric_info
 from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
-from calibrant.types import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +92,7 @@ class SampleSize:
         from calibrant.io import atomic_write
 
         path = Path(path)
-        check_suffix(path, (".json", *FIGURE_SUFFIXES))
+        check_suffix(path, (*FIGURE_SUFFIXES, ".json"))
         with atomic_write(path) as draft:
             if path.suffix == ".json":
                 draft.write_text(self.json(), encoding="utf-8")
@@ -103,12 +102,3 @@ class SampleSize:
             figure = Figure(figsize=(5, 3.4), layout="constrained")
             self.plot(figure.add_subplot())
             figure.savefig(draft, format=path.suffix[1:], dpi=150)
-
-
-def check_suffix(path: Path, suffixes: Sequence[str] = FIGURE_SUFFIXES) -> None:
-    """Refuse a file name with another suffix."""
-    if path.suffix not in suffixes:
-        raise InputError(
-            f"Expected a file name that ends in {', '.join(suffixes)}, got {str(path)!r}. Try {path.stem}.png.",
-            code="suffix",
-        )

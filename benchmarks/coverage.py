@@ -23,7 +23,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import ClusterSums, Moments, equal_width_index
+from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
 from calibrant.metrics import _scores
 from calibrant.metrics._clusters import clustered_square
 from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits
@@ -168,7 +168,9 @@ def population(classes: int, confidence: float | str, shift: float) -> dict[str,
     square = (gap.gap.square() / gap.total_weight.clamp_min(1)).sum() / POPULATION
     area = ranked(data.class_confidence, data.label)[0]
     truth["group_gaps"] = truth["signed_gap"]
-    return truth | {"debiased_l2": math.sqrt(float(square)), "auroc": float(area[0])}
+    errors = 1 - data.truth[0, (-data.confidence[0]).argsort()]
+    risk = float((errors.cumsum() / np.arange(1, POPULATION + 1)).mean())
+    return truth | {"debiased_l2": math.sqrt(float(square)), "auroc": float(area[0]), "aurc": risk}
 
 
 def independent_limits(data: Data, k: int) -> Limits:
@@ -184,7 +186,18 @@ def independent_limits(data: Data, k: int) -> Limits:
     has_both = rarer > 0
     area, variance, rarer = area[has_both], variance[has_both], rarer[has_both]
     limits["auroc"] = methods(rarer, area, variance * (rarer - 1) / (n - 1), ScoreRange(0.0, 1.0), t)
+    limits["aurc"] = {OURS: aurc_limits(data, None, None)}
     return limits
+
+
+def aurc_limits(
+    data: Data, weights: torch.Tensor | None, clusters: torch.Tensor | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the limits of the area under the risk-coverage curve of every data set."""
+    rows = zip(torch.from_numpy(data.confidence), torch.from_numpy(data.outcome), strict=True)
+    events = (Events(c, y, None if weights is None else weights[i], clusters) for i, (c, y) in enumerate(rows))
+    intervals = [metrics.aurc.interval(e, level=LEVEL) for e in events]
+    return np.array([i.low for i in intervals]), np.array([i.high for i in intervals])
 
 
 def root_limits(square: tuple[Any, Any], gap: tuple[Any, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -227,6 +240,7 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
         columns.append([float(x) for x in clustered_square(sums)[0]])
     square = square_limits(*np.array(columns).T, stdtrit(cell.n - 1, (1 + LEVEL) / 2))
     limits["debiased_l2"] = {OURS: root_limits(square, limits["signed_gap"][OURS])}
+    limits["aurc"] = {OURS: aurc_limits(data, w, clusters)}
     return limits
 
 

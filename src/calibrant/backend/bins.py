@@ -21,6 +21,7 @@ _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
 TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
 PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
+WEIGHT_ROUNDING = 1e-9  # by which the weights of the parts of an example may miss a sum of 1
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
 
 
@@ -85,6 +86,7 @@ class GroupedScores:
     total_weight: Tensor  # (g) float64, > 0
     correct: Tensor  # (g) float64, weight of the examples for which the event happened
     clusters: ClusterSums | None = None  # at no more than 512 places of equal mass
+    fraction_variance: float = 0.0  # weighted sum of a (1 - a) over the outcomes a; 0 unless some are fractional
 
     @classmethod
     def from_scores(
@@ -168,7 +170,24 @@ class GroupedScores:
     @cached_property
     def variance(self) -> Tensor:
         """Variance of `gap` in every group if every confidence is true."""
-        return self.total_weight * self.value * (1 - self.value)
+        return self.total_weight * self.value * (1 - self.value) * self.dispersion
+
+    @cached_property
+    def gap_square(self) -> Tensor:
+        """Sum over the examples of the squared difference between outcome and confidence."""
+        misses = self.total_weight - self.correct
+        return (self.correct * (1 - self.value).square() + misses * self.value.square()).sum() - self.fraction_variance
+
+    @cached_property
+    def dispersion(self) -> float:
+        r"""Variance of outcomes as a share of that of events, $\sum (a - c)^2 / \sum c (1 - c)$; 1 for events.
+
+        An outcome in [0, 1] with mean c varies at most as an event of probability c.
+        """
+        if self.fraction_variance == 0:
+            return 1.0
+        events = float((self.total_weight * self.value * (1 - self.value)).sum())
+        return min(1.0, max(0.0, float(self.gap_square)) / events) if events else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +201,12 @@ class Moments:
     gap_square: PerBin  # sum of u^2
     variance: PerBin  # sum of c (1 - c): variance of the number of events if every confidence is true
     clusters: ClusterSums | None = None  # in the bins that are not empty
+    dispersion: float = 1.0  # variance of fractional outcomes as a share of that of events
+
+    @property
+    def noise(self) -> PerBin:
+        """Variance of the sum of u if every confidence is true."""
+        return self.variance * self.dispersion
 
     @staticmethod
     def terms(c: Tensor, a: Tensor) -> tuple[Tensor, ...]:
@@ -212,31 +237,49 @@ class EventStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Events(EventStatistics):
-    """One event per example: its confidence, its outcome and its weight."""
+    """One event per row: its confidence, its outcome and its weight. Rows of one `examples` are parts of an example."""
 
     confidence: PerExample
     outcome: PerExample
     weights: PerExample | None = None
     clusters: Tensor | None = None  # (n) int64, of examples that may depend on each other
+    examples: Tensor | None = None  # (n) int64, index of the example that a row is a part of; None if it is a whole one
+    fraction_variance: float = 0.0  # as in `GroupedScores`
 
     def __len__(self) -> int:
         return len(self.confidence)
 
     def __getitem__(self, rows: Any) -> "Events":
         """Select rows by slice, mask or indices."""
-        optional_fields = (None if part is None else part[rows] for part in (self.weights, self.clusters))
-        return Events(self.confidence[rows], self.outcome[rows], *optional_fields)
+        parts = (self.weights, self.clusters, self.examples)
+        return Events(self.confidence[rows], self.outcome[rows], *(None if part is None else part[rows] for part in parts))
+
+    @cached_property
+    def merged(self) -> "Events":
+        """One row per example: the outcome is the mean of its parts, which is fractional."""
+        if self.examples is None:
+            return self
+        columns = torch.stack([self.confidence.double(), self.outcome.double()])
+        (c, a), weights, clusters = merge_examples(columns, self.weights, self.clusters, self.examples)
+        variance = a * (1 - a) if weights is None else weights * a * (1 - a)
+        return Events(c, a, weights, clusters, fraction_variance=float(variance.sum()))
 
     @cached_property
     def ties(self) -> GroupedScores:
         """The events, sorted and grouped by equal confidence."""
-        return GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
+        if self.examples is not None:
+            return self.merged.ties
+        ties = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
+        return replace(ties, fraction_variance=self.fraction_variance) if self.fraction_variance else ties
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width, computed once for every number of bins."""
+        if self.examples is not None:
+            return self.merged.moments(bins)
         cache: dict[int, Moments] = self.__dict__.setdefault("_moments", {})
         if bins not in cache:
-            cache[bins] = self._compute_moments(bins)
+            moments = self._compute_moments(bins)
+            cache[bins] = replace(moments, dispersion=self.ties.dispersion) if self.fraction_variance else moments
         return cache[bins]
 
     def _compute_moments(self, bins: int) -> Moments:
@@ -253,6 +296,33 @@ class Events(EventStatistics):
             return Moments(*_compiled_bin_sums(compiled.event_bin_sums, c, a, w, bins), clusters=clusters)
         sums = (bin_sums(index, x if w is None else w * x, bins) for x in Moments.terms(c, a))
         return Moments(*sums, clusters=clusters)
+
+
+def merge_examples(
+    values: Tensor, weights: Tensor | None, clusters: Tensor | None, examples: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Average rows over the parts of every example.
+
+    Args:
+        values: Values, (..., n).
+        weights: Weights, (n).
+        clusters: Index of the cluster of each row, (n).
+        examples: Index of the example of each row, (n).
+
+    Returns:
+        The means (..., m) of the m examples, their weights, or None if all are 1, and their clusters, or None if every
+        example is one.
+    """
+    _, index = examples.unique(return_inverse=True)
+    w = torch.ones_like(index, dtype=torch.float64) if weights is None else weights.double()
+    total = torch.bincount(index, w)
+    rows = (w * values.double()).reshape(-1, len(index))
+    means = torch.stack([torch.bincount(index, row, minlength=len(total)) for row in rows]) / total.clamp_min(1e-300)
+    merged_clusters = None
+    if clusters is not None and not torch.equal(clusters, examples):
+        merged_clusters = clusters.new_zeros(len(total)).scatter_(0, index, clusters)
+    is_unweighted = bool(((total - 1).abs() < WEIGHT_ROUNDING).all())
+    return means.view(*values.shape[:-1], -1), None if is_unweighted else total, merged_clusters
 
 
 def _compiled_bin_sums(kernel: Any, c: Tensor, a: Tensor, w: Tensor | None, bins: int) -> Tensor:

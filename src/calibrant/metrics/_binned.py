@@ -168,15 +168,16 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     moments = events.moments(bins)
     if moments.clusters is not None:
-        return cluster_noise_interval(moments.clusters, moments.variance[moments.total_weight > 0], level)
-    return noise_interval(moments.variance.sqrt() / moments.total_weight.sum(), level)
+        return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
+    return noise_interval(moments.noise.sqrt() / moments.total_weight.sum(), level)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     ties = events.ties
     if ties.clusters is not None:
         sums = ties.clusters.equal_mass(bins)
-        return cluster_noise_interval(sums, (sums.total_weight * sums.value * (1 - sums.value)).sum(0), level)
+        variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * ties.dispersion
+        return cluster_noise_interval(sums, variance, level)
     return noise_interval(equal_mass_variance(bins, ties).sqrt() / ties.total_weight.sum(), level)
 
 

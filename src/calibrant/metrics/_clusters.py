@@ -55,12 +55,13 @@ def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, li
     return signs.to(like) * 2 - 1
 
 
-def clustered_square(sums: ClusterSums) -> tuple[SquareEstimate, int]:
+def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[SquareEstimate, int]:
     r"""Estimate the squared error of norm 2 from pairs of examples of different clusters; also return the degrees.
 
     In a bin, $\mu^2$ is estimated by the mean of u_i u_j over such pairs; a bin with a single cluster adds nothing. The
     noise has the mean tr C and the variance $2\, \mathrm{tr}\, C^2$ of the covariance C of the bins' weighted gaps
     between clusters, but no less than of independent, calibrated examples, or clusters where all outcomes are equal.
+    `dispersion` is the variance of fractional outcomes as a share of that of events.
     """
     nonempty = sums.total_weight.sum(1) > 0
     weight, gap = sums.total_weight[nonempty], sums.gap[nonempty]
@@ -76,7 +77,7 @@ def clustered_square(sums: ClusterSums) -> tuple[SquareEstimate, int]:
     share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1] if m > 1 else 0.0
     outcome = sums.value + mean
     varies = (outcome > 1e-9) & (outcome < 1 - 1e-9)  # or else outcomes do not show how alike those of a cluster are
-    independent = sums.value * (1 - sums.value) / total * torch.where(varies, 1.0, weight.square().sum(0) / n)
+    independent = dispersion * sums.value * (1 - sums.value) / total * torch.where(varies, 1.0, weight.square().sum(0) / n)
     trace = torch.maximum(scaled_gaps.square().sum(), independent.sum())
     variance = 2 * torch.maximum((scaled_gaps.mT @ scaled_gaps).square().sum(), independent.square().sum())
     root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(1e-300)

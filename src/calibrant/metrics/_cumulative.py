@@ -87,7 +87,7 @@ def _skce_test(
         """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
         hits = gaps + null.total_weight * null.value
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
-        return kernel_sum(null.value, gaps, width) - self_pairs
+        return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 
     return Evidence(float(skce_of(events.ties, width)), null.p_value(sum_over_pairs))
 
@@ -193,9 +193,7 @@ def skce_of(ties: GroupedScores, width: float) -> Scalar:
         return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
-    miss = ties.total_weight - ties.correct
-    self_pairs = (ties.correct * (1 - ties.value).square() + miss * ties.value.square()).sum()
-    return (kernel_sum(ties.value, ties.gap, width) - self_pairs) / (n * (n - 1))
+    return (kernel_sum(ties.value, ties.gap, width) - ties.gap_square) / (n * (n - 1))
 
 
 def range_sf(r: float) -> float:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.backend.bins import merge_examples
+
 BOUND_WEIGHT = 2.0  # how slowly bounds become mid-p limits as n grows
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
 NUM_BISECTIONS = 52
@@ -98,8 +100,19 @@ class Sample:
     degrees: float  # of freedom: one less than there are independent examples, or clusters of equal weight
 
     @classmethod
-    def from_values(cls, values: Tensor, weights: Tensor | None = None, clusters: Tensor | None = None) -> "Sample":
-        """Compute from one value per example; examples of a cluster may depend on each other."""
+    def from_values(
+        cls,
+        values: Tensor,
+        weights: Tensor | None = None,
+        clusters: Tensor | None = None,
+        examples: Tensor | None = None,
+    ) -> "Sample":
+        """Compute from one value per row; examples of a cluster may depend on each other.
+
+        Rows that are parts of one of the `examples` count as one value, their mean.
+        """
+        if examples is not None:
+            values, weights, clusters = merge_examples(values, weights, clusters, examples)
         v = values.double()
         if weights is None and clusters is None and len(v):
             mean = float(v.sum()) / len(v)
@@ -273,9 +286,15 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
     return low, high
 
 
-def share_interval(hits: Tensor, weights: Tensor | None, level: float, clusters: Tensor | None = None) -> Interval:
-    """Return the interval of a share of hits, 0 or 1, over independent examples or clusters, by `mean_limits`."""
-    return Sample.from_values(hits, weights, clusters).bounded_interval(SHARE, level)
+def share_interval(
+    hits: Tensor,
+    weights: Tensor | None,
+    level: float,
+    clusters: Tensor | None = None,
+    examples: Tensor | None = None,
+) -> Interval:
+    """Return the interval of a share of hits, in [0, 1], over independent examples or clusters, by `mean_limits`."""
+    return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 
 def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:

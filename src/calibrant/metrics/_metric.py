@@ -186,7 +186,7 @@ class Metric(Generic[P]):
     def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
         if not isinstance(view, BinSums):
             assert self.per_example is not None
-            return Sample.from_values(self.per_example(view), view.weights, view.clusters)
+            return Sample.from_values(self.per_example(view), view.weights, view.clusters, view.examples)
         if self.sums is None or settings:
             raise self._summary_error()
         return view.sample(*self.sums)

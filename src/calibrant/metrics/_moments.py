@@ -22,7 +22,7 @@ def squared_error(moments: Moments, level: float) -> Interval:
     """
     total = float(moments.total_weight.sum())
     if moments.clusters is not None:
-        estimate, degrees = clustered_square(moments.clusters)
+        estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
     else:
         estimate, degrees = square_estimate(moments), total - 1
     if degrees <= 0:
@@ -44,7 +44,7 @@ def square_estimate(moments: Moments) -> SquareEstimate:
     share, pairs = (n / total).where(has_pairs, 0.0), count * (count - 1)
     product = (moments.gap.square() - moments.gap_square) / pairs
     square = product.clamp_min(0)
-    noise = torch.maximum(moments.gap_square / count - square, moments.variance / count)
+    noise = torch.maximum(moments.gap_square / count - square, moments.noise / count)
     spread = share * noise / pairs.sqrt()
     weight = share * ((moments.gap / count).square() + 1e-12)
     value = (share * product).sum(-1)

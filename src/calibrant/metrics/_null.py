@@ -26,20 +26,26 @@ class NullGaps:
     total_weight: Tensor  # (g)
     observed: Tensor  # (1 g)
     drawn: Tensor  # (d g)
+    dispersion: float = 1.0  # as in `GroupedScores`
 
     @classmethod
     def draw(cls, ties: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
-        """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does."""
+        """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does.
+
+        Fractional outcomes vary less than events. In every draw, a random share `dispersion` of the examples has the
+        outcome 0 or 1, and the outcome of every other example equals its confidence: this has the same mean and the
+        same variance.
+        """
         generator = torch.Generator().manual_seed(seed)
         if (sums := ties.clusters) is not None:
             sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.gap.cpu())
             sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
-            drawn = _draw_clustered_gaps(sums, draws, generator)
-            return cls(sums.value, sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True), drawn)
+            drawn = _draw_clustered_gaps(sums, draws, generator, ties.dispersion)
+            return cls(sums.value, sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True), drawn, ties.dispersion)
         ties = merge_ties(ties, MAX_CLUSTER_SLOTS)
         value, weight, gap = ties.value.cpu(), ties.total_weight.cpu(), ties.gap.cpu()
-        drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
-        return cls(value, weight, gap[None], drawn)
+        drawn = draw_gaps(weight.expand(draws, -1), value, generator, ties.dispersion)
+        return cls(value, weight, gap[None], drawn, ties.dispersion)
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
         """Return the share of draws with as large a statistic, which takes rows of gaps (r g) and returns (r)."""
@@ -55,9 +61,17 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
     return hits * weight / count.clamp_min(1)
 
 
+def draw_gaps(weight: Tensor, value: Tensor, generator: torch.Generator, dispersion: float = 1.0) -> Tensor:
+    """Draw the gaps of examples of given weight and confidence, of which a share `dispersion` are events."""
+    if dispersion < 1:
+        weight = draw_hits(weight, torch.full_like(value, dispersion), generator)
+    return draw_hits(weight, value, generator) - weight * value
+
+
 def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
     """Draw the outcomes of every group from its confidence."""
-    return GroupedScores(ties.value, ties.total_weight, draw_hits(ties.total_weight, ties.value, generator))
+    gaps = draw_gaps(ties.total_weight, ties.value, generator, ties.dispersion)
+    return GroupedScores(ties.value, ties.total_weight, gaps + ties.total_weight * ties.value)
 
 
 def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
@@ -69,21 +83,25 @@ def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
     ends = torch.searchsorted(sums[0].contiguous(), cuts[1:-1].contiguous())
     index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
     weight, confidence, correct = sums[:, index].diff()
-    return GroupedScores((confidence / weight).clamp_max(1), weight, correct, ties.clusters)
+    value = (confidence / weight).clamp_max(1)
+    return GroupedScores(value, weight, correct, ties.clusters, ties.fraction_variance)
 
 
-def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator) -> Tensor:
+def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
     """Draw the gaps of a calibrated model with clusters, (d g).
 
     In every draw, each cluster is unanimous with probability `_unanimous_share`: a single uniform number decides the
-    outcomes of all its examples. The examples of the other clusters are independent.
+    outcomes of all its examples. The examples of the other clusters are independent. If outcomes are fractional, a
+    unanimous cluster counts with probability `dispersion`, as does every other example.
     """
     value, weight = sums.value, sums.total_weight
-    m, share = len(weight), _unanimous_share(sums)
+    m, share = len(weight), _unanimous_share(sums, dispersion)
     is_unanimous = torch.rand(draws, m, generator=generator, dtype=torch.float64) < share
     uniform = torch.rand(draws, m, generator=generator, dtype=torch.float64)
     remaining_weight = (~is_unanimous).double() @ weight
-    gaps = draw_hits(remaining_weight, value, generator) - remaining_weight * value
+    gaps = draw_gaps(remaining_weight, value, generator, dispersion)
+    if dispersion < 1:
+        is_unanimous &= torch.rand(draws, m, generator=generator, dtype=torch.float64) < dispersion
     pairs = is_unanimous.nonzero()
     for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
         is_event = uniform[draw, cluster, None] < value
@@ -91,7 +109,7 @@ def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generat
     return gaps
 
 
-def _unanimous_share(sums: ClusterSums) -> float:
+def _unanimous_share(sums: ClusterSums, dispersion: float) -> float:
     r"""Estimate the share of unanimous clusters that explains how the outcomes of a cluster depend on each other.
 
     A cluster with weight N and expected events S, of which S + u happen, has the variance $V_1$ of u if it is unanimous
@@ -99,7 +117,8 @@ def _unanimous_share(sums: ClusterSums) -> float:
     that is small whenever rare events did not happen, and would exaggerate what they say. The estimate therefore uses
     $u^2 - \rho (N - 2S) u$, which is uncorrelated with u if a cluster's frequency has a beta distribution: then
     $\rho = 2 \lambda / (1 + \lambda)$, and the equation is quadratic in the share. The result is corrected for the few
-    clusters, by the factor (m + 1) / (m - 1), and for few expected events. A single cluster counts as unanimous.
+    clusters, by the factor (m + 1) / (m - 1), and for few expected events. A single cluster counts as unanimous. Both
+    variances are those of events times `dispersion`.
     """
     if len(sums.gap) == 1:
         return 1.0
@@ -108,8 +127,8 @@ def _unanimous_share(sums: ClusterSums) -> float:
     # events of a unanimous cluster whose number falls between two places
     events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
     width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
-    unanimous = ((events - expected[:, None]).square() @ width).sum()
-    independent = (weight @ (value * (1 - value))).sum()
+    unanimous = ((events - expected[:, None]).square() @ width).sum() * dispersion
+    independent = (weight @ (value * (1 - value))).sum() * dispersion
     excess = float(unanimous - independent)
     if excess <= 1e-12 * float(unanimous):  # every cluster is a single example
         return 0.0

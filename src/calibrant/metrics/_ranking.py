@@ -55,7 +55,7 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
         score, positive = next(_forecasts(p))
         sample = _sum_placements(GroupedScores.from_scores(score, positive.double(), p.weights))
     else:
-        sample = Sample.from_values(_placements(p), p.weights, p.clusters)
+        sample = Sample.from_values(_placements(p), p.weights, p.clusters, p.examples)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
     count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]

@@ -166,7 +166,8 @@ def brier(p: Predictions) -> Scalar:
 
 
 def _event_brier(events: Events) -> PerExample:
-    return (events.confidence - events.outcome).square()
+    c, a = events.confidence, events.outcome
+    return (c - a).square() + a * (1 - a)  # the mean over outcomes 1, with probability a, and 0
 
 
 @metric(

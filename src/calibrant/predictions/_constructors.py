@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._validation import resolve_event, validate_inputs
-from calibrant._validation.arrays import num_elements, to_int, to_tensor
+from calibrant._validation.arrays import num_elements, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
@@ -18,6 +18,7 @@ from calibrant.io import find_score_and_label_keys
 from calibrant.types import InputError
 
 Fields = dict[str, Any]
+SUM_TOLERANCE = 1e-3  # by which rounded soft labels may miss a sum of 1
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
@@ -37,7 +38,7 @@ def fields_from_confidence(
 ) -> Fields:
     """Validate stated confidences; see `Predictions.from_confidence`."""
     with thread_limit(num_elements(confidence)):
-        c, y = to_tensor(confidence, "confidence").double(), to_int(to_tensor(correct, "correct"))
+        c, y = to_tensor(confidence, "confidence").double(), to_tensor(correct, "correct").double()
         if c.ndim != 1:
             raise InputError(f"Expected one confidence per sample (n,), got {tuple(c.shape)}.", code="shape")
         if c.isnan().any():
@@ -55,13 +56,79 @@ def fields_from_confidence(
                 f"Expected confidences in [0, 1], got {low:.4g} .. {high:.4g}.{hint}",
                 code="percent" if is_percent else "probability_range",
             )
-        if len(y) and not 0 <= int(y.min()) <= int(y.max()) <= 1:
-            raise InputError(f"Expected correct as 0 or 1, got {int(y.min())} .. {int(y.max())}.", code="label_range")
+        _check_credit(y)
         class_names = {event.kind: event.classes for event in CONFIDENCE_KINDS}.get(of)
         if class_names is None:
             kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
             raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
-        return fields_from_probs(c, y, weights, of=1, class_names=class_names, **options)
+        fields = fields_from_probs(c, y.round().long(), weights, of=1, class_names=class_names, **options)
+        return fields if bool((y == y.round()).all()) else _divide_examples(fields, torch.stack([1 - y, y], 1))
+
+
+def _check_credit(correct: Tensor) -> None:
+    """Raise `InputError` unless every credit is in [0, 1]."""
+    if correct.isnan().any():
+        raise InputError(
+            f"Expected correct in [0, 1], got {int(correct.isnan().sum())} NaN of {len(correct)}. Try dropping these "
+            "samples.",
+            code="nan",
+        )
+    low, high = (float(end) for end in correct.aminmax()) if len(correct) else (0.0, 0.0)
+    if not 0 <= low <= high <= 1:
+        hint = f" Try dividing scores by their maximum, such as {high:g}." if low >= 0 and high > 1 else ""
+        raise InputError(
+            f"Expected correct as 0 or 1, or a credit in [0, 1], got {low:g} .. {high:g}.{hint}", code="label_range"
+        )
+
+
+def fields_from_soft_labels(
+    scores: Any,
+    soft_labels: Any,
+    weights: Any,
+    *,
+    probs: bool = False,
+    of: Any = "top",
+    clusters: Any = None,
+    groups: Any = None,
+    class_names: Any = None,
+) -> Fields:
+    """Validate soft labels; see `Predictions.from_soft_labels`."""
+    with thread_limit(num_elements(scores)):
+        z, y = to_tensor(scores, "scores"), to_tensor(soft_labels, "soft_labels").double()
+        if z.ndim != 2 or z.shape != y.shape:
+            raise InputError(
+                f"Expected scores and soft_labels (n, k), got {tuple(z.shape)} and {tuple(y.shape)}.", code="shape"
+            )
+        sums = y.sum(1)
+        if not bool((y >= 0).all()) or not bool(((sums - 1).abs() <= SUM_TOLERANCE).all()):
+            hint = " Try dividing counts of votes by their sum." if bool((y >= 0).all()) else ""
+            raise InputError(
+                f"Expected soft_labels that are probabilities with rows that sum to 1, got {float(y.min()):g} .. "
+                f"{float(y.max()):g} with sums {float(sums.min()):g} .. {float(sums.max()):g}.{hint}",
+                code="soft_labels",
+            )
+        build = fields_from_probs if probs else validate_inputs
+        columns: Fields = {"clusters": clusters, "groups": groups, "class_names": class_names}
+        return _divide_examples(build(scores, y.argmax(1), weights, of=of, **columns), y / sums[:, None])
+
+
+def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
+    """Divide every example into a row per class with a positive probability, its weight; unchanged without fractions.
+
+    A fractional outcome is exactly such rows in every score and fit that is linear in the outcome.
+
+    Args:
+        fields: Fields of predictions whose labels do not matter.
+        soft_labels: Probabilities of the classes, (n, k).
+    """
+    rows, labels = (soft_labels > 0).nonzero(as_tuple=True)
+    if len(rows) == len(soft_labels):
+        return fields | {"labels": labels}
+    columns = ("logits", "weights", "clusters", "groups")
+    divided = {name: fields[name][rows] for name in columns if fields[name] is not None}
+    share = soft_labels[rows, labels]
+    divided |= {"weights": share * divided.get("weights", 1.0), "clusters": divided.get("clusters", rows)}
+    return fields | divided | {"labels": labels, "examples": rows}
 
 
 def fields_from_binary_logits(

@@ -26,6 +26,7 @@ from calibrant.predictions._constructors import (
     fields_from_confidence,
     fields_from_labels,
     fields_from_probs,
+    fields_from_soft_labels,
 )
 from calibrant.predictions._files import (
     fields_from_unlabeled_arrays,
@@ -89,6 +90,7 @@ class Predictions:
         None  # (n) int64, indices of `row_group_names`: groups of samples beside those of labels
     )
     row_group_names: tuple[str, ...] | None = None
+    examples: Tensor | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
 
     def __init__(
         self,
@@ -151,7 +153,8 @@ class Predictions:
 
         Args:
             confidence: Stated probability that the answer is right (n,), in [0, 1].
-            correct: Whether the answer was right (n,), 0 or 1.
+            correct: Whether the answer was right (n,), 0 or 1, or its credit in [0, 1], such as the share of judges who
+                call it right. An answer with a credit between is divided into two rows; see `from_soft_labels`.
             weights: As for `Predictions`.
             of: Kind of the event in `events.CONFIDENCE_KINDS`, such as "matched" for detections.
             **options: `clusters` and `groups`, as for `Predictions`.
@@ -161,6 +164,33 @@ class Predictions:
         (Predictions(n=2, k=2, float64, of='correct'), tensor([0.9000, 0.2000], dtype=torch.float64))
         """
         return cls._construct(fields_from_confidence(confidence, correct, weights, of=of, **options))
+
+    @classmethod
+    def from_soft_labels(
+        cls, scores: Any, soft_labels: Any, weights: Any = None, *, probs: bool = False, **options: Any
+    ) -> "Predictions":
+        """Build from labels that are probabilities, such as the votes of several raters.
+
+        Each example becomes a row for every class with a positive probability, and this probability is the row's
+        weight. Scores and fits that are linear in the labels are then exactly those of soft labels: the NLL is the
+        cross-entropy. `examples` tells which rows belong together: intervals, noise floors and tests count examples,
+        and folds never divide one. Each example is a cluster unless `clusters` are given.
+
+        Args:
+            scores: Logits (n, k).
+            soft_labels: Probabilities of the classes (n, k), with rows that sum to 1.
+            weights: As for `Predictions`.
+            probs: Whether the scores are probabilities.
+            **options: `of`, `clusters`, `groups` and `class_names`, as for `Predictions`.
+
+        Raises:
+            InputError: If the soft labels are no probabilities, or have another shape.
+
+        >>> p = Predictions.from_soft_labels([[2.0, 0.0], [0.0, 1.0]], [[0.8, 0.2], [0.0, 1.0]])
+        >>> p, p.labels, p.weights
+        (Predictions(n=2, 3 rows, k=2, float32, 2 clusters), tensor([0, 1, 1]), tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64))
+        """
+        return cls._construct(fields_from_soft_labels(scores, soft_labels, weights, probs=probs, **options))
 
     @classmethod
     def from_binary_logits(
@@ -318,6 +348,11 @@ class Predictions:
         return len(self.labels)
 
     @property
+    def num_examples(self) -> int:
+        """Number of examples: of rows, unless soft labels divide an example into several rows."""
+        return len(self) if self.examples is None else len(self.examples.unique())
+
+    @property
     def k(self) -> int:
         """Number of classes."""
         return self.logits.shape[1]
@@ -327,8 +362,9 @@ class Predictions:
         raise TypeError("Expected predictions as one argument, as in nll(predictions), got an attempt to unpack them.")
 
     def __repr__(self) -> str:
-        facts = [f"n={len(self)}", f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
-        facts += [] if self.weights is None else ["weighted"]
+        facts = [f"n={self.num_examples}"] + ([] if self.examples is None else [f"{len(self)} rows"])
+        facts += [f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
+        facts += [] if self.weights is None or self.examples is not None else ["weighted"]
         facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
         facts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
         facts += [] if self.clusters is None else [f"{len(self.clusters.unique())} clusters"]
@@ -463,7 +499,7 @@ class Predictions:
             InputError: If `of` is "classes": take `with_event(j).events` for each class j.
         """
         if self._cache.events is None:
-            self._cache.events = Events(*self._event_columns(), self.weights, self.clusters)
+            self._cache.events = Events(*self._event_columns(), self.weights, self.clusters, self.examples)
         return self._cache.events
 
     def _event_columns(self) -> tuple[Tensor, Tensor]:
@@ -523,7 +559,7 @@ class Predictions:
 
 Predictions.__module__ = "calibrant.predictions"  # where it is imported from, and where pickles look for it
 FIELD_NAMES = tuple(field.name for field in fields(Predictions))
-ROW_FIELDS = ("logits", "labels", "weights", "clusters", "groups", "row_groups")
+ROW_FIELDS = ("logits", "labels", "weights", "clusters", "groups", "row_groups", "examples")
 
 
 def to_predictions(predictions: Any, labels: Any = None, weights: Any = None) -> Predictions:

@@ -81,7 +81,7 @@ def _calibrate_array_file(
         calibrated_predictions = calibrator.calibrate(p)
         ids = _check_ids(arrays.get("ids"), len(p))
     calibrated_predictions.save(output, labeled=labeled, ids=ids)
-    return len(p), "logits", p.notes
+    return p.num_examples, "logits", p.notes
 
 
 def _check_ids(ids: Any, n: int) -> Any:

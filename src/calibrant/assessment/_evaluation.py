@@ -137,7 +137,10 @@ def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
 def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
     """Return the rows of wrong predictions by decreasing confidence; ties by decreasing loss."""
     outcomes = p.outcomes
-    wrong = (outcomes.correct == 0).nonzero().squeeze(1)
+    is_wrong = outcomes.correct == 0
+    if p.examples is not None:  # a prediction with a partial credit is not wrong
+        is_wrong &= torch.bincount(p.examples)[p.examples] == 1
+    wrong = is_wrong.nonzero().squeeze(1)
     keys = outcomes.log_likelihood[wrong].cpu().numpy(), -outcomes.confidence[wrong].cpu().numpy()
     return wrong[torch.from_numpy(np.lexsort(keys)[:limit]).to(wrong.device)]
 
@@ -149,8 +152,8 @@ def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[in
     for j in classes:
         class_rows = rows[((p.labels[rows] == j) | (predicted[rows] == j)).nonzero().squeeze(1)[:limit]]
         confidence = p.outcomes.confidence[class_rows]
-        columns = class_rows, p.labels[class_rows], predicted[class_rows], confidence, confidence
-        mistakes[j] = _mistakes_from_columns(*columns)
+        columns = p.labels[class_rows], predicted[class_rows], confidence, confidence
+        mistakes[j] = _mistakes_from_columns(_example_index(p, class_rows), *columns)
     return mistakes
 
 
@@ -163,7 +166,13 @@ def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: 
     ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()  # to the probability of the new prediction
     calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
     confidence = uncalibrated.outcomes.confidence[rows]
-    return _mistakes_from_columns(rows, uncalibrated.labels[rows], predicted, confidence, calibrated_probability)
+    columns = uncalibrated.labels[rows], predicted, confidence, calibrated_probability
+    return _mistakes_from_columns(_example_index(uncalibrated, rows), *columns)
+
+
+def _example_index(p: Predictions, rows: Tensor) -> Tensor:
+    """Return the index of the example that each of some rows is a part of."""
+    return rows if p.examples is None else p.examples[rows]
 
 
 def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:

@@ -183,7 +183,7 @@ def _measure_in_memory(
         level=level,
         tolerance=tolerance,
         num_impossible=num_impossible,
-        observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters),
+        observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters, p.examples),
         compute_classes=partial(getattr, class_sums, "table"),  # partials can be pickled
     )
 

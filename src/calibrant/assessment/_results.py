@@ -87,8 +87,8 @@ class MeasurementData:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
-        return len(self.source)
+        """Number of examples."""
+        return self.source.num_examples if isinstance(self.source, Predictions) else len(self.source)
 
     @property
     def k(self) -> int:
@@ -115,7 +115,7 @@ class MeasurementData:
         """Description of the clusters, such as "50 clusters", or an empty text for independent rows."""
         if isinstance(self.source, Summary):
             return f"{self.event.cluster}s" if self.source.has_clusters else ""
-        if self.source.clusters is None:
+        if self.source.shared_clusters is None:
             return ""
         num_clusters = num_units(self.source)
         return f"{num_clusters:,} {self.event.cluster}{'s' * (num_clusters != 1)}"

@@ -59,7 +59,7 @@ def data_source(
     return {
         "role": role,
         "path": None if path is None else str(path),
-        "n": n if p is None else len(p),
+        "n": n if p is None else p.num_examples,
         "digest": None if p is None else p.digest,
         "notes": [] if p is None else list(p.notes),
     }

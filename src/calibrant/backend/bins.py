@@ -182,12 +182,14 @@ class GroupedScores:
     def dispersion(self) -> float:
         r"""Variance of outcomes as a share of that of events, $\sum (a - c)^2 / \sum c (1 - c)$; 1 for events.
 
-        An outcome in [0, 1] with mean c varies at most as an event of probability c.
+        An outcome in [0, 1] with mean c varies at most as an event of probability c. The factor (n + 1) / (n - 1)
+        corrects for few examples.
         """
-        if self.fraction_variance == 0:
-            return 1.0
+        n = float(self.total_weight.sum())
         events = float((self.total_weight * self.value * (1 - self.value)).sum())
-        return min(1.0, max(0.0, float(self.gap_square)) / events) if events else 1.0
+        if self.fraction_variance == 0 or events == 0 or n <= 1:
+            return 1.0
+        return min(1.0, max(0.0, float(self.gap_square)) / events * (n + 1) / (n - 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,7 +56,7 @@ class ModelCard:
     numbers: dict[str, Interval]  # of answers with a confidence, by metric
     noise_floor: Interval  # ECE of a calibrated model with the same confidences
     p_value: float  # of the Kuiper test of calibration
-    conventions: dict[str, PublishedValue]
+    conventions: dict[str, PublishedValue]  # empty if scores are fractional, as are the bounds
     bounds: dict[str, Bounds]  # over all values of missing confidences
     coverage: tuple[CoverageRow, ...]
     policies: tuple[PolicyRow, ...]
@@ -69,11 +69,12 @@ class ModelCard:
         """Compute the card of one log.
 
         Raises:
-            InputError: If no answer has a confidence, or scores are fractional.
+            InputError: If no answer has a confidence.
         """
         answers, source = Answers.from_rows(log.rows), log.predictions
         p = stated_predictions(source)
         graded = answers[answers.is_graded]
+        is_binary = bool(np.isin(graded.correct, (0.0, 1.0)).all())
         intervals = {
             "signed_gap": metrics.signed_gap.interval(p, level=level),
             "debiased_l2": metrics.debiased_l2.interval(p, level=level),
@@ -92,8 +93,8 @@ class ModelCard:
             numbers=intervals,
             noise_floor=metrics.noise_floor.interval(p, level=level),
             p_value=metrics.kuiper.test(p).p_value,
-            conventions=conventions(log),
-            bounds=missing_confidence_bounds(log),
+            conventions=conventions(log) if is_binary else {},
+            bounds=missing_confidence_bounds(log) if is_binary else {},
             coverage=coverage_rows(p, level),
             policies=policy_rows(p, level),
             subjects=subject_rows(p, source, level),

@@ -59,10 +59,10 @@ def stated_predictions(p: Predictions) -> Predictions:
 
     The repeats of a question are a cluster, even of a single answer, so that copies of all answers change nothing.
     """
-    assert p.clusters is not None
-    events = p.events
-    counts = torch.bincount(p.clusters)[p.clusters].double()
-    return Predictions.from_confidence(events.confidence, events.outcome, 1 / counts, clusters=p.clusters)
+    events = p.events.merged
+    clusters = torch.arange(len(events)) if events.clusters is None else events.clusters
+    counts = torch.bincount(clusters)[clusters].double()
+    return Predictions.from_confidence(events.confidence, events.outcome, 1 / counts, clusters=clusters)
 
 
 def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:

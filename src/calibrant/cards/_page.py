@@ -124,6 +124,9 @@ def _ranks(rankings: Sequence[Ranking]) -> Markup:
 
 
 def _conventions(models: "Sequence[ModelCard]") -> Markup:
+    models = [m for m in models if m.conventions]
+    if not models:
+        return report.note("Published conventions take scores 0 or 1, not fractional ones.")
     head = ["model", *(CONVENTIONS[name].title for name in CONVENTIONS)]
     rows = [
         [

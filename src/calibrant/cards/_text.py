@@ -45,7 +45,7 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
     yield _line("Brier score", _interval(model.numbers["event_brier"]))
     yield _line("AUROC", _interval(model.numbers["auroc"]))
     yield ""
-    yield "published conventions"
+    yield "published conventions" if model.conventions else "no published conventions, which take scores 0 or 1"
     for name, value in model.conventions.items():
         text = "none" if math.isnan(value.value) else f"{value.value:.4f}"
         if value.high - value.low >= MIN_TIE_RANGE:

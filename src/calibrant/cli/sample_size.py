@@ -202,6 +202,6 @@ def _curve_table(result: Any) -> Any:
 
 def _print_power_of_file(result: Any, p: Any) -> None:
     num_clusters = 0 if p.clusters is None else len(p.clusters.unique())
-    n = len(p) if result.unit == "example" else num_clusters
+    n = p.num_examples if result.unit == "example" else num_clusters
     if n >= 2:
         print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")

@@ -81,7 +81,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
             low, high = float(possible.min()), float(possible.max())
             if low == high:
                 return Interval(low, low, low, level)
-            sample = Sample.from_values(values, p.weights, p.clusters)
+            sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             return sample.bounded_interval(ScoreRange(low, high), level)
 
         lowest = matrix.amin(1)
@@ -128,9 +128,9 @@ def net_benefit(
             odds = t / (1 - t)
             gain = a - odds * (1 - a)
             values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)
-            sample = Sample.from_values(values, p.weights, p.clusters)
+            sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
-            treat_all = Sample.from_values(gain, p.weights, p.clusters).mean
+            treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
             curves.append((interval.value, interval.low, interval.high, treat_all))
     model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
     return NetBenefit(torch.tensor(list(thresholds), dtype=torch.float64), model, low, high, treat_all)

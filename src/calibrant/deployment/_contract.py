@@ -111,7 +111,7 @@ class Contract:
                 "k": p.k,
                 "class_names": None if p.class_names is None else list(p.class_names),
                 "parts": digests,
-                "reference": origin | {"n": len(p)},
+                "reference": origin | {"n": p.num_examples},
                 "requirements": origin | {"texts": list(require), "level": level},
                 "threshold": None if threshold is None else origin | asdict(threshold),
                 "sets": None if sets is None else origin,

@@ -17,7 +17,7 @@ from calibrant.types import InputError
 
 SCORE_KEYS = ("logits", "probs", "confidence")
 NAME_LIST_KEYS = ("class_names", "group_names")
-ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "ids")
+ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "examples", "ids")
 ARRAY_DTYPE_KINDS = "biufUS"  # numpy's kinds of numbers and texts
 Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
 
@@ -186,7 +186,7 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
     names = set(file.keys())
     score_key, label_key = find_score_and_label_keys(names)
     name_lists = {name: entries for name, entries in _metadata_lists(file).items() if name in NAME_LIST_KEYS}
-    row_arrays = {score_key, label_key, "weights", "clusters", "groups"} & names
+    row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & names
     views = {name: file.get_slice(name) for name in row_arrays}
     num_rows, *other_dimensions = views[score_key].get_shape()
     _check_same_length(num_rows, views[label_key].get_shape()[0])

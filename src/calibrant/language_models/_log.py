@@ -96,11 +96,10 @@ class EvaluationLog:
         """The answers with a confidence: questions are clusters, subjects are groups.
 
         Log-likelihoods of choices are logits, with -inf after the last choice of a question; every other confidence is
-        that of `Predictions.from_confidence`.
+        that of `Predictions.from_confidence`, with fractional scores as partial credit.
 
         Raises:
-            InputError: If no answer has a confidence ("no_confidence"), or scores are fractional
-                ("fractional_correct").
+            InputError: If no answer has a confidence ("no_confidence").
         """
         return from_arrays(rows_to_arrays(self.rows) | {"notes": self.notes})
 

@@ -98,20 +98,19 @@ def compare(
     """
     with as_predictions(first):
         _check_same_examples(first, second)
-        n = len(first)
-        unit = torch.arange(n) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
+        unit = torch.arange(len(first)) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
         num_units = int(unit.max()) + 1
         if groups < 2:
             raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
         if num_units < 2:
-            units = "examples" if first.clusters is None else "clusters"
+            units = "examples" if first.shared_clusters is None else "clusters"
             raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
         groups = min(groups, num_units, MAX_CLUSTER_SLOTS)
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
         a, b = (Jackknife(p, group, groups) for p in (first, second))
         methods, scores = map(registry.METRICS.method, names), PairedScores(first, second)
-        return Comparison(n, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods))
+        return Comparison(first.num_examples, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods))
 
 
 def _compare_metric(
@@ -121,7 +120,7 @@ def _compare_metric(
     assert isinstance(metric, Metric)
     if metric.per_example is not None and not method.settings:
         low, value, high = scores.values(metric)
-        pair = Sample.from_values(value, a.weights, a.clusters)
+        pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
         squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
         ends = _range_from_squares(*squares)
         mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))

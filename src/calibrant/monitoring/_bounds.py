@@ -31,7 +31,7 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
     l2_level = level if p.clusters is None else 1 - error_rate
     with strict_limits():
         if shares is not None:
-            return Sample.from_values(shares, p.weights, p.clusters).bounded_interval(ScoreRange(0.0, 1.0), level)
+            return Sample.from_values(shares, p.weights, p.clusters, p.examples).bounded_interval(ScoreRange(0.0, 1.0), level)
         if method.name not in BOUNDED_BY_L2:
             is_l2 = method.name == debiased_l2.__name__
             return metric.interval(p, level=l2_level if is_l2 else level, **method.settings)
@@ -61,7 +61,7 @@ def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Int
     values = [
         metric.values(p) if shares is None else shares for p in (new, old) for shares in [_answer_shares(method, p)]
     ]
-    sample = Sample.from_values(values[0] - values[1], new.weights, new.clusters)
+    sample = Sample.from_values(values[0] - values[1], new.weights, new.clusters, new.examples)
     score_range = _DIFFERENCE_RANGES.get(method.name)
     if score_range is None:
         return sample.normal_interval(level)

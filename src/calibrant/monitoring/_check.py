@@ -185,7 +185,7 @@ def check(
             for requirement in requirements
             for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
         ]
-    return CheckResult(tuple(conditions), level, len(p), notes)
+    return CheckResult(tuple(conditions), level, p.num_examples, notes)
 
 
 def _check_requirement(
@@ -253,9 +253,9 @@ def _build_condition(
         value=bounds.value,
         low=bounds.low,
         high=bounds.high,
-        n=len(p),
+        n=p.num_examples,
         needed=None,
-        unit="example" if p.clusters is None else "cluster",
+        unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
     )
@@ -272,7 +272,7 @@ def _required_size(requirement: Requirement, p: Predictions, condition: Conditio
             needed = quick_sample_size(p.events, bound=requirement.limit, level=1 - level)
         except InputError:  # out of reach
             return None
-        needed = needed * units // len(p)
+        needed = needed * units // p.num_examples
         return needed if needed > units else None
     distance = requirement.limit - condition.value
     width = condition.high - condition.value if distance > 0 else condition.value - condition.low

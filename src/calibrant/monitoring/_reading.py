@@ -114,11 +114,19 @@ def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> LabelFi
         )
     frame = frame.filter(frame[label].is_not_null())
     if roles.get(label) == "correct" or "correct" in reading.columns:
-        return LabelFile(
-            frame[columns.id], to_numbers(frame[label], accept_truth_words=True).to_numpy().astype(np.int64)
-        )
+        correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
+        if bool((correct != correct.round()).any()):
+            raise _fractions_refused()
+        return LabelFile(frame[columns.id], correct.astype(np.int64))
     values = label_values(frame[label])
     return LabelFile(frame[columns.id], values - reading.labels_from if reading.labels_from is not None else values)
+
+
+def _fractions_refused() -> InputError:
+    return InputError(
+        "Expected outcomes 0 or 1 to watch, got fractional ones. Try check or compare, which accept them.",
+        code="fractional_outcomes",
+    )
 
 
 def _read_predictions(frame: Any, columns: Columns, reading: TableOptions, time: str | None, of: Any) -> PredictionFile:
@@ -134,6 +142,8 @@ def _read_predictions(frame: Any, columns: Columns, reading: TableOptions, time:
             columns = replace(columns, **names)
     arrays = frame_to_arrays(frame, columns, reading)
     p, _ = from_unlabeled_arrays(arrays, are_logits=reading.are_logits)
+    if p.examples is not None:
+        raise _fractions_refused()
     if len(p) != len(frame):
         raise InputError(
             f"Expected {len(frame):,} complete rows, got {len(p):,}. Try removing the others first, without --drop.",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._validation import resolve_event, validate_inputs
-from calibrant._validation.arrays import num_elements, to_tensor
+from calibrant._validation.arrays import num_elements, to_int, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
@@ -127,8 +127,10 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
     columns = ("logits", "weights", "clusters", "groups")
     divided = {name: fields[name][rows] for name in columns if fields[name] is not None}
     share = soft_labels[rows, labels]
+    num_fractional = int((soft_labels.amax(1) < 1).sum())
     divided |= {"weights": share * divided.get("weights", 1.0), "clusters": divided.get("clusters", rows)}
-    return fields | divided | {"labels": labels, "examples": rows}
+    note = f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."
+    return fields | divided | {"labels": labels, "examples": rows, "notes": (*fields["notes"], note)}
 
 
 def fields_from_binary_logits(
@@ -248,6 +250,8 @@ def fields_from_arrays(
         fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)
     else:
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
+    if "examples" in arrays:
+        fields["examples"] = to_int(to_tensor(arrays["examples"], "examples"))
     if of is not None:
         fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
     return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}

@@ -16,7 +16,7 @@ from calibrant.io.roles import infer_columns, require_labels
 from calibrant.predictions._constructors import Fields, fields_from_arrays, has_single_logits
 from calibrant.types import InputError, prefix_errors
 
-SAVED_FIELDS = ("logits", "labels", "weights", "clusters", "groups")
+SAVED_FIELDS = ("logits", "labels", "weights", "clusters", "groups", "examples")
 AMBIGUOUS_NAMES = "na|nan|null|none|nil|missing|inf|infinity|true|false|.*_duplicated_.*"
 PORTABLE_NAME = re.compile(rf"(?!(?i:{AMBIGUOUS_NAMES})$)[^\W\d]\w*([ .-]\w+)*")  # reads back from any format
 MIN_SCORES_TO_REFUSE_EARLY = 1000  # single scores in [0, 1] that refuse a chunk before the last one is read
@@ -117,6 +117,12 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
             "Expected predictions without row_groups, which files cannot hold. Try saving the scores, targets and "
             "groups as a table with one row per sample.",
             code="row_groups",
+        )
+    if fields["examples"] is not None and io.is_table(path):
+        raise InputError(
+            "Expected labels that are classes in a table, got soft labels or fractional outcomes. Try .npz or "
+            ".safetensors.",
+            code="soft_labels",
         )
     tensors = {name: fields[name] for name in SAVED_FIELDS if labeled or name != "labels"}
     arrays = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}

@@ -188,7 +188,7 @@ class Predictions:
 
         >>> p = Predictions.from_soft_labels([[2.0, 0.0], [0.0, 1.0]], [[0.8, 0.2], [0.0, 1.0]])
         >>> p, p.labels, p.weights
-        (Predictions(n=2, 3 rows, k=2, float32, 2 clusters), tensor([0, 1, 1]), tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64))
+        (Predictions(n=2, 3 rows, k=2, float32), tensor([0, 1, 1]), tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64))
         """
         return cls._construct(fields_from_soft_labels(scores, soft_labels, weights, probs=probs, **options))
 
@@ -353,6 +353,12 @@ class Predictions:
         return len(self) if self.examples is None else len(self.examples.unique())
 
     @property
+    def shared_clusters(self) -> Tensor | None:
+        """The clusters (n) int64, or None if every example is a cluster, as soft labels make it without `clusters`."""
+        is_example = self.clusters is not None and self.examples is not None and torch.equal(self.clusters, self.examples)
+        return None if is_example else self.clusters
+
+    @property
     def k(self) -> int:
         """Number of classes."""
         return self.logits.shape[1]
@@ -367,7 +373,7 @@ class Predictions:
         facts += [] if self.weights is None or self.examples is not None else ["weighted"]
         facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
         facts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
-        facts += [] if self.clusters is None else [f"{len(self.clusters.unique())} clusters"]
+        facts += [] if self.shared_clusters is None else [f"{len(self.shared_clusters.unique())} clusters"]
         event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
         facts += [] if self.of == "top" else [f"of={event_name!r}"]
         return f"Predictions({', '.join(facts)})"

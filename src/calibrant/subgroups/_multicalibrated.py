@@ -144,7 +144,7 @@ class MultiCalibrated:
                     gaps = [signed_gap.interval(part[is_member], level=level) for part in parts]
                     rows.append(SubgroupRow(self._describe(tree), int(is_member.sum()), *gaps))
             losses = [nll.values(part) for part in parts]
-            gain = Sample.from_values(losses[0] - losses[1], p.weights, p.clusters).normal_interval(level)
+            gain = Sample.from_values(losses[0] - losses[1], p.weights, p.clusters, p.examples).normal_interval(level)
             return SubgroupTable(tuple(rows), float(nll(parts[0])), float(nll(parts[1])), gain)
 
     def save(self, path: str | Path) -> None:
@@ -259,7 +259,7 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
 def _gain(log_likelihood: Tensor, first: int, second: int, p: Predictions, level: float) -> Interval:
     """Return the mean gain in log-likelihood from one number of trees to another."""
     values = log_likelihood[:, second] - log_likelihood[:, first]
-    return Sample.from_values(values, p.weights, p.clusters).normal_interval(level)
+    return Sample.from_values(values, p.weights, p.clusters, p.examples).normal_interval(level)
 
 
 def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:

@@ -203,10 +203,10 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
     """Return the arrays of predictions: answers with a confidence, questions as clusters, subjects as groups.
 
     If every such answer has logits and one right choice, the arrays are logits and labels; questions with fewer
-    choices have -inf at the end. Otherwise they are confidences and correctness.
+    choices have -inf at the end. Otherwise they are confidences and scores in [0, 1].
 
     Raises:
-        InputError: If no answer has a confidence, or a score is neither 0 nor 1.
+        InputError: If no answer has a confidence.
     """
     used = [row for row in rows if row.outcome is Outcome.WITH_CONFIDENCE]
     if not used:
@@ -221,16 +221,9 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
         arrays["groups"] = [row.subject or "no subject" for row in used]
     if all(row.logits is not None and row.label is not None for row in used):
         return arrays | {"logits": pad_logits([row.logits or () for row in used]), "labels": _labels(used)}
-    fractions = [row for row in used if row.correct not in (0.0, 1.0)]
-    if fractions:
-        raise InputError(
-            f"Expected scores 0 or 1, got {fractions[0].correct} for question {fractions[0].question!r}, and "
-            f"{len(fractions):,} fractional scores in all. Try another score.",
-            code="fractional_correct",
-        )
     return arrays | {
         "confidence": np.array([row.confidence for row in used], dtype=np.float64),
-        "correct": np.array([row.correct for row in used]).astype(np.int64),
+        "correct": np.array([row.correct for row in used], dtype=np.float64),
     }
 
 

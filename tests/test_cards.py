@@ -141,8 +141,6 @@ def test_impossible_cards_are_refused():
     assert code_of(card, make_log(0), level=1.0) == "level_range"
     row = LogRow("quiz", "1", 1, None, Outcome.WITHOUT_CONFIDENCE, 1.0, None)
     assert code_of(card, EvaluationLog((row,))) == "no_confidence"
-    half = LogRow("quiz", "1", 1, None, Outcome.WITH_CONFIDENCE, 0.5, 0.5)
-    assert code_of(card, EvaluationLog((half,))) == "fractional_correct"
     assert code_of(card(make_log(0)).save, "card.txt") == "suffix"
 
 

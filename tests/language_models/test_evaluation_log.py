@@ -150,11 +150,12 @@ def test_stated_confidences_are_read_from_responses(tmp_path):
     assert [row.reason for row in log.rows] == ["", "no confidence", "unreadable confidence"]
 
 
-def test_fractional_scores_are_kept_and_refused_as_predictions(tmp_path):
+def test_fractional_scores_are_partial_credit(tmp_path):
     records = [generation_record(0, "4", 0.25, metric="f1", resps="Confidence: 80%")]
     log = EvaluationLog.read(write_harness(tmp_path, "sums", records), confidence="stated")
     assert log.rows[0].correct == 0.25
-    assert code_of(lambda: log.predictions) == "fractional_correct"
+    assert log.predictions.num_examples == 1
+    assert log.predictions.events.merged.outcome.tolist() == [0.25]
 
 
 def test_several_scores_are_refused(tmp_path):

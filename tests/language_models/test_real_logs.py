@@ -147,9 +147,8 @@ def test_inspect_stated_confidences_equal_memory(logs, values, log_format):
     ((_, _, numbers), _) = memory["metrics"]
     graded = [row.correct for row in log.rows if row.correct is not None]
     assert np.mean(graded) == pytest.approx(numbers["accuracy"], abs=1e-12)
-    with pytest.raises(InputError) as error:
-        log.predictions  # noqa: B018
-    assert error.value.code == "fractional_correct"
+    credit = log.predictions.events.merged.outcome
+    assert credit.tolist() == [row.correct for row in log.rows if row.outcome is Outcome.WITH_CONFIDENCE]
 
 
 def test_folder_is_a_benchmark(logs):

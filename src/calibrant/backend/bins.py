@@ -87,6 +87,7 @@ class GroupedScores:
     correct: Tensor  # (g) float64, weight of the examples for which the event happened
     clusters: ClusterSums | None = None  # at no more than 512 places of equal mass
     fraction_variance: float = 0.0  # weighted sum of a (1 - a) over the outcomes a; 0 unless some are fractional
+    dispersion: float = 1.0  # variance of fractional outcomes as a share of that of events
 
     @classmethod
     def from_scores(
@@ -178,19 +179,6 @@ class GroupedScores:
         misses = self.total_weight - self.correct
         return (self.correct * (1 - self.value).square() + misses * self.value.square()).sum() - self.fraction_variance
 
-    @cached_property
-    def dispersion(self) -> float:
-        r"""Variance of outcomes as a share of that of events, $\sum (a - c)^2 / \sum c (1 - c)$; 1 for events.
-
-        An outcome in [0, 1] with mean c varies at most as an event of probability c. The factor (n + 1) / (n - 1)
-        corrects for few examples.
-        """
-        n = float(self.total_weight.sum())
-        events = float((self.total_weight * self.value * (1 - self.value)).sum())
-        if self.fraction_variance == 0 or events == 0 or n <= 1:
-            return 1.0
-        return min(1.0, max(0.0, float(self.gap_square)) / events * (n + 1) / (n - 1))
-
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -247,6 +235,7 @@ class Events(EventStatistics):
     clusters: Tensor | None = None  # (n) int64, of examples that may depend on each other
     examples: Tensor | None = None  # (n) int64, index of the example that a row is a part of; None if it is a whole one
     fraction_variance: float = 0.0  # as in `GroupedScores`
+    dispersion: float = 1.0
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -254,7 +243,9 @@ class Events(EventStatistics):
     def __getitem__(self, rows: Any) -> "Events":
         """Select rows by slice, mask or indices."""
         parts = (self.weights, self.clusters, self.examples)
-        return Events(self.confidence[rows], self.outcome[rows], *(None if part is None else part[rows] for part in parts))
+        return Events(
+            self.confidence[rows], self.outcome[rows], *(None if part is None else part[rows] for part in parts)
+        )
 
     @cached_property
     def merged(self) -> "Events":
@@ -263,8 +254,9 @@ class Events(EventStatistics):
             return self
         columns = torch.stack([self.confidence.double(), self.outcome.double()])
         (c, a), weights, clusters = merge_examples(columns, self.weights, self.clusters, self.examples)
-        variance = a * (1 - a) if weights is None else weights * a * (1 - a)
-        return Events(c, a, weights, clusters, fraction_variance=float(variance.sum()))
+        w = torch.ones_like(c) if weights is None else weights
+        variance = float((w * a * (1 - a)).sum())
+        return Events(c, a, weights, clusters, None, variance, outcome_dispersion(c, a, w))
 
     @cached_property
     def ties(self) -> GroupedScores:
@@ -272,7 +264,7 @@ class Events(EventStatistics):
         if self.examples is not None:
             return self.merged.ties
         ties = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
-        return replace(ties, fraction_variance=self.fraction_variance) if self.fraction_variance else ties
+        return replace(ties, fraction_variance=self.fraction_variance, dispersion=self.dispersion)
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width, computed once for every number of bins."""
@@ -280,8 +272,7 @@ class Events(EventStatistics):
             return self.merged.moments(bins)
         cache: dict[int, Moments] = self.__dict__.setdefault("_moments", {})
         if bins not in cache:
-            moments = self._compute_moments(bins)
-            cache[bins] = replace(moments, dispersion=self.ties.dispersion) if self.fraction_variance else moments
+            cache[bins] = replace(self._compute_moments(bins), dispersion=self.dispersion)
         return cache[bins]
 
     def _compute_moments(self, bins: int) -> Moments:
@@ -298,6 +289,19 @@ class Events(EventStatistics):
             return Moments(*_compiled_bin_sums(compiled.event_bin_sums, c, a, w, bins), clusters=clusters)
         sums = (bin_sums(index, x if w is None else w * x, bins) for x in Moments.terms(c, a))
         return Moments(*sums, clusters=clusters)
+
+
+def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor) -> float:
+    r"""Return the variance of outcomes a with means c as a share of that of events, $\sum u^2 / \sum c (1 - c)$.
+
+    u = a - c, and w are weights. The share is at most 1, because an outcome in [0, 1] varies at most as an event with
+    the same mean. It is corrected for the few examples that decide it, by the factor (m + 1) / (m - 1): m =
+    $(\sum u^2)^2 / \sum u^4$ examples with equal gaps would be as many (Kish 1965).
+    """
+    square = (a - c).square()
+    total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
+    m = total**2 / max(float((w * square.square()).sum()), 1e-300)
+    return min(1.0, total / events * (m + 1) / (m - 1)) if events and m > 1 + 1e-9 else 1.0
 
 
 def merge_examples(

@@ -27,7 +27,7 @@ from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Count, FiniteVector, Logits, PerBin, Range, StartIndices
+from calibrant.types import Count, FiniteVector, InputError, Logits, PerBin, Range, StartIndices
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
@@ -96,7 +96,16 @@ class TopLabelBinning:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, points: Annotated[int, Range(ge=2, le=1_000_000)] = 50) -> "TopLabelBinning":
-        """Compute the accuracy of every bin of every predicted class."""
+        """Compute the accuracy of every bin of every predicted class.
+
+        Raises:
+            InputError: For fractional outcomes, which cannot be left out one by one.
+        """
+        if p.examples is not None:
+            raise InputError(
+                "Expected outcomes 0 or 1 for TopLabelBinning, got fractional ones. Try HistogramBinning.",
+                code="fractional_outcomes",
+            )
         event = binned_event(p)
         class_index = _binned_class(p.logits, event)
         score, correct = _log_odds(p.logits, class_index), (class_index == p.labels).double()

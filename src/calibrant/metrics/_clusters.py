@@ -77,7 +77,9 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[Square
     share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1] if m > 1 else 0.0
     outcome = sums.value + mean
     varies = (outcome > 1e-9) & (outcome < 1 - 1e-9)  # or else outcomes do not show how alike those of a cluster are
-    independent = dispersion * sums.value * (1 - sums.value) / total * torch.where(varies, 1.0, weight.square().sum(0) / n)
+    independent = (
+        dispersion * sums.value * (1 - sums.value) / total * torch.where(varies, 1.0, weight.square().sum(0) / n)
+    )
     trace = torch.maximum(scaled_gaps.square().sum(), independent.sum())
     variance = 2 * torch.maximum((scaled_gaps.mT @ scaled_gaps).square().sum(), independent.square().sum())
     root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(1e-300)

@@ -98,7 +98,9 @@ def compare(
     """
     with as_predictions(first):
         _check_same_examples(first, second)
-        unit = torch.arange(len(first)) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
+        unit = (
+            torch.arange(len(first)) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
+        )
         num_units = int(unit.max()) + 1
         if groups < 2:
             raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
@@ -110,7 +112,9 @@ def compare(
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
         a, b = (Jackknife(p, group, groups) for p in (first, second))
         methods, scores = map(registry.METRICS.method, names), PairedScores(first, second)
-        return Comparison(first.num_examples, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods))
+        return Comparison(
+            first.num_examples, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods)
+        )
 
 
 def _compare_metric(

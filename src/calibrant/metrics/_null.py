@@ -84,7 +84,7 @@ def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
     index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
     weight, confidence, correct = sums[:, index].diff()
     value = (confidence / weight).clamp_max(1)
-    return GroupedScores(value, weight, correct, ties.clusters, ties.fraction_variance)
+    return GroupedScores(value, weight, correct, ties.clusters, ties.fraction_variance, ties.dispersion)
 
 
 def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:

@@ -31,7 +31,9 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
     l2_level = level if p.clusters is None else 1 - error_rate
     with strict_limits():
         if shares is not None:
-            return Sample.from_values(shares, p.weights, p.clusters, p.examples).bounded_interval(ScoreRange(0.0, 1.0), level)
+            return Sample.from_values(shares, p.weights, p.clusters, p.examples).bounded_interval(
+                ScoreRange(0.0, 1.0), level
+            )
         if method.name not in BOUNDED_BY_L2:
             is_l2 = method.name == debiased_l2.__name__
             return metric.interval(p, level=l2_level if is_l2 else level, **method.settings)

@@ -268,6 +268,8 @@ def _required_size(requirement: Requirement, p: Predictions, condition: Conditio
     """
     units = len(p) if p.clusters is None else len(p.clusters.unique())
     if requirement.method.name in BOUNDED_BY_L2:
+        if p.examples is not None:  # the simulation draws outcomes 0 or 1
+            return None
         try:
             needed = quick_sample_size(p.events, bound=requirement.limit, level=1 - level)
         except InputError:  # out of reach

@@ -128,7 +128,7 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
     divided = {name: fields[name][rows] for name in columns if fields[name] is not None}
     share = soft_labels[rows, labels]
     num_fractional = int((soft_labels.amax(1) < 1).sum())
-    divided |= {"weights": share * divided.get("weights", 1.0), "clusters": divided.get("clusters", rows)}
+    divided |= {"weights": share * divided.get("weights", 1.0), "clusters": divided.get("clusters", rows.clone())}
     note = f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."
     return fields | divided | {"labels": labels, "examples": rows, "notes": (*fields["notes"], note)}
 

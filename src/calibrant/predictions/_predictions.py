@@ -187,8 +187,10 @@ class Predictions:
             InputError: If the soft labels are no probabilities, or have another shape.
 
         >>> p = Predictions.from_soft_labels([[2.0, 0.0], [0.0, 1.0]], [[0.8, 0.2], [0.0, 1.0]])
-        >>> p, p.labels, p.weights
-        (Predictions(n=2, 3 rows, k=2, float32), tensor([0, 1, 1]), tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64))
+        >>> p, p.labels
+        (Predictions(n=2, 3 rows, k=2, float32), tensor([0, 1, 1]))
+        >>> p.weights
+        tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64)
         """
         return cls._construct(fields_from_soft_labels(scores, soft_labels, weights, probs=probs, **options))
 
@@ -355,7 +357,9 @@ class Predictions:
     @property
     def shared_clusters(self) -> Tensor | None:
         """The clusters (n) int64, or None if every example is a cluster, as soft labels make it without `clusters`."""
-        is_example = self.clusters is not None and self.examples is not None and torch.equal(self.clusters, self.examples)
+        is_example = (
+            self.clusters is not None and self.examples is not None and torch.equal(self.clusters, self.examples)
+        )
         return None if is_example else self.clusters
 
     @property

@@ -231,6 +231,7 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     cells = torch.zeros(2, 3, NUM_ODDS_CELLS, dtype=torch.int64, device=p.labels.device)
     fast = kernels(p.logits) if p.groups is None and p.clusters is None else None
     size = CHUNK_ROWS if fast is None else COMPILED_CHUNK_ROWS
+    starts_example = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0
     for start in range(0, len(p), size):
         rows = slice(start, start + size)
         part = p[rows]
@@ -238,6 +239,8 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
             _add_compiled(fast, part, builder.sums, cells)
             continue
         c, features = part.events.confidence, _sums.row_features(part)
+        if starts_example is not None:
+            features[0] = starts_example[rows]
         builder.add(rows, features, equal_width_index(bins, c))
         weight, outcome = features[1], features[3]
         words = _sums.to_words(torch.stack([weight, outcome, weight * c]), 2, CELL_WORD_BITS)

@@ -56,15 +56,21 @@ class PlanningData:
                 f"Expected a correlation within clusters from 0 to {MAX_CLUSTER_CORRELATION}, got {self.icc}. Try 0.1.",
                 code="icc_range",
             )
-        if any(p is not None and p.examples is not None for p in (self.predictions, self.second)):
-            raise InputError(
-                "Expected outcomes 0 or 1, as simulated ones are, got fractional ones. Try confidence= with your "
-                "confidences, whose answer is on the safe side.",
-                code="fractional_outcomes",
-            )
+        for p in (self.predictions, self.second):
+            check_whole_outcomes(p)
         has_clusters = self.predictions is not None and self.predictions.clusters is not None
         if self.icc is not None and self.cluster_size is None and not has_clusters:
             raise InputError("Expected clusters beside icc, got none. Try cluster_size=5.", code="no_clusters")
+
+
+def check_whole_outcomes(p: Predictions | None) -> None:
+    """Raise `InputError` for fractional outcomes, which no simulation draws."""
+    if p is not None and p.examples is not None:
+        raise InputError(
+            "Expected outcomes 0 or 1, as simulated ones are, got fractional ones. Try confidence= with your "
+            "confidences, whose answer is on the safe side.",
+            code="fractional_outcomes",
+        )
 
 
 class Problem(NamedTuple):

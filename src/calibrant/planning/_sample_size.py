@@ -9,6 +9,7 @@ from calibrant.planning._populations import Pattern, observed_design_effect, obs
 from calibrant.planning._problems import (
     PlanningData,
     check_settings,
+    check_whole_outcomes,
     difference_problem,
     event_problem,
     event_start,
@@ -149,6 +150,8 @@ def quick_sample_size(
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=None)
     check_settings(power, level, "shift", None, 0)
+    if isinstance(events, Predictions):
+        check_whole_outcomes(events)
     ties = (select_event(events, None)[0] if isinstance(events, Predictions) else events).ties
     population = observed_population(ties, 0.5)
     trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)

@@ -9,9 +9,22 @@ import pytest
 import torch
 from refusals import code_of, refused
 
-from calibrant import EvaluationLog, Predictions, Watch, assess, calibrators, check, decisions, measure, metrics
+from calibrant import (
+    EvaluationLog,
+    Predictions,
+    Watch,
+    assess,
+    calibrators,
+    check,
+    decisions,
+    measure,
+    metrics,
+    planning,
+)
+from calibrant.assessment._evaluation import most_confident_errors
 from calibrant.cards import card
 from calibrant.metrics import Summary, tables
+from calibrant.monitoring import add_file
 from calibrant.registry import METRICS
 
 
@@ -39,8 +52,8 @@ def with_votes(n: int = 60, raters: int = 4, seed: int = 1) -> tuple[Predictions
 
 def test_outcomes_without_fractions_are_unchanged():
     c, a = [0.9, 0.2, 0.6], [1, 0, 1]
-    whole, floats = Predictions.from_confidence(c, a), Predictions.from_confidence(c, [1.0, 0.0, 1.0])
-    for p in (whole, floats):
+    integers, floats = Predictions.from_confidence(c, a), Predictions.from_confidence(c, [1.0, 0.0, 1.0])
+    for p in (integers, floats):
         assert p.examples is None
         assert p.weights is None
         assert p.clusters is None
@@ -165,6 +178,17 @@ def test_miscalibrated_fractions_are_found_with_fewer_examples_than_events():
     assert metrics.kuiper.test(Predictions.from_confidence(shifted, events)).p_value > 0.05
 
 
+def test_outcomes_that_hardly_vary_are_tested_at_their_level():
+    rejected = sum(
+        metrics.kuiper.test(Predictions.from_confidence(*draw(20, 1000.0, seed))).p_value <= 0.05 for seed in range(200)
+    )
+    assert rejected <= 21
+    c, _ = draw(50)
+    equal = Predictions.from_confidence(c, c.float().double())  # gaps that are rounding
+    assert metrics.skce.test(equal).p_value > 0
+    assert 0 < float(metrics.noise_floor(equal)) < 1e-6
+
+
 def test_repeats_in_clusters_count_once():
     c, a = draw(150)
     once = Predictions.from_confidence(c, a)
@@ -198,9 +222,17 @@ def test_assessment_and_requirements_take_fractions():
     assert outcome.conditions[0].unit == "example"
 
 
+def test_mistakes_are_examples_without_credit():
+    c, a = [0.9, 0.8, 0.7, 0.95], [0.5, 0.0, 1.0, 0.0]
+    p = Predictions.from_soft_labels([[0.0, 1.0 + x] for x in c], [[1 - x, x] for x in a])
+    assert p.examples is not None
+    assert p.examples[most_confident_errors(p)].tolist() == [3, 1]
+
+
 def test_summary_has_the_same_values():
     p = Predictions.from_confidence(*draw(80))
     summary = Summary.from_predictions(p)
+    assert len(summary) == 80
     for name in ("nll", "event_brier", "ece", "signed_gap"):
         assert float(METRICS[name](summary)) == pytest.approx(float(METRICS[name](p)), abs=1e-9)
 
@@ -266,7 +298,12 @@ def test_soft_labels_that_are_no_probabilities_are_refused(soft, code):
     assert code_of(Predictions.from_confidence, [0.5, 0.5], [0.5, float("nan")]) == "nan"
 
 
-def test_methods_of_single_outcomes_refuse_fractions():
+def test_methods_of_single_outcomes_refuse_fractions(tmp_path):
     p = Predictions.from_confidence(*draw(50))
+    assert code_of(calibrators.TopLabelBinning.fit, p) == "fractional_outcomes"
+    assert code_of(planning.sample_size, p, detect=0.1) == "fractional_outcomes"
+    assert code_of(planning.quick_sample_size, p, detect=0.1) == "fractional_outcomes"
+    polars.DataFrame({"confidence": [0.9, 0.4], "correct": [0.5, 0.0]}).write_csv(tmp_path / "day.csv")
+    assert code_of(add_file, Watch(), tmp_path / "day.csv") == "fractional_outcomes"
     assert code_of(decisions.certify_threshold, p) == "weights_refused"
     assert code_of(Watch().add, p) == "dependent_rows"

@@ -103,7 +103,7 @@ def flatten_positions(
     if labels.shape == logits.shape and logits.ndim == 2:
         raise InputError(
             f"Expected class indices as labels (n,), {shapes}. Try labels.argmax(-1) for one-hot labels, "
-            "Predictions.multilabel for several labels per sample.",
+            "Predictions.from_soft_labels for probabilities, Predictions.multilabel for several labels per sample.",
             code="one_hot_labels",
         )
     if tuple(labels.shape) != shape:

@@ -21,6 +21,7 @@ _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
 TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
 PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
+MIN_DISPERSION = 1e-12  # of fractional outcomes; smaller gaps are rounding
 WEIGHT_ROUNDING = 1e-9  # by which the weights of the parts of an example may miss a sum of 1
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
 
@@ -242,10 +243,9 @@ class Events(EventStatistics):
 
     def __getitem__(self, rows: Any) -> "Events":
         """Select rows by slice, mask or indices."""
-        parts = (self.weights, self.clusters, self.examples)
-        return Events(
-            self.confidence[rows], self.outcome[rows], *(None if part is None else part[rows] for part in parts)
-        )
+        columns = (self.weights, self.clusters, self.examples)
+        weights, clusters, examples = (None if column is None else column[rows] for column in columns)
+        return Events(self.confidence[rows], self.outcome[rows], weights, clusters, examples)
 
     @cached_property
     def merged(self) -> "Events":
@@ -300,8 +300,10 @@ def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor) -> float:
     """
     square = (a - c).square()
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
-    m = total**2 / max(float((w * square.square()).sum()), 1e-300)
-    return min(1.0, total / events * (m + 1) / (m - 1)) if events and m > 1 + 1e-9 else 1.0
+    if events == 0 or total <= MIN_DISPERSION * events:
+        return MIN_DISPERSION if events else 1.0
+    m = total**2 / float((w * square.square()).sum())
+    return min(1.0, total / events * (m + 1) / (m - 1)) if m > 1 + 1e-9 else 1.0
 
 
 def merge_examples(

@@ -85,7 +85,7 @@ def _skce_test(
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:
         """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
-        hits = gaps + null.total_weight * null.value
+        hits = gaps / math.sqrt(null.dispersion) + null.total_weight * null.value
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
         return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 

@@ -32,20 +32,19 @@ class NullGaps:
     def draw(cls, ties: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
         """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does.
 
-        Fractional outcomes vary less than events. In every draw, a random share `dispersion` of the examples has the
-        outcome 0 or 1, and the outcome of every other example equals its confidence: this has the same mean and the
-        same variance.
+        Fractional outcomes vary less than events: the gaps of events are multiplied by the root of their dispersion.
         """
         generator = torch.Generator().manual_seed(seed)
         if (sums := ties.clusters) is not None:
             sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.gap.cpu())
             sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
             drawn = _draw_clustered_gaps(sums, draws, generator, ties.dispersion)
-            return cls(sums.value, sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True), drawn, ties.dispersion)
+            weight, observed = sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True)
+            return cls(sums.value, weight, observed, drawn * math.sqrt(ties.dispersion), ties.dispersion)
         ties = merge_ties(ties, MAX_CLUSTER_SLOTS)
         value, weight, gap = ties.value.cpu(), ties.total_weight.cpu(), ties.gap.cpu()
-        drawn = draw_gaps(weight.expand(draws, -1), value, generator, ties.dispersion)
-        return cls(value, weight, gap[None], drawn, ties.dispersion)
+        drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
+        return cls(value, weight, gap[None], drawn * math.sqrt(ties.dispersion), ties.dispersion)
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
         """Return the share of draws with as large a statistic, which takes rows of gaps (r g) and returns (r)."""
@@ -61,17 +60,13 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
     return hits * weight / count.clamp_min(1)
 
 
-def draw_gaps(weight: Tensor, value: Tensor, generator: torch.Generator, dispersion: float = 1.0) -> Tensor:
-    """Draw the gaps of examples of given weight and confidence, of which a share `dispersion` are events."""
-    if dispersion < 1:
-        weight = draw_hits(weight, torch.full_like(value, dispersion), generator)
-    return draw_hits(weight, value, generator) - weight * value
-
-
 def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
     """Draw the outcomes of every group from its confidence."""
-    gaps = draw_gaps(ties.total_weight, ties.value, generator, ties.dispersion)
-    return GroupedScores(ties.value, ties.total_weight, gaps + ties.total_weight * ties.value)
+    hits = draw_hits(ties.total_weight, ties.value, generator)
+    if ties.dispersion < 1:
+        expected = ties.total_weight * ties.value
+        hits = expected + (hits - expected) * math.sqrt(ties.dispersion)
+    return GroupedScores(ties.value, ties.total_weight, hits)
 
 
 def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
@@ -91,17 +86,14 @@ def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generat
     """Draw the gaps of a calibrated model with clusters, (d g).
 
     In every draw, each cluster is unanimous with probability `_unanimous_share`: a single uniform number decides the
-    outcomes of all its examples. The examples of the other clusters are independent. If outcomes are fractional, a
-    unanimous cluster counts with probability `dispersion`, as does every other example.
+    outcomes of all its examples. The examples of the other clusters are independent.
     """
     value, weight = sums.value, sums.total_weight
     m, share = len(weight), _unanimous_share(sums, dispersion)
     is_unanimous = torch.rand(draws, m, generator=generator, dtype=torch.float64) < share
     uniform = torch.rand(draws, m, generator=generator, dtype=torch.float64)
     remaining_weight = (~is_unanimous).double() @ weight
-    gaps = draw_gaps(remaining_weight, value, generator, dispersion)
-    if dispersion < 1:
-        is_unanimous &= torch.rand(draws, m, generator=generator, dtype=torch.float64) < dispersion
+    gaps = draw_hits(remaining_weight, value, generator) - remaining_weight * value
     pairs = is_unanimous.nonzero()
     for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
         is_event = uniform[draw, cluster, None] < value

@@ -59,7 +59,7 @@ class Predictions:
     Args:
         logits: Logits (n, k).
         labels: Class indices (n,), counted from 0, or class names. Without `class_names`, names are matched to the
-            columns in alphabetical order, as in scikit-learn.
+            columns in alphabetical order, as in scikit-learn. For probabilities of classes see `from_soft_labels`.
         weights: How often each sample counts (n,). An integer weight equals that many copies.
         of: The event that calibration metrics evaluate. "top": the predicted class is right; an index or name: the
             sample belongs to this class; "classes": the mean over the events of all classes.

@@ -13,6 +13,7 @@ from calibrant._validation.scores import RowScoreEvidence, num_nan_rows
 from calibrant.types import InputError
 
 FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+UNSIGNED_DTYPES = {torch.uint16, torch.uint32, torch.uint64}  # which torch does not compare
 MAX_TOTAL_WEIGHT = 2.0**53  # the largest count that float64 holds exactly
 MIN_TOTAL_WEIGHT = 1 + 1e-3  # of several rows; below it, weights were normalized to a sum of 1
 
@@ -37,6 +38,7 @@ def to_tensor(value: Any, name: str) -> Tensor:
                 f"Expected {name} as a dense tensor of numbers, got {kind}. Try converting it first.",
                 code="tensor_kind",
             )
+        value = value.long() if value.dtype in UNSIGNED_DTYPES else value
         return value.detach() if value.ndim else value.detach().reshape(1)
     try:
         converted = torch.from_numpy(np.array(np.asarray(value), order="C", ndmin=1))

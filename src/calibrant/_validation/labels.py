@@ -29,7 +29,10 @@ def to_class_indices(
         _refuse_dates(labels)
         return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, isinstance(labels, Tensor))
     array = np.asarray(labels)
-    levels, inverse = np.unique(array.astype(str), return_inverse=True)
+    try:
+        levels, inverse = np.unique(array.astype(str), return_inverse=True)
+    except UnicodeDecodeError:
+        raise InputError("Expected labels as ASCII bytes or texts, got other bytes.", code="not_text") from None
     index = torch.from_numpy(inverse.reshape(array.shape))
     label_names = tuple(map(str, levels.tolist()))
     numbers = [parse_number(name) for name in label_names]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._validation import resolve_event, validate_inputs
-from calibrant._validation.arrays import num_elements, to_int, to_tensor
+from calibrant._validation.arrays import num_elements, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
@@ -251,7 +251,7 @@ def fields_from_arrays(
     else:
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
     if "examples" in arrays:
-        fields["examples"] = to_int(to_tensor(arrays["examples"], "examples"))
+        fields["examples"] = factorize_samples(arrays["examples"], "examples", len(fields["labels"]))[0]
     if of is not None:
         fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
     return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}

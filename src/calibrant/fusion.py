@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._validation.columns import split_columns
-from calibrant.metrics import Interval, Sample
+from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
 from calibrant.types import InputError
@@ -22,17 +22,27 @@ SIGNAL_PRECISION, GROUP_PRECISION, INTERCEPT_PRECISION = 3.0, 10.0, 1e-3  # of n
 OFF_DIAGONAL = 0.7  # share of the covariances that a prior keeps
 MAX_POINTS = 513  # at which the ranks of a signal are stored
 MIN_VARIANCE = 1e-3  # of a coefficient between models
+EXTREME_PROBABILITY = 0.01  # to which signals on the scale of probabilities are raised, and 1 - 0.01 lowered
+TRANSFER_LEVEL = 0.05  # p-value below which labels refuse a prior
+NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
 _MAX_STEPS = 50
+
+Scale = Literal["rank", "probability"]
 
 
 @dataclass(frozen=True, eq=False)
 class FusionPrior:
-    """What fusions of other models teach: mean and covariance of the coefficients, by their names."""
+    """What fusions of other models teach: mean and covariance of the coefficients, by their names.
+
+    `Fusion.fit(..., prior=prior)` updates it by the labels of a new model: hundreds on the scale of ranks, 0 to 200 on
+    the scale of probabilities, which is the same for all models.
+    """
 
     names: tuple[str, ...]
     mean: Tensor  # (d) float64
     covariance: Tensor  # (d d) float64
+    scale: Scale = "rank"
 
     @classmethod
     def from_fits(cls, fits: "Sequence[Fusion]") -> "FusionPrior":
@@ -42,10 +52,12 @@ class FusionPrior:
         off-diagonal elements shrunk by 30 % (empirical Bayes). Coefficients that some model lacks are left out.
 
         Raises:
-            InputError: If there are fewer than three fusions, or they have no coefficient in common.
+            InputError: If there are fewer than three fusions, they have no coefficient in common, or several scales.
         """
         if len(fits) < 3:
             raise InputError(f"Expected fusions of at least 3 models, got {len(fits)}.", code="few_models")
+        if len({fit.scale for fit in fits}) > 1:
+            raise InputError("Expected fusions on one scale, got both. Try scale='probability' for all.", code="scale")
         shared = [name for name in fits[0].names if all(name in fit.names for fit in fits[1:])]
         if not shared:
             raise InputError("Expected fusions with the same signals, got none in common.", code="signals")
@@ -56,18 +68,39 @@ class FusionPrior:
         between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * torch.diag(between.diagonal())
         values, vectors = torch.linalg.eigh(between)
         covariance = (vectors * values.clamp_min(MIN_VARIANCE)) @ vectors.T
-        return cls(tuple(shared), coefficients.mean(0), covariance)
+        return cls(tuple(shared), coefficients.mean(0), covariance, fits[0].scale)
+
+    def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
+        """Test whether labels of a new model follow the order in which the prior expects right answers.
+
+        The statistic is the correlation of right answers with the log-odds of the prior's mean. The p-value is the
+        share of simulated models, with coefficients and labels drawn from the prior, whose correlation is no higher
+        (a prior predictive check, Box 1980): at most p of the models that the prior describes have a value of p or
+        less, whatever the number of labels. A level that differs from the prior's is no evidence; labels correct it.
+
+        Args:
+            signals: As for `Fusion.fit`.
+            correct: Whether each answer is right (n).
+            groups: As for `Fusion.fit`.
+            seed: Seed of the draws.
+
+        Raises:
+            InputError: As for `Fusion.fit`.
+        """
+        _, x, y, mean, precision = _regression(signals, correct, groups, self, None)
+        return _transfer_evidence(x, y, mean, precision, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
     r"""A penalized logistic regression of being right on several signals of confidence.
 
-    Each signal enters by the normal score of its rank r and by $r^2 - 1$, each pair of signals by its product, and
-    values of 0 and missing ones by flags of their own. Groups have effects that are shrunken towards 0. The normal
-    priors of the coefficients have fixed precisions, or are learned from other models (`FusionPrior`). Probabilities
-    are averaged over the posterior of the coefficients (Laplace and MacKay's approximations), which keeps them moderate
-    where few labels determine them.
+    On the scale of ranks, each signal enters by the normal score of its rank r and by $r^2 - 1$, and each pair of
+    signals by its product; on the scale of probabilities, each enters by $\log p$ and $-\log(1 - p)$, as in beta
+    calibration (Kull et al. 2017), which mean the same for every model. Values of 0 and missing ones have flags of
+    their own. Groups have effects that are shrunken towards 0. The normal priors of the coefficients have fixed
+    precisions, or are learned from other models (`FusionPrior`). Probabilities are averaged over the posterior of the
+    coefficients (Laplace and MacKay's approximations), which keeps them moderate where few labels determine them.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> stated, tokens = torch.rand(2, 400, generator=g)
@@ -85,6 +118,7 @@ class Fusion:
     coefficients: Tensor  # (d) posterior mode
     covariance: Tensor  # (d d) of the posterior
     worth: tuple[tuple[str, Interval], ...] = ()  # log-likelihood per example that each signal adds, out of fold
+    scale: Scale = "rank"
 
     @classmethod
     def fit(
@@ -94,6 +128,7 @@ class Fusion:
         *,
         groups: Any = None,
         prior: FusionPrior | None = None,
+        scale: Scale | None = None,
         worth: bool = False,
         level: float = 0.90,
         seed: int = 0,
@@ -102,30 +137,37 @@ class Fusion:
 
         Args:
             signals: One column of numbers per signal: a mapping, a data frame, or an array (n, s). NaN is missing.
-            correct: Whether each answer is right (n), 0 or 1.
+            correct: Whether each answer is right (n), 0 or 1. With a prior on the scale of probabilities, n may be 0.
             groups: Group of each answer (n), such as its category.
             prior: Prior from other models. Coefficients that it does not name have the fixed one.
+            scale: "rank", for signals of any range and hundreds of labels, or "probability", for signals in [0, 1] and
+                priors of a new model with few labels. Default: that of the prior, else "rank".
             worth: Whether to compute what each signal is worth, by five-fold cross-fitting with and without it.
             level: Level of the intervals of the worth.
-            seed: Seed of the folds.
+            seed: Seed of the folds, and of the test of the prior.
 
         Raises:
-            InputError: If lengths differ, or answers are not 0 or 1.
+            InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
+                [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05 ("transfer").
         """
-        y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
-        columns = _read_signals(signals, len(y))
-        if not len(y) or not bool(((y == 0) | (y == 1)).all()):
-            raise InputError("Expected whether each answer is right, 0 or 1, got other values.", code="correct_range")
-        group_column = _read_groups(groups, len(y))
-        points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
-        group_names = tuple(dict.fromkeys(group_column or ()))
-        unfitted = cls(tuple(columns), points, scores, group_names, (), torch.empty(0), torch.empty(0, 0))
-        names, x = unfitted._design(columns, group_column)
-        coefficients, covariance = _fit_logistic(x, y, *_prior_moments(names, prior))
-        gains = _signal_gains(columns, y, group_column, prior, seed) if worth else []
+        unfitted, x, y, mean, precision = _regression(signals, correct, groups, prior, scale)
+        if prior is not None and len(y):
+            evidence = _transfer_evidence(x, y, mean, precision, seed)
+            if evidence.p_value < TRANSFER_LEVEL:
+                raise InputError(
+                    "Expected labels that follow the order of the prior, got a correlation of "
+                    f"{evidence.statistic:.2f} (p = {evidence.p_value:.3f}). Try Platt on these labels, or a prior of "
+                    "models more alike.",
+                    code="transfer",
+                )
+        coefficients, covariance = _fit_logistic(x, y, mean, precision)
+        fitted = replace(unfitted, coefficients=coefficients, covariance=covariance)
+        if not worth:
+            return fitted
+        columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
+        gains = _signal_gains(columns, y, group_column, prior, fitted.scale, seed)
         intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
-        learned = {"names": names, "coefficients": coefficients, "covariance": covariance}
-        return replace(unfitted, **learned, worth=tuple(intervals))
+        return replace(fitted, worth=tuple(intervals))
 
     def apply(self, signals: Any, groups: Any = None) -> Tensor:
         """Return the probability that each answer is right (n) float64.
@@ -182,21 +224,61 @@ class Fusion:
         n = len(next(iter(columns.values())))
         parts: dict[str, Tensor] = {"intercept": torch.ones(n, dtype=torch.float64)}
         scores = dict[str, Tensor]()
-        for name, points, normal in zip(self.signals, self.points, self.scores, strict=True):
+        for name in self.signals if self.scale == "probability" else ():
+            x, is_missing = columns[name], columns[name].isnan()
+            if bool(((x < 0) | (x > 1)).any()):
+                raise InputError(
+                    f"Expected probabilities as the signal {name!r}, got others. Try scale='rank'.", code="signal_range"
+                )
+            p = x.clamp(EXTREME_PROBABILITY, 1 - EXTREME_PROBABILITY)
+            parts[f"{name} log p"] = p.log().where(~is_missing, 0.0)
+            parts[f"{name} -log(1 - p)"] = -(-p).log1p().where(~is_missing, 0.0)
+            parts |= _flags(name, x)
+        ranked = () if self.scale == "probability" else self.signals
+        for name, points, normal in zip(ranked, self.points, self.scores, strict=True):
             x, is_missing = columns[name], columns[name].isnan()
             r = torch.from_numpy(np.interp(x.nan_to_num().numpy(), points.numpy(), normal.numpy()))
             scores[name] = r.where(~is_missing, 0.0)
             parts[name] = scores[name]
             parts[f"{name} squared"] = (r.square() - 1).where(~is_missing, 0.0)
-            parts[f"{name} is 0"] = (x == 0).double()
-            parts[f"{name} is missing"] = is_missing.double()
-        for i, first in enumerate(self.signals):
-            for second in self.signals[i + 1 :]:
+            parts |= _flags(name, x)
+        for i, first in enumerate(ranked):
+            for second in ranked[i + 1 :]:
                 parts[f"{first} x {second}"] = scores[first] * scores[second]
+        members = np.full(n, None) if groups is None else np.array(groups, dtype=object)
         for name in self.groups:
-            is_member = [group == name for group in groups] if groups is not None else [False] * n
-            parts[f"group {name}"] = torch.tensor(is_member, dtype=torch.float64)
+            parts[f"group {name}"] = torch.from_numpy((members == name).astype(np.float64))
         return tuple(parts), torch.stack(list(parts.values()), 1)
+
+
+def _flags(name: str, x: Tensor) -> dict[str, Tensor]:
+    """Return the flags of values of 0 and of missing ones."""
+    return {f"{name} is 0": (x == 0).double(), f"{name} is missing": x.isnan().double()}
+
+
+def _regression(
+    signals: Any, correct: Any, groups: Any, prior: FusionPrior | None, scale: Scale | None
+) -> tuple[Fusion, Tensor, Tensor, Tensor, Tensor]:
+    """Return the fusion without coefficients, its variables (n d), the labels (n), and the moments of the prior."""
+    y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
+    columns = _read_signals(signals, len(y))
+    scale = scale or ("rank" if prior is None else prior.scale)
+    if prior is not None and scale != prior.scale:
+        raise InputError(f"Expected the prior's scale {prior.scale!r}, got {scale!r}.", code="scale")
+    can_be_empty = prior is not None and scale == "probability"
+    if not (len(y) or can_be_empty) or not bool(((y == 0) | (y == 1)).all()):
+        raise InputError("Expected whether each answer is right, 0 or 1, got other values.", code="correct_range")
+    group_column = _read_groups(groups, len(y))
+    prior_groups = [name.removeprefix("group ") for name in (prior.names if prior else ()) if name.startswith("group ")]
+    group_names = tuple(dict.fromkeys([*prior_groups, *(group_column or ())]))
+    if scale == "rank":
+        points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
+    else:
+        points = scores = torch.empty(len(columns), 0, dtype=torch.float64)
+    nothing = torch.empty(0), torch.empty(0, 0)
+    unfitted = Fusion(tuple(columns), points, scores, group_names, (), *nothing, scale=scale)
+    names, x = unfitted._design(columns, group_column)
+    return replace(unfitted, names=names), x, y, *_prior_moments(names, prior)
 
 
 def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -274,8 +356,32 @@ def _fit_logistic(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor) -> tupl
     return beta, torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + precision)
 
 
+def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
+    """Return the correlation of labels with the log-odds of the prior's mean, and the share of draws with less."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(NUM_TRANSFER_DRAWS, len(mean), generator=generator, dtype=torch.float64)
+    coefficients = mean + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise.T, upper=True).T
+    p = (coefficients @ x.T).sigmoid()
+    drawn = (torch.rand(p.shape, generator=generator, dtype=torch.float64) < p).double()
+    score = x @ mean
+
+    def correlation(labels: Tensor) -> Tensor:
+        deviation, distance = labels - labels.mean(-1, keepdim=True), score - score.mean()
+        norm = (deviation.square().sum(-1) * distance.square().sum()).sqrt()
+        return (deviation @ distance / norm.clamp_min(1e-12)).where(norm > 1e-9, 0.0)
+
+    observed = correlation(y)
+    below = int((correlation(drawn) <= observed + 1e-12).sum())
+    return Evidence(float(observed), (1 + below) / (1 + NUM_TRANSFER_DRAWS))
+
+
 def _signal_gains(
-    columns: Mapping[str, Tensor], y: Tensor, groups: Sequence[str] | None, prior: FusionPrior | None, seed: int
+    columns: Mapping[str, Tensor],
+    y: Tensor,
+    groups: Sequence[str] | None,
+    prior: FusionPrior | None,
+    scale: Scale,
+    seed: int,
 ) -> list[tuple[str, Tensor]]:
     """Return by how much each signal raises the log-likelihood of held-out examples (n)."""
     base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())
@@ -288,7 +394,10 @@ def _signal_gains(
                 None if groups is None else [groups[i] for i in part.tolist()]
                 for part in (rows, inside.nonzero().squeeze(1))
             )
-            fitted = Fusion.fit({name: columns[name][rows] for name in names}, y[rows], groups=selected, prior=prior)
+            part = {name: columns[name][rows] for name in names}
+            unfitted, x, labels, *moments = _regression(part, y[rows], selected, prior, scale)
+            coefficients, covariance = _fit_logistic(x, labels, *moments)
+            fitted = replace(unfitted, coefficients=coefficients, covariance=covariance)
             p = fitted.apply({name: columns[name][inside] for name in names}, inner)
             out[inside] = torch.where(y[inside] == 1, p, 1 - p).log()
         return out

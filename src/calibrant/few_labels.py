@@ -1,0 +1,166 @@
+r"""Measure the accuracy of a model from few labels and many rows without: which rows to label, and intervals.
+
+A probability of being right on every row, such as that of a `Fusion` from other models, tells what the labeled rows do
+not: the interval of the accuracy is as short as with more labels (prediction-powered inference). The probabilities
+need not be calibrated, but must not be fitted to these labels.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.metrics import Interval
+from calibrant.types import InputError
+
+__all__ = ["LabelPlan", "accuracy_interval", "gap_interval", "rows_to_label"]
+
+MAX_SLOPE = 1.5  # of outcomes on probabilities
+MAX_GAIN = 4.0  # of the labels that the rows without labels are worth
+MIN_LABELS = 3  # below which no slope and residual can be estimated
+MIN_DEVIATION = 0.3  # of an outcome from its probability, as no probability is sure
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPlan:
+    """Rows to label, in random order: each first part of them is a fair sample with the same weights."""
+
+    rows: np.ndarray  # (n) int64
+    weights: np.ndarray  # (n) float64, mean 1 over draws, of the rows in `accuracy_interval`
+
+
+def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
+    r"""Choose the rows to label that determine the accuracy best.
+
+    Rows in the order of their probability p are divided into n strata of equal sums of $\sqrt{p (1 - p)}$, and each
+    stratum gives a random row (the allocation of Neyman 1934). The weights, proportional to one over the chance of
+    being chosen, undo that uncertain rows are chosen more often.
+
+    Args:
+        probability: Probability of being right of every row (N).
+        n: Number of rows to choose.
+        seed: Seed of the draws.
+
+    Raises:
+        InputError: If probabilities leave [0, 1], or there are fewer than n rows.
+
+    >>> plan = rows_to_label([0.5, 0.6, 0.7, 0.8, 0.9, 0.99], 3)
+    >>> sorted(plan.rows.tolist())
+    [0, 2, 4]
+    """
+    p = _read_probabilities(probability, "probabilities")
+    if not 1 <= n <= len(p):
+        raise InputError(f"Expected 1 to {len(p):,} rows to label, got {n:,}.", code="num_rows")
+    rng = np.random.default_rng(seed)
+    order = np.lexsort((rng.random(len(p)), p))
+    deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)
+    size = _cap_shares(deviation * n / deviation.sum(), n)
+    ends = size[order].cumsum()
+    places = np.searchsorted(ends, (np.arange(n) + rng.random()) * ends[-1] / n, side="right")
+    rows = rng.permutation(order[np.minimum(places, len(p) - 1)])
+    return LabelPlan(rows, n / len(p) / size[rows])
+
+
+def accuracy_interval(
+    probability: Any, rows: Any, correct: Any, *, weights: Any = None, level: float = 0.90
+) -> Interval:
+    r"""Return the accuracy over rows of which few are labeled, with its interval.
+
+    The estimate is $\bar y - \lambda (\bar f_n - \bar f_N)$, y the outcomes of the n labeled rows and f the
+    probabilities, whose mean over all N rows is known (prediction-powered inference, Angelopoulos et al. 2023; with
+    $\lambda$ the slope of y on f, Angelopoulos, Duchi & Zrnic 2023). Its variance is that of the residuals over n plus
+    $\lambda^2 \operatorname{var} f / N$. The interval is Wilson's (1927) at the estimate, for as many labels as have
+    the same variance. Fewer than 3 labels say nothing: the interval is 0 to 1.
+
+    Args:
+        probability: Probability of being right of every row (N), from anything but these labels: of a prior, of other
+            models, or the stated confidence.
+        rows: Indices of the labeled rows (n), a random sample of all rows or of `rows_to_label`.
+        correct: Whether the labeled rows are right (n), 0 or 1.
+        weights: Weights of the labeled rows (n), those of `rows_to_label`. Default: equal.
+        level: Level of the interval.
+
+    Raises:
+        InputError: If probabilities leave [0, 1], outcomes are not 0 or 1, or lengths differ.
+
+    >>> p = np.linspace(0.3, 0.9, 1000)
+    >>> rows = np.arange(5, 1000, 20)
+    >>> print(accuracy_interval(p, rows, (p[rows] > 0.6).astype(int)))
+    0.5041 [0.4320, 0.5759]
+    """
+    f, index, y, w = _read_labels(probability, rows, correct, weights)
+    n = len(y)
+    if n < MIN_LABELS:
+        return Interval(float(y @ w) / n if n else math.nan, 0.0, 1.0, level)
+    accuracy, center = float(w @ y) / n, float(w @ f[index]) / n
+    distance = f[index] - center
+    square = float(w @ distance**2)
+    slope = min(max(float(w @ (distance * y)) / square, 0.0), MAX_SLOPE) if square > 0 else 0.0
+    estimate = min(max(accuracy - slope * (center - float(f.mean())), 0.0), 1.0)
+    residuals = w * (y - accuracy - slope * distance)
+    variance = float(residuals @ residuals) / (n * (n - 2)) + slope**2 * float(f.var()) / len(f)
+    unaided = accuracy * (1 - accuracy) / (n - 1)  # variance of the mean of equally weighted outcomes
+    size = n * min(max(unaided / variance, 1 / MAX_GAIN), MAX_GAIN) if min(unaided, variance) > 0 else n
+    return _wilson_interval(estimate, size, level)
+
+
+def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
+    """Return the mean confidence minus the accuracy, with its interval: confidences are known on all rows.
+
+    Args:
+        confidence: Stated confidence of every row (N).
+        accuracy: Accuracy over the same rows, from `accuracy_interval`.
+
+    Raises:
+        InputError: If confidences leave [0, 1].
+    """
+    mean = float(_read_probabilities(confidence, "confidences").mean())
+    return Interval(mean - accuracy.value, mean - accuracy.high, mean - accuracy.low, accuracy.level)
+
+
+def _read_probabilities(values: Any, title: str) -> np.ndarray:
+    p = np.asarray(values, dtype=np.float64)
+    if p.ndim != 1 or not len(p) or not bool(((p >= 0) & (p <= 1)).all()):
+        raise InputError(f"Expected a column of {title} in [0, 1], got other values.", code="probability_range")
+    return p
+
+
+def _read_labels(
+    probability: Any, rows: Any, correct: Any, weights: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the probabilities (N), and the labeled rows, their outcomes and their weights with mean 1 (n)."""
+    f, y = _read_probabilities(probability, "probabilities"), np.asarray(correct, dtype=np.float64)
+    index = np.asarray(rows, dtype=np.int64)
+    w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not y.shape == index.shape == w.shape == (len(y),):
+        raise InputError(
+            f"Expected as many labels as rows, got {len(y):,} for {len(index):,} rows and {len(w):,} weights.",
+            code="shape",
+        )
+    if not bool(((y == 0) | (y == 1)).all()):
+        raise InputError("Expected whether each row is right, 0 or 1, got other values.", code="correct_range")
+    if len(np.unique(index)) < len(index) or (len(index) and not 0 <= index.min() <= index.max() < len(f)):
+        raise InputError(f"Expected different rows from 0 to {len(f) - 1:,}, got others.", code="rows")
+    if not bool((w > 0).all() and np.isfinite(w).all()):
+        raise InputError("Expected positive weights, got others.", code="weights")
+    return f, index, y, w / w.mean() if len(w) else w
+
+
+def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
+    """Return chances of being chosen, with sum n, that are at most 1 and proportional to the shares elsewhere."""
+    capped = shares
+    while float(capped.max()) > 1 + 1e-12:
+        is_sure = capped >= 1
+        rest = (n - is_sure.sum()) / max(float(shares[~is_sure].sum()), 1e-300)
+        capped = np.where(is_sure, 1.0, shares * rest)
+    return capped
+
+
+def _wilson_interval(share: float, n: float, level: float) -> Interval:
+    from scipy.special import ndtri  # slow to import
+
+    z = float(ndtri((1 + level) / 2))
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
+    return Interval(share, max(center - half, 0.0), min(center + half, 1.0), level)

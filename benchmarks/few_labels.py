@@ -75,6 +75,7 @@ def models() -> tuple[Model, ...]:
     for path in sorted((SHARED / "language_models").glob("*.parquet")):
         frame = polars.read_parquet(path).filter(polars.col("verbal").is_between(0, 1), answered=1)
         columns = {name: frame[name].cast(polars.Float64).fill_null(np.nan).to_numpy() for name in SIGNALS}
+        columns = {name: np.where((x >= 0) & (x <= 1), x, np.nan) for name, x in columns.items()}  # some are stray
         family = next(family for start, family in FAMILIES.items() if path.stem.startswith(start))
         correct, subject = frame["correct"].to_numpy().astype(np.float64), frame["category"].to_numpy()
         read.append(Model(path.stem, family, columns, correct, subject))
@@ -126,14 +127,16 @@ def _nll(probability: Any, correct: np.ndarray) -> float:
 
 
 def _map_losses(m: Model, n: int, draw: int) -> list[float]:
-    """Return the NLL of raw, Platt, Beta, the pooled map, ours by stated confidences and by all; and whether refused."""
+    """Return the NLL of the baselines, then of the stated confidence and all signals, and whether each was refused."""
     order = np.random.default_rng([draw, n, len(m.correct)]).permutation(len(m.correct))
     fit, test = order[:n], order[n : n + TEST_ROWS]
     confidence, correct = m.columns["verbal"], m.correct
-    labeled, held_out = (_stated(confidence[rows], correct[rows]) for rows in (fit, test))
-    maps = [CALIBRATORS.resolve(name)(labeled.logits, labeled.labels) if n else None for name in ("Platt", "Beta")]
-    baselines = [lambda z: z, *maps, pooled_map(m.family)]
-    losses = [_nll(f(held_out.logits).softmax(-1)[:, 1], correct[test]) if f else np.inf for f in baselines]
+    held_out, baselines = _stated(confidence[test], correct[test]), [lambda z: z, pooled_map(m.family)]
+    if n:
+        labeled = _stated(confidence[fit], correct[fit])
+        baselines += [CALIBRATORS.resolve(name)(labeled.logits, labeled.labels) for name in ("Beta", "Platt")]
+    losses = [_nll(f(held_out.logits).softmax(-1)[:, 1], correct[test]) for f in baselines]
+    platt = losses[-1]
     refused: list[float] = []
     for signals in (STATED, m.signals):
         try:
@@ -143,7 +146,7 @@ def _map_losses(m: Model, n: int, draw: int) -> list[float]:
             refused.append(0.0)
         except InputError as error:
             assert error.code == "transfer"  # noqa: PT017  # every other refusal is an error
-            losses.append(losses[1])  # of Platt
+            losses.append(platt)
             refused.append(1.0)
     return losses + refused
 
@@ -155,8 +158,8 @@ def maps(draws: int) -> str:
         means = {
             m.name: np.mean([_map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()
         }
-        for column, signals in ((4, "stated confidence"), (5, "all signals")):
-            gains = {name: float(x[:4].min() - x[column]) for name, x in means.items()}
+        for column, signals in ((-4, "stated confidence"), (-3, "all signals")):
+            gains = {name: float(x[:-4].min() - x[column]) for name, x in means.items()}
             worst, second = sorted(gains, key=lambda name: gains[name])[:2]
             refused = np.mean([x[column + 2] for x in means.values()])
             line = [n, signals, f"{np.mean(list(gains.values())):+.4f}", f"{gains[worst]:+.4f} ({worst})"]

@@ -111,7 +111,7 @@ class Fusion:
     """
 
     signals: tuple[str, ...]
-    points: Tensor  # (s m) increasing values of each signal
+    points: Tensor  # (s m) increasing values of each signal; none on the scale of probabilities
     scores: Tensor  # (s m) their normal scores
     groups: tuple[str, ...]
     names: tuple[str, ...]  # of the coefficients
@@ -274,7 +274,7 @@ def _regression(
     if scale == "rank":
         points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
     else:
-        points = scores = torch.empty(len(columns), 0, dtype=torch.float64)
+        points = scores = torch.empty(0, 0, dtype=torch.float64)
     nothing = torch.empty(0), torch.empty(0, 0)
     unfitted = Fusion(tuple(columns), points, scores, group_names, (), *nothing, scale=scale)
     names, x = unfitted._design(columns, group_column)

@@ -7,7 +7,9 @@ installed.
 """
 
 import argparse
+import importlib
 import importlib.util
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +45,8 @@ FAMILIES = {  # by the beginning of the model's name
 STATED, SIGNALS = ("verbal",), ("verbal", "perplexity", "linguistic")
 SIZES = (20, 50, 200)
 INTERVAL_SIZES = (20, 50, 100, 200)
-LEVEL, INTERVAL_DRAWS, PEER_DRAWS = 0.90, 1000, 20  # per model and size
+LEVEL, INTERVAL_DRAWS = 0.90, 1000  # per model and size
+PEERS = {"glide-py": ("glide", 200), "cje-eval": ("cje", 4)}  # module, and draws; a second for each of the latter
 POOLED_ROWS, TEST_ROWS = 1000, 3000  # per model
 MIN_SHARE = 0.05  # of rows with a signal, below which a model lacks it
 
@@ -155,9 +158,7 @@ def maps(draws: int) -> str:
     """Return the gain in log-likelihood over the best baseline in hindsight, by model."""
     lines: list[list[object]] = []
     for n in (0, *SIZES):
-        means = {
-            m.name: np.mean([_map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()
-        }
+        means = {m.name: np.mean([_map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()}
         for column, signals in ((-4, "stated confidence"), (-3, "all signals")):
             gains = {name: float(x[:-4].min() - x[column]) for name, x in means.items()}
             worst, second = sorted(gains, key=lambda name: gains[name])[:2]
@@ -173,10 +174,15 @@ def transfer(draws: int) -> str:
     for signals in (STATED, SIGNALS):
         members = [m for m in models() if set(signals) <= set(m.signals)]
         for n in (50, 100, 200):
-            shares = {m.name: np.mean([x for x in _refusals(m, signals, n, draws)], 0) for m in members}
+            shares = {m.name: np.mean(list(_refusals(m, signals, n, draws)), 0) for m in members}
             means = np.mean(list(shares.values()), 0)
             fewest = min(shares, key=lambda name: shares[name][1])
-            line = ["all" if len(signals) > 1 else "stated confidence", n, len(members), *(f"{100 * x:.1f} %" for x in means)]
+            line = [
+                "all" if len(signals) > 1 else "stated confidence",
+                n,
+                len(members),
+                *(f"{100 * x:.1f} %" for x in means),
+            ]
             lines.append([*line, f"{100 * shares[fewest][1]:.0f} % ({fewest})"])
     return markdown(["signals", "n", "models", "refused", "inverted", "reversed", "fewest of inverted"], lines)
 
@@ -198,32 +204,33 @@ def _refusals(m: Model, signals: tuple[str, ...], n: int, draws: int) -> Iterato
 def _wilson(y: np.ndarray) -> tuple[float, float]:
     n, share, z = len(y), y.mean(), 1.6448536269514722
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return tuple(float((share + z * z / (2 * n) + sign * half) / (1 + z * z / n)) for sign in (-1, 1))
+    center = share + z * z / (2 * n)
+    return (center - half) / (1 + z * z / n), (center + half) / (1 + z * z / n)
 
 
 def _glide(f: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    from glide.estimators.ppi import PPIMeanEstimator
-
     labels = np.full(len(f), np.nan)
     labels[rows] = y
     if len(np.unique(y)) < 2:  # which it refuses
         return _wilson(y)
-    interval = PPIMeanEstimator().estimate(labels, f, confidence_level=LEVEL).confidence_interval
+    estimator = importlib.import_module("glide.estimators.ppi").PPIMeanEstimator()
+    interval = estimator.estimate(labels, f, confidence_level=LEVEL).confidence_interval
     return interval.lower_bound, interval.upper_bound
 
 
 def _cje(f: np.ndarray, rows: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    from cje import calibrated_mean_ci
-
     labels = np.full(len(f), np.nan)
     labels[rows] = y
-    return tuple(calibrated_mean_ci(f, labels, alpha=1 - LEVEL).ci)
+    low, high = importlib.import_module("cje").calibrated_mean_ci(f, labels, alpha=1 - LEVEL).ci
+    return low, high
+
+
+PEER_INTERVALS = {"glide-py": _glide, "cje-eval": _cje}
 
 
 def intervals(draws: int) -> str:
     """Return the coverage and width of intervals of the accuracy, over draws of labels of each model."""
-    peers = {"glide-py": ("glide", _glide), "cje-eval": ("cje", _cje)}
-    peers = {name: f for name, (module, f) in peers.items() if importlib.util.find_spec(module)}
+    peers = {name: f for name, f in PEER_INTERVALS.items() if importlib.util.find_spec(PEERS[name][0])}
     lines: list[list[object]] = []
     for n in INTERVAL_SIZES:
         results: dict[str, list[tuple[str, float, float]]] = {}
@@ -236,8 +243,8 @@ def intervals(draws: int) -> str:
                 interval = accuracy_interval(f, rows, y, level=LEVEL)
                 limits.setdefault("Calibrant", []).append((interval.low, interval.high))
                 limits.setdefault("Wilson", []).append(_wilson(y))
-                for name, peer in peers.items() if draw < PEER_DRAWS else ():
-                    limits.setdefault(name, []).append(peer(f, rows, y))
+                for name in [name for name in peers if draw < PEERS[name][1]]:
+                    limits.setdefault(name, []).append(peers[name](f, rows, y))
             for name, pairs in limits.items():
                 low, high = np.array(pairs).T
                 wilson = np.array(limits["Wilson"][: len(pairs)])
@@ -277,12 +284,13 @@ PARTS = {"maps": maps, "transfer": transfer, "intervals": intervals, "design": d
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20, help="of labels of each model; 50 times as many of intervals")
     parser.add_argument("--only", default=",".join(PARTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of the packages in comparison
+    logging.disable()
     factors = {"maps": 1.0, "transfer": 0.1, "intervals": INTERVAL_DRAWS / 20, "design": INTERVAL_DRAWS / 40}
     for name in options.only.split(","):
         print(f"\n{name}\n\n{PARTS[name](max(1, round(options.draws * factors[name])))}", flush=True)

@@ -204,3 +204,52 @@ def test_floor_and_p_value_are_finite():
     model = card(make_log(8)).models[0]
     assert math.isfinite(model.noise_floor.high)
     assert 0 <= model.p_value <= 1
+
+
+def ungraded_log(seed, graded, n=400):
+    """Return a log of which only the first answers are graded."""
+    rng, rows = np.random.default_rng(seed), []
+    for i in range(n):
+        confidence = float(rng.choice(CONFIDENCES[1:]))
+        correct, outcome = float(rng.random() < 0.2 + 0.5 * confidence), Outcome.WITH_CONFIDENCE
+        if i >= graded:
+            correct, outcome = None, Outcome.NOT_ANSWERED
+        rows.append(LogRow("quiz", str(i), 1, ("maths", "art")[i % 2], outcome, correct, confidence))
+    return EvaluationLog(tuple(rows), model="m")
+
+
+def test_a_card_without_grades_has_no_accuracy():
+    result = card(ungraded_log(0, graded=0))
+    content = json.loads(result.json())
+    assert content["models"] == []
+    assert content["ungraded"][0]["accuracy"] == {"value": None, "low": 0.0, "high": 1.0}
+    assert (content["ungraded"][0]["graded"], content["ungraded"][0]["ungraded"]) == (0, 400)
+    assert "nothing reveals the accuracy" in result.ungraded[0].sentence
+    assert result.ungraded[0].sentence in " ".join(str(result).split())
+    assert result.ungraded[0].sentence in result.html()
+
+
+def test_few_grades_and_the_rest_give_the_accuracy_of_all():
+    log = ungraded_log(1, graded=60)
+    result = card(log)
+    estimate, model = result.ungraded[0], result.models[0]
+    assert (estimate.graded, estimate.ungraded, estimate.prior_models) == (60, 340, 0)
+    assert estimate.accuracy.high - estimate.accuracy.low < model.accuracy.high - model.accuracy.low
+    assert estimate.gap.value == pytest.approx(estimate.confidence - estimate.accuracy.value)
+    assert model.outcomes["with a confidence but no grade"] == 340
+    assert (model.not_answered.value, model.with_confidence.value) == (0.0, 1.0)
+
+
+def test_complete_models_of_a_card_inform_those_without_grades():
+    complete = {f"model {i}": ungraded_log(10 + i, graded=400) for i in range(3)}
+    result = card({"new": ungraded_log(2, graded=30), "ungraded": ungraded_log(3, graded=0), **complete})
+    assert [estimate.prior_models for estimate in result.ungraded] == [3, 3]
+    assert [model.name for model in result.models] == ["new", *complete]
+    assert card(complete).ungraded == ()
+
+
+def test_the_command_reads_answers_without_grades(tmp_path):
+    records = [{"question_id": i, "confidence": 0.5 + 0.05 * (i % 10), "correct": None} for i in range(50)]
+    path = write_lines(tmp_path / "answers.jsonl", records)
+    assert run("card", path, "--json", tmp_path / "card.json", "--html", tmp_path / "card.html").exit_code == 0
+    assert json.loads((tmp_path / "card.json").read_text())["ungraded"][0]["ungraded"] == 50

@@ -101,7 +101,7 @@ def accuracy_interval(
     residuals = w * (y - accuracy - slope * distance)
     variance = float(residuals @ residuals) / (n * (n - 2)) + slope**2 * float(f.var()) / len(f)
     unaided = accuracy * (1 - accuracy) / (n - 1)  # variance of the mean of equally weighted outcomes
-    size = n * min(max(unaided / variance, 1 / MAX_GAIN), MAX_GAIN) if min(unaided, variance) > 0 else n
+    size = n * min(max(unaided / variance, 1 / MAX_GAIN), MAX_GAIN) if min(unaided, variance) > 0 else float(n)
     return _wilson_interval(estimate, size, level)
 
 

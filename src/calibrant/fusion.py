@@ -74,9 +74,10 @@ class FusionPrior:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
 
         The statistic is the correlation of right answers with the log-odds of the prior's mean. The p-value is the
-        share of simulated models, with coefficients and labels drawn from the prior, whose correlation is no higher
-        (a prior predictive check, Box 1980): at most p of the models that the prior describes have a value of p or
-        less, whatever the number of labels. A level that differs from the prior's is no evidence; labels correct it.
+        share of simulated models, with coefficients and labels drawn from the prior, whose correlation is no higher (a
+        prior predictive check, Box 1980). The intercepts of the simulated models are those with as many right answers
+        as observed: an accuracy that differs from the prior's is no evidence, as labels correct it. Labels that are all
+        equal have no order, and the p-value 1.
 
         Args:
             signals: As for `Fusion.fit`.
@@ -184,7 +185,7 @@ class Fusion:
             raise InputError(f"Expected the signals {', '.join(self.signals)}, got no {lacking[0]!r}.", code="signals")
         columns = {name: columns[name] for name in self.signals}
         n = len(next(iter(columns.values())))
-        _, x = self._design(columns, _read_groups(groups, n) if groups is not None else None)
+        _, x = self.design(columns, _read_groups(groups, n) if groups is not None else None)
         logit = x @ self.coefficients
         variance = ((x @ self.covariance) * x).sum(1)
         return (logit / (1 + torch.pi / 8 * variance).sqrt()).sigmoid()  # MacKay 1992, equation 10
@@ -219,8 +220,12 @@ class Fusion:
         d = len(self.names)
         return self.coefficients.shape == (d,) and self.covariance.shape == (d, d)
 
-    def _design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
-        """Return the names of the coefficients, and their variables (n, d)."""
+    def design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
+        """Return the names of the coefficients, and their variables (n, d), of columns (n) by signal and of groups (n).
+
+        Raises:
+            InputError: If signals on the scale of probabilities leave [0, 1].
+        """
         n = len(next(iter(columns.values())))
         parts: dict[str, Tensor] = {"intercept": torch.ones(n, dtype=torch.float64)}
         scores = dict[str, Tensor]()
@@ -277,7 +282,7 @@ def _regression(
         points = scores = torch.empty(0, 0, dtype=torch.float64)
     nothing = torch.empty(0), torch.empty(0, 0)
     unfitted = Fusion(tuple(columns), points, scores, group_names, (), *nothing, scale=scale)
-    names, x = unfitted._design(columns, group_column)
+    names, x = unfitted.design(columns, group_column)
     return replace(unfitted, names=names), x, y, *_prior_moments(names, prior)
 
 
@@ -358,21 +363,33 @@ def _fit_logistic(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor) -> tupl
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
     """Return the correlation of labels with the log-odds of the prior's mean, and the share of draws with less."""
+    score, num_right = x @ mean, float(y.sum())
+    distance = score - score.mean()
+    if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
+        return Evidence(0.0, 1.0)  # no order
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(NUM_TRANSFER_DRAWS, len(mean), generator=generator, dtype=torch.float64)
-    coefficients = mean + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise.T, upper=True).T
-    p = (coefficients @ x.T).sigmoid()
-    drawn = (torch.rand(p.shape, generator=generator, dtype=torch.float64) < p).double()
-    score = x @ mean
+    noise = torch.randn(len(mean), NUM_TRANSFER_DRAWS, generator=generator, dtype=torch.float64)
+    coefficients = mean[:, None] + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise, upper=True)
+    logit = _shift_to_level((x @ coefficients).T, num_right)
+    drawn = (torch.rand(logit.shape, generator=generator, dtype=torch.float64) < logit.sigmoid()).double()
 
     def correlation(labels: Tensor) -> Tensor:
-        deviation, distance = labels - labels.mean(-1, keepdim=True), score - score.mean()
-        norm = (deviation.square().sum(-1) * distance.square().sum()).sqrt()
-        return (deviation @ distance / norm.clamp_min(1e-12)).where(norm > 1e-9, 0.0)
+        spread = labels.var(-1, correction=0).sqrt() * distance.norm() * len(y) ** 0.5
+        return labels @ distance / spread.clamp_min(1e-9)
 
     observed = correlation(y)
     below = int((correlation(drawn) <= observed + 1e-12).sum())
     return Evidence(float(observed), (1 + below) / (1 + NUM_TRANSFER_DRAWS))
+
+
+def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
+    """Return log-odds (b n), shifted in every row so that this number of labels is expected to be right."""
+    low, high = -logit.max(1, keepdim=True)[0] - 20, -logit.min(1, keepdim=True)[0] + 20
+    for _ in range(_MAX_STEPS):
+        middle = (low + high) / 2
+        is_below = (logit + middle).sigmoid().sum(1, keepdim=True) < num_right
+        low, high = middle.where(is_below, low), high.where(is_below, middle)
+    return logit + (low + high) / 2
 
 
 def _signal_gains(

@@ -392,7 +392,7 @@ def test_json_lines_with_missing_confidences(tmp_path):
         {"question_id": 5, "confidence": 0.5, "correct": None},
     ]
     log = EvaluationLog.read(write_lines(tmp_path / "mine.jsonl", records))
-    assert [row.confidence for row in log.rows] == [0.85, 0.9, None, None, None, None]
+    assert [row.confidence for row in log.rows] == [0.85, 0.9, None, None, None, 0.5]  # lacks only a grade
     assert [row.correct for row in log.rows] == [1, 0, 1, 0, 1, None]
     assert list(log.outcomes.values()) == [2, 2, 2]
     assert log.predictions.clusters.tolist() == [0, 0]

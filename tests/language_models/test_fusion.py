@@ -42,7 +42,7 @@ def test_coefficients_are_the_mode_of_the_penalized_likelihood():
     signals, correct, group, _ = draw(300, 2)
     fused = Fusion.fit(signals, correct, groups=group)
     columns = {name: torch.from_numpy(values) for name, values in signals.items()}
-    names, x = fused._design(columns, list(group))
+    names, x = fused.design(columns, list(group))
     penalty = torch.tensor([1e-3 if n == "intercept" else 10.0 if n.startswith("group") else 3.0 for n in names])
     y = torch.from_numpy(correct).double()
     gradient = x.T @ ((x @ fused.coefficients).sigmoid() - y) + penalty * fused.coefficients
@@ -109,3 +109,95 @@ def test_bad_input_is_refused():
     assert code_of(fused.apply, {"stated": [0.5]}) == "signals"
     assert code_of(fused.apply, np.zeros((5, 4))) == "signals"  # three signals
     assert code_of(fused.apply, {"stated": ["high"], "tokens": [0.1], "noise": [0.0]}) == "signals"
+
+
+def draw_model(seed, n=1500, slope=1.0, level=0.0):
+    """Return stated confidences of a model, its subjects, and whether its answers are right."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(1.0, 1.2, n)
+    subject = rng.integers(0, 3, n)
+    correct = (rng.random(n) < 1 / (1 + np.exp(-level - slope * z - 0.8 * (subject - 1)))).astype(int)
+    return {"stated": (1 / (1 + np.exp(-z - 1))).round(2)}, correct, subject.astype(str)
+
+
+def model_prior(slope=1.0, spread=0.2, seed=10, count=15):
+    rng = np.random.default_rng(seed)
+    models = [draw_model(seed + i, slope=rng.normal(slope, spread), level=rng.normal(-0.5, 0.7)) for i in range(count)]
+    fits = [Fusion.fit(signals, correct, groups=subject, scale="probability") for signals, correct, subject in models]
+    return FusionPrior.from_fits(fits)
+
+
+def test_variables_on_the_scale_of_probabilities_are_those_of_beta_calibration():
+    fused = Fusion.fit({"stated": [0.2, 0.0, np.nan, 0.9]}, [0, 0, 1, 1], scale="probability")
+    columns = {"stated": torch.tensor([0.2, 0.0, np.nan, 0.9], dtype=torch.float64)}
+    names, x = fused.design(columns, None)
+    assert names[1:] == ("stated log p", "stated -log(1 - p)", "stated is 0", "stated is missing")
+    expected = [[np.log(0.2), -np.log(0.8)], [np.log(0.01), -np.log(0.99)], [0, 0], [np.log(0.9), -np.log(0.1)]]
+    np.testing.assert_allclose(x[:, 1:3].numpy(), expected, rtol=1e-12)
+    assert x[:, 3:].tolist() == [[0, 0], [1, 0], [0, 1], [0, 0]]
+
+
+def test_no_labels_give_the_mean_of_the_prior_with_its_groups():
+    prior = model_prior()
+    fused = Fusion.fit({"stated": np.empty(0)}, [], prior=prior)
+    assert fused.scale == "probability"
+    np.testing.assert_allclose(fused.coefficients, prior.mean, rtol=1e-9)
+    np.testing.assert_allclose(fused.covariance, prior.covariance, rtol=1e-6, atol=1e-9)
+    p = fused.apply({"stated": [0.8, 0.8]}, ["0", "2"])
+    assert p[1] > p[0] + 0.1  # the subjects differ in all models
+
+
+def test_few_labels_with_a_prior_are_better_than_alone():
+    prior, gains = model_prior(), []
+    for seed in range(8):
+        fit, test = draw_model(200 + seed, n=20, level=1.0), draw_model(300 + seed, n=4000, level=1.0)
+        losses = []
+        for options in ({"prior": prior}, {"scale": "probability"}):
+            fused = Fusion.fit(fit[0], fit[1], groups=fit[2], **options)
+            losses.append(float(metrics.nll(fused.predictions(test[0], test[1], test[2]))))
+        gains.append(losses[1] - losses[0])
+    assert np.mean(gains) > 0.01
+
+
+def test_the_level_of_the_transfer_test_holds_for_models_of_the_prior():
+    prior = model_prior()
+    rng = np.random.default_rng(0)
+    factor = np.linalg.cholesky(prior.covariance.numpy())
+    fused = Fusion.fit({"stated": np.empty(0)}, [], prior=prior)
+    p_values = []
+    for i in range(200):
+        signals, _, subject = draw_model(500 + i, n=40)
+        columns = {name: torch.from_numpy(values) for name, values in signals.items()}
+        _, x = fused.design(columns, list(subject))
+        beta = prior.mean.numpy() + factor @ rng.normal(size=len(prior.mean))
+        labels = (rng.random(40) < 1 / (1 + np.exp(-(x.numpy() @ beta)))).astype(int)
+        p_values.append(prior.test(signals, labels, groups=subject).p_value)
+    assert np.mean(np.array(p_values) < 0.05) < 0.12
+    assert 0.4 < np.mean(p_values) < 0.6
+
+
+def test_a_transfer_to_an_inverted_map_is_refused():
+    prior = model_prior()
+    refused = []
+    for seed in range(20):
+        signals, correct, subject = draw_model(700 + seed, n=100)
+        assert prior.test(signals, correct, groups=subject).p_value > 0.005
+        refused.append(prior.test(signals, 1 - correct, groups=subject).p_value < 0.05)
+    assert np.mean(refused) > 0.9
+    assert prior.test(signals, 1 - correct, groups=subject).statistic < 0
+    assert code_of(Fusion.fit, signals, 1 - correct, groups=subject, prior=prior) == "transfer"
+    assert prior.test(signals, np.ones(100), groups=subject).p_value > 0.05  # a level alone is no evidence
+
+
+def test_scales_are_checked_and_kept_in_files(tmp_path):
+    prior, (signals, correct, subject) = model_prior(count=3), draw_model(1, n=60)
+    ranked = Fusion.fit(signals, correct, groups=subject)
+    fused = Fusion.fit(signals, correct, groups=subject, prior=prior, worth=True)
+    assert code_of(Fusion.fit, signals, correct, prior=prior, scale="rank") == "scale"
+    assert code_of(FusionPrior.from_fits, [ranked, fused, fused]) == "scale"
+    assert code_of(Fusion.fit, {"stated": [2.0]}, [1], scale="probability") == "signal_range"
+    assert code_of(Fusion.fit, {"stated": []}, [], scale="probability") == "correct_range"
+    fused.save(tmp_path / "f.safetensors")
+    loaded = Fusion.load(tmp_path / "f.safetensors")
+    assert loaded.scale == "probability"
+    torch.testing.assert_close(loaded.apply(signals, subject), fused.apply(signals, subject), rtol=1e-12, atol=0)

@@ -3,5 +3,7 @@
 from calibrant.cards._card import Card, ModelCard, card
 from calibrant.cards._numbers import CoverageRow, PolicyRow, SubjectRow
 from calibrant.cards._ranks import Ranking, RankInterval
+from calibrant.cards._ungraded import UngradedAnswers
 
-__all__ = ["Card", "CoverageRow", "ModelCard", "PolicyRow", "RankInterval", "Ranking", "SubjectRow", "card"]
+__all__ = ["Card", "CoverageRow", "ModelCard", "PolicyRow", "RankInterval", "Ranking", "SubjectRow"]
+__all__ += ["UngradedAnswers", "card"]

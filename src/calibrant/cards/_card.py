@@ -23,12 +23,14 @@ from calibrant.cards._numbers import (
     subject_rows,
 )
 from calibrant.cards._ranks import Ranking, question_means, rank_models
+from calibrant.cards._ungraded import UngradedAnswers, ungraded_answers
 from calibrant.io.results import result_json, write_by_suffix
 from calibrant.language_models import (
     CONVENTIONS,
     Answers,
     Bounds,
     EvaluationLog,
+    Outcome,
     PublishedValue,
     conventions,
     missing_confidence_bounds,
@@ -51,8 +53,8 @@ class ModelCard:
     questions: int
     outcomes: dict[str, int]  # number of answers with each outcome
     accuracy: Interval  # of graded answers; missing answers count as the log grades them
-    with_confidence: Interval  # share of answers that have a confidence
-    not_answered: Interval  # share of answers that are missing or not gradable
+    with_confidence: Interval  # share of answers that have a confidence, of those that do not only lack a grade
+    not_answered: Interval  # share of answers that are missing or not gradable, of the same
     numbers: dict[str, Interval]  # of answers with a confidence, by metric
     noise_floor: Interval  # ECE of a calibrated model with the same confidences
     p_value: float  # of the Kuiper test of calibration
@@ -73,8 +75,12 @@ class ModelCard:
         """
         answers, source = Answers.from_rows(log.rows), log.predictions
         p = stated_predictions(source)
-        graded = answers[answers.is_graded]
+        graded, settled = answers[answers.is_graded], answers[~answers.lacks_only_grade]
         is_binary = bool(np.isin(graded.correct, (0.0, 1.0)).all())
+        outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
+        if len(settled) < len(answers):
+            outcomes[Outcome.NOT_ANSWERED.value] -= len(answers) - len(settled)
+            outcomes["with a confidence but no grade"] = len(answers) - len(settled)
         intervals = {
             "signed_gap": metrics.signed_gap.interval(p, level=level),
             "debiased_l2": metrics.debiased_l2.interval(p, level=level),
@@ -86,10 +92,10 @@ class ModelCard:
             name=name,
             answers=len(answers),
             questions=log.num_questions,
-            outcomes={outcome.value: count for outcome, count in log.outcomes.items()},
+            outcomes=outcomes,
             accuracy=answer_share(graded.correct, graded, level),
-            with_confidence=answer_share(answers.has_confidence, answers, level),
-            not_answered=answer_share(~answers.is_answered, answers, level),
+            with_confidence=answer_share(settled.has_confidence, settled, level),
+            not_answered=answer_share(~settled.is_answered, settled, level),
             numbers=intervals,
             noise_floor=metrics.noise_floor.interval(p, level=level),
             p_value=metrics.kuiper.test(p).p_value,
@@ -119,13 +125,17 @@ class ModelCard:
 class Card:
     """The calibration of one or more language models. Print it, or save it as .html or .json."""
 
-    models: tuple[ModelCard, ...]
+    models: tuple[ModelCard, ...]  # with graded answers
     rankings: tuple[Ranking, ...]  # of two models or more
     level: float
+    ungraded: tuple[UngradedAnswers, ...] = ()  # of models with answers that only lack a grade
 
     @cached_property
     def title(self) -> str:
         """The main result."""
+        if not self.models:
+            single = len(self.ungraded) == 1
+            return f"{display_name(self.ungraded[0].name) if single else 'All models'}: no answer is graded"
         if len(self.models) == 1:
             return f"{display_name(self.models[0].name)}: {self.models[0].headline}"
         miscalibrated = sum(model.p_value < 0.05 for model in self.models)
@@ -146,6 +156,7 @@ class Card:
             "level": self.level,
             "models": [_model_content(model) for model in self.models],
             "rankings": [_ranking_content(ranking) for ranking in self.rankings],
+            "ungraded": [_ungraded_content(estimate) for estimate in self.ungraded],
         }
         return result_json(content, source)
 
@@ -186,8 +197,11 @@ def card(
         raise InputError("Expected at least one log, got none.", code="no_log")
     if not 0 < level < 1:
         raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
-    models = tuple(ModelCard.from_log(name, log, level) for name, log in named.items())
-    return Card(models, _rankings(named) if len(named) > 1 else (), level)
+    ungraded = ungraded_answers(named, level)
+    unlabeled = {estimate.name for estimate in ungraded if not estimate.graded}
+    graded = {name: log for name, log in named.items() if name not in unlabeled}
+    models = tuple(ModelCard.from_log(name, log, level) for name, log in graded.items())
+    return Card(models, _rankings(graded) if len(graded) > 1 else (), level, ungraded)
 
 
 def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
@@ -265,6 +279,12 @@ def _model_content(model: ModelCard) -> dict[str, Any]:
         ],
         "notes": list(model.notes),
     }
+
+
+def _ungraded_content(estimate: UngradedAnswers) -> dict[str, Any]:
+    """Return the numbers of answers without a grade for JSON."""
+    intervals = {name: _interval_content(getattr(estimate, name)) for name in ("accuracy", "gap")}
+    return vars(estimate) | intervals
 
 
 _INTERVAL_FIELDS = ("accuracy", "with_confidence", "not_answered")

@@ -10,6 +10,7 @@ from calibrant import report
 from calibrant._text import display_name, format_percent
 from calibrant.cards._numbers import MIN_TIE_RANGE
 from calibrant.cards._ranks import Ranking
+from calibrant.cards._ungraded import UngradedAnswers
 from calibrant.language_models import CONVENTIONS
 from calibrant.metrics import Interval
 from calibrant.plots import reliability
@@ -23,13 +24,24 @@ MAX_DIAGRAMS = 12
 def card_page(card: "Card", command: str) -> str:
     """Return the HTML page of a card."""
     models = card.models
-    total = sum(model.answers for model in models)
-    lead = f"{total:,} answers of {len(models)} model{'s' if len(models) > 1 else ''}. " + (
+    ungraded = [estimate for estimate in card.ungraded if not estimate.graded]
+    total, count = sum(model.answers for model in models), len(models) + len(ungraded)
+    total += sum(estimate.ungraded for estimate in ungraded)
+    lead = f"{total:,} answers of {count} model{'s' if count > 1 else ''}. " + (
         "Intervals hold with probability 90 %; every question counts once, whatever its number of repeats."
         if card.level == 0.9
         else f"Intervals hold with probability {100 * card.level:g} %; every question counts once."
     )
     sections = [
+        *([report.Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []),
+        *(_model_sections(card) if models else []),
+    ]
+    return report.page(card.title, [lead], sections, report.version_facts(command), kicker="Calibration card")
+
+
+def _model_sections(card: "Card") -> list[report.Section]:
+    models = card.models
+    return [
         report.Section("Accuracy and calibration", _summary(models)),
         report.Section("Reliability", _diagrams(models)),
         *([report.Section("Ranks", _ranks(card.rankings))] if card.rankings else []),
@@ -39,7 +51,24 @@ def card_page(card: "Card", command: str) -> str:
         *([report.Section("Subjects", _subjects(models))] if any(model.subjects for model in models) else []),
         report.Section("How the logs were read", _notes(models)),
     ]
-    return report.page(card.title, [lead], sections, report.version_facts(command), kicker="Calibration card")
+
+
+def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
+    rows = [
+        [
+            display_name(x.name),
+            f"{x.graded:,}",
+            f"{x.ungraded:,}",
+            format_percent(x.confidence, 1),
+            _percents(x.accuracy) if x.graded else "unknown",
+            _percents(x.gap) if x.graded else "unknown",
+        ]
+        for x in estimates
+    ]
+    head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
+    sentences = [report.render("<p><strong>{}</strong> {}</p>", display_name(x.name), x.sentence) for x in estimates]
+    table = report.table(head, rows, caption="answers without a grade", long_row_names=True)
+    return report.join_html([table, *sentences])
 
 
 def _summary(models: "Sequence[ModelCard]") -> Markup:

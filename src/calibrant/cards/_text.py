@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from calibrant._text import cut_middle, display_name, format_percent
 from calibrant.cards._numbers import MIN_TIE_RANGE
 from calibrant.cards._ranks import Ranking
+from calibrant.cards._ungraded import UngradedAnswers
 from calibrant.language_models import CONVENTIONS
 from calibrant.metrics import Interval
 
@@ -21,6 +22,8 @@ MAX_TEXT_SUBJECTS = 8
 def card_text(card: "Card") -> str:
     """Return the card as text."""
     lines = [card.title, ""]
+    for estimate in card.ungraded:
+        lines += [*_ungraded_lines(estimate), ""]
     for model in card.models:
         lines += [*_model_lines(model, with_name=len(card.models) > 1), ""]
     for ranking in card.rankings:
@@ -72,6 +75,14 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
         for subject in model.subjects[:MAX_TEXT_SUBJECTS]:
             label = f"  {cut_middle(display_name(subject.name), NAME_WIDTH - 4)}"
             yield _line(label, f"{_percent_interval(subject.gap)}, n = {subject.questions:,}")
+
+
+def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:
+    yield f"{display_name(estimate.name)}: answers without a grade"
+    yield from textwrap.wrap(estimate.sentence, TEXT_WIDTH)
+    if estimate.graded:
+        yield _line("accuracy of all", _percent_interval(estimate.accuracy))
+        yield _line("confidence minus accuracy", _percent_interval(estimate.gap))
 
 
 def _ranking_lines(ranking: Ranking) -> Iterator[str]:

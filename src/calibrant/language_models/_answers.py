@@ -55,6 +55,11 @@ class Answers:
         return ~np.isnan(self.confidence) & self.is_answered & self.is_graded
 
     @property
+    def lacks_only_grade(self) -> np.ndarray:
+        """Whether each answer has a confidence and only lacks a score."""
+        return ~np.isnan(self.confidence) & ~self.is_graded
+
+    @property
     def question_weights(self) -> np.ndarray:
         """Weights that make every question count once: one over its number of rows."""
         return 1 / np.bincount(self.question, minlength=len(self.question_names))[self.question]

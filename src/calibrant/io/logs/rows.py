@@ -139,13 +139,24 @@ def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[Log
     return tuple(rows), tuple(notes)
 
 
-UNREAD_REASON = "unreadable confidence"
+UNREAD_REASON, UNGRADED_REASON = "unreadable confidence", "not graded"
 
 
 def _resolve_outcome(answer: RawAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
-    """Return the outcome of an answer, its confidence, and the reason if either is missing."""
+    """Return the outcome of an answer, its confidence, and the reason if either is missing.
+
+    An answer that only lacks a grade keeps its confidence: with a few grades, it still tells of the accuracy.
+    """
+    if answer.correct is None and answer.reason in ("", UNGRADED_REASON):
+        _, confidence, _ = _read_confidence(answer, percent, table)
+        return Outcome.NOT_ANSWERED, confidence, UNGRADED_REASON
     if answer.reason or answer.correct is None:
-        return Outcome.NOT_ANSWERED, None, answer.reason or "not graded"
+        return Outcome.NOT_ANSWERED, None, answer.reason
+    return _read_confidence(answer, percent, table)
+
+
+def _read_confidence(answer: RawAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+    """Return the outcome of an answer that can be graded, its confidence, and the reason if that is missing."""
     if answer.confidence is not None:
         return Outcome.WITH_CONFIDENCE, answer.confidence, ""
     if answer.stated is None or str(answer.stated).strip() == "" or answer.stated != answer.stated:

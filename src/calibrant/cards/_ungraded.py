@@ -1,0 +1,99 @@
+"""What a card says of answers that have a confidence and no grade yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant._text import format_percent
+from calibrant.few_labels import MIN_LABELS, accuracy_interval, gap_interval
+from calibrant.fusion import Fusion, FusionPrior
+from calibrant.language_models import Answers, EvaluationLog
+from calibrant.metrics import Interval
+
+MIN_PRIOR_MODELS = 3
+_SIGNAL = "confidence"
+
+
+@dataclass(frozen=True)
+class UngradedAnswers:
+    """Accuracy over all questions whose answers have a confidence, of which only some are graded."""
+
+    name: str
+    graded: int
+    ungraded: int
+    confidence: float  # mean over all of them
+    accuracy: Interval
+    gap: Interval  # mean confidence minus accuracy
+    prior_models: int  # of the card from which the probabilities of being right are; 0: they are the confidences
+
+    @property
+    def sentence(self) -> str:
+        """What the numbers mean."""
+        total, mean = f"{self.graded + self.ungraded:,}", format_percent(self.confidence)
+        if self.graded < MIN_LABELS:
+            count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"
+            return (
+                f"{count} graded: nothing reveals the accuracy. The mean confidence of {mean} is what the model "
+                "states, not how often it is right. Grade a random sample of the answers."
+            )
+        low, high = format_percent(self.accuracy.low), format_percent(self.accuracy.high)
+        source = f"{self.prior_models} models of this card" if self.prior_models else "the confidences"
+        return (
+            f"{self.graded:,} of {total} answers with a confidence are graded. If they are a random sample, the "
+            f"accuracy of all is {low} to {high}, by the grades and what {source} tell of the rest."
+        )
+
+
+def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[UngradedAnswers, ...]:
+    """Return the estimates of all models with answers that only lack a grade.
+
+    Completely graded models, if there are at least three, give the probability that each answer is right.
+
+    Args:
+        logs: Logs by name.
+        level: Level of the intervals.
+    """
+    answers = {name: _first_answers(Answers.from_rows(log.rows)) for name, log in logs.items()}
+    incomplete = {name: a for name, a in answers.items() if a.lacks_only_grade.any()}
+    if not incomplete:
+        return ()
+    complete = [a for name, a in answers.items() if name not in incomplete and len(a) and _is_binary(a)]
+    prior = FusionPrior.from_fits([_fit(a) for a in complete]) if len(complete) >= MIN_PRIOR_MODELS else None
+    return tuple(_estimate(name, a, prior, len(complete), level) for name, a in incomplete.items())
+
+
+def _first_answers(answers: Answers) -> Answers:
+    """Return the first answer with a confidence to each question, so that every question counts once."""
+    rows = np.flatnonzero(answers.has_confidence | answers.lacks_only_grade)
+    return answers[rows[np.unique(answers.question[rows], return_index=True)[1]]]
+
+
+def _is_binary(answers: Answers) -> bool:
+    return bool(np.isin(answers.correct, (0.0, 1.0)).all())
+
+
+def _fit(answers: Answers) -> Fusion:
+    return Fusion.fit({_SIGNAL: answers.confidence}, answers.correct, groups=_subjects(answers), scale="probability")
+
+
+def _subjects(answers: Answers) -> list[str] | None:
+    return None if None in answers.subject else [str(name) for name in answers.subject]
+
+
+def _estimate(name: str, answers: Answers, prior: FusionPrior | None, num_models: int, level: float) -> UngradedAnswers:
+    probability = answers.confidence
+    if prior is not None:
+        unlabeled = Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)
+        probability = unlabeled.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
+    rows = np.flatnonzero(answers.is_graded)
+    accuracy = accuracy_interval(probability, rows, answers.correct[rows], level=level)
+    return UngradedAnswers(
+        name,
+        len(rows),
+        len(answers) - len(rows),
+        float(answers.confidence.mean()),
+        accuracy,
+        gap_interval(answers.confidence, accuracy),
+        0 if prior is None else num_models,
+    )

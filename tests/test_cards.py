@@ -251,5 +251,5 @@ def test_complete_models_of_a_card_inform_those_without_grades():
 def test_the_command_reads_answers_without_grades(tmp_path):
     records = [{"question_id": i, "confidence": 0.5 + 0.05 * (i % 10), "correct": None} for i in range(50)]
     path = write_lines(tmp_path / "answers.jsonl", records)
-    assert run("card", path, "--json", tmp_path / "card.json", "--html", tmp_path / "card.html").exit_code == 0
+    assert run("card", path, "--json", tmp_path / "card.json", "--html", tmp_path / "card.html").returncode == 0
     assert json.loads((tmp_path / "card.json").read_text())["ungraded"][0]["ungraded"] == 50

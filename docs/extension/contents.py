@@ -61,6 +61,11 @@ PAGES = {
         ("fusion",),
         "[Several signals of confidence](../../howto/evaluation_logs.md#several-signals-of-confidence) become one.",
     ),
+    "few_labels": Page(
+        "Few labels",
+        ("few_labels",),
+        "The accuracy from [few labels](../../howto/few_labels.md) and many rows without, and which rows to label.",
+    ),
     "tokens": Page(
         "Tokens",
         ("tokens",),

@@ -85,3 +85,16 @@ for target in (0.5, 0.75):
     gains = calibrated.events.outcome - (1 - calibrated.events.outcome) * target / (1 - target)
     score = float((is_answered * gains).mean())
     print(f"t = {target}: answers {float(is_answered.double().mean()):.0%}, score {score:+.3f}")
+
+# %%
+# A new model
+# -----------
+#
+# Of the next model, 50 of 2,000 answers are graded. The card uses the confidences of the rest for the accuracy of all.
+# Without any grade, nothing reveals the accuracy, and the card says so. Other models make a calibrator from few labels:
+# see :doc:`../howto/few_labels`.
+
+graded = set(rng.permutation(2000)[:50].tolist())
+partly = [answer | ({} if i in graded else {"correct": None}) for i, answer in enumerate(answers)]
+(folder / "partly.jsonl").write_text("\n".join(map(json.dumps, partly)))
+print(card(EvaluationLog.read(folder / "partly.jsonl")).ungraded[0].sentence)

@@ -27,6 +27,7 @@ TRANSFER_LEVEL = 0.05  # p-value below which labels refuse a prior
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
 _MAX_STEPS = 50
+_NUM_BISECTIONS = 25  # to a millionth of the log-odds
 
 Scale = Literal["rank", "probability"]
 
@@ -385,7 +386,7 @@ def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, se
 def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
     """Return log-odds (b n), shifted in every row so that this number of labels is expected to be right."""
     low, high = -logit.max(1, keepdim=True)[0] - 20, -logit.min(1, keepdim=True)[0] + 20
-    for _ in range(_MAX_STEPS):
+    for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
         is_below = (logit + middle).sigmoid().sum(1, keepdim=True) < num_right
         low, high = middle.where(is_below, low), high.where(is_below, middle)

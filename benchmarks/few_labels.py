@@ -129,7 +129,7 @@ def _nll(probability: Any, correct: np.ndarray) -> float:
     return float(-np.log(np.where(correct == 1, p, 1 - p)).mean())
 
 
-def _map_losses(m: Model, n: int, draw: int) -> list[float]:
+def map_losses(m: Model, n: int, draw: int) -> list[float]:
     """Return the NLL of the baselines, then of the stated confidence and all signals, and whether each was refused."""
     order = np.random.default_rng([draw, n, len(m.correct)]).permutation(len(m.correct))
     fit, test = order[:n], order[n : n + TEST_ROWS]
@@ -158,7 +158,7 @@ def maps(draws: int) -> str:
     """Return the gain in log-likelihood over the best baseline in hindsight, by model."""
     lines: list[list[object]] = []
     for n in (0, *SIZES):
-        means = {m.name: np.mean([_map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()}
+        means = {m.name: np.mean([map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()}
         for column, signals in ((-4, "stated confidence"), (-3, "all signals")):
             gains = {name: float(x[:-4].min() - x[column]) for name, x in means.items()}
             worst, second = sorted(gains, key=lambda name: gains[name])[:2]
@@ -174,7 +174,7 @@ def transfer(draws: int) -> str:
     for signals in (STATED, SIGNALS):
         members = [m for m in models() if set(signals) <= set(m.signals)]
         for n in (50, 100, 200):
-            shares = {m.name: np.mean(list(_refusals(m, signals, n, draws)), 0) for m in members}
+            shares = {m.name: np.mean(list(refusals(m, signals, n, draws)), 0) for m in members}
             means = np.mean(list(shares.values()), 0)
             fewest = min(shares, key=lambda name: shares[name][1])
             line = [
@@ -187,7 +187,7 @@ def transfer(draws: int) -> str:
     return markdown(["signals", "n", "models", "refused", "inverted", "reversed", "fewest of inverted"], lines)
 
 
-def _refusals(m: Model, signals: tuple[str, ...], n: int, draws: int) -> Iterator[list[bool]]:
+def refusals(m: Model, signals: tuple[str, ...], n: int, draws: int) -> Iterator[list[bool]]:
     """Yield whether labels of a subject are refused: as they are, inverted, and in the reverse order."""
     prior, p = prior_of(m.family, signals), probability_without_labels(m.name, signals)
     for i, subject in enumerate(np.unique(m.subject)):

@@ -85,7 +85,9 @@ def test_fewer_than_three_labels_say_nothing(n):
 def test_equal_labels_give_an_interval_of_positive_width():
     x = accuracy_interval(np.linspace(0, 1, 100), [3, 50, 70, 90], [1, 1, 1, 1])
     assert x.value == x.high == 1.0
-    assert 0.3 < x.low < 0.7
+    assert x.low**4 == pytest.approx(0.05)
+    y = accuracy_interval(np.linspace(0, 1, 100), [3, 50, 70, 90], [0, 0, 0, 0])
+    assert (y.value, y.low, y.high) == (0.0, 0.0, pytest.approx(1 - x.low))
 
 
 def test_the_gap_is_the_mean_confidence_minus_the_accuracy():

@@ -92,7 +92,7 @@ for target in (0.5, 0.75):
 #
 # Of the next model, 50 of 2,000 answers are graded. The card uses the confidences of the rest for the accuracy of all.
 # Without any grade, nothing reveals the accuracy, and the card says so. Other models make a calibrator from few labels:
-# see :doc:`../howto/few_labels`.
+# see :doc:`/howto/few_labels`.
 
 graded = set(rng.permutation(2000)[:50].tolist())
 partly = [answer | ({} if i in graded else {"correct": None}) for i, answer in enumerate(answers)]

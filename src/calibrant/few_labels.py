@@ -71,7 +71,8 @@ def accuracy_interval(
     probabilities, whose mean over all N rows is known (prediction-powered inference, Angelopoulos et al. 2023; with
     $\lambda$ the slope of y on f, Angelopoulos, Duchi & Zrnic 2023). Its variance is that of the residuals over n plus
     $\lambda^2 \operatorname{var} f / N$. The interval is Wilson's (1927) at the estimate, for as many labels as have
-    the same variance. Fewer than 3 labels say nothing: the interval is 0 to 1.
+    the same variance; that of equal labels is the exact one of Clopper & Pearson (1934). Fewer than 3 labels say
+    nothing: the interval is 0 to 1.
 
     Args:
         probability: Probability of being right of every row (N), from anything but these labels: of a prior, of other
@@ -101,7 +102,9 @@ def accuracy_interval(
     residuals = w * (y - accuracy - slope * distance)
     variance = float(residuals @ residuals) / (n * (n - 2)) + slope**2 * float(f.var()) / len(f)
     unaided = accuracy * (1 - accuracy) / (n - 1)  # variance of the mean of equally weighted outcomes
-    size = n * min(max(unaided / variance, 1 / MAX_GAIN), MAX_GAIN) if min(unaided, variance) > 0 else float(n)
+    if unaided == 0:
+        return _equal_labels_interval(accuracy, n, level)
+    size = n * min(max(unaided / max(variance, 1e-300), 1 / MAX_GAIN), MAX_GAIN)
     return _wilson_interval(estimate, size, level)
 
 
@@ -155,6 +158,12 @@ def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
         rest = (n - is_sure.sum()) / max(float(shares[~is_sure].sum()), 1e-300)
         capped = np.where(is_sure, 1.0, shares * rest)
     return capped
+
+
+def _equal_labels_interval(share: float, n: int, level: float) -> Interval:
+    """Return the interval of a share of 0 or 1 of n labels."""
+    end = ((1 - level) / 2) ** (1 / n)  # n labels are all right with this tail's probability
+    return Interval(share, end, 1.0, level) if share == 1 else Interval(share, 0.0, 1 - end, level)
 
 
 def _wilson_interval(share: float, n: float, level: float) -> Interval:

@@ -142,11 +142,11 @@ def test_intervals_cover_in_cells_that_are_hard(classes, confidence, shift, n, s
 
 @pytest.mark.shared
 def test_few_labels_of_a_model_of_another_family_gain(shared):
-    few = importlib.import_module("benchmarks.few_labels")
-    openai_google = [m for m in few.models() if m.family in ("OpenAI", "Google")]
-    losses = np.array([few.map_losses(m, 50, draw) for m in openai_google for draw in range(2)])
+    bench = importlib.import_module("benchmarks.few_labels")
+    openai_google = [m for m in bench.models() if m.family in ("OpenAI", "Google")]
+    losses = np.array([bench.map_losses(m, 50, draw) for m in openai_google for draw in range(2)])
     assert np.mean(losses[:, :-4].min(1) - losses[:, -4]) > 0.005  # against the best of each draw in hindsight
-    refusals = np.concatenate([list(few.refusals(m, m.signals, 100, 1)) for m in openai_google if len(m.signals) > 1])
+    refusals = np.concatenate([list(bench.refusals(m, m.signals, 100, 1)) for m in openai_google if len(m.signals) > 1])
     as_stated, inverted, _ = refusals.mean(0)
     assert as_stated < 0.1
     assert inverted > 0.9

@@ -39,7 +39,7 @@ test-slow: .venv/dev.done
 # last bit
 test-other: .venv/dev.done
 	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
-	  tests/calibrators tests/contracts tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
+	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 
 # every campaign of abuse as a whole; prints how often something was tried, refused, recovered, silent, stuck

@@ -96,22 +96,6 @@ def measured() -> dict[str, float]:
     return actual
 
 
-def fitted() -> dict[str, dict[str, list[float]]]:
-    """Return, for every calibrator, the objective that its fit reaches and the probabilities of five fresh rows."""
-    val, fresh = predictions(0), predictions(50)
-    actual: dict[str, dict[str, list[float]]] = {}
-    for name in sorted(CALIBRATORS):
-        kind = "binary" if name in ONE_SCORE else "classes"
-        text = "PriorShift(calibrator='Temperature')" if name == "PriorShift" else name
-        fitted_map = calibrators.fit(text, val[kind])
-        certificate = getattr(fitted_map, "certificate", None)
-        smooth = certificate is not None and certificate.criterion in ("nll", "brier")  # others change by bin edges
-        objective = [certificate.before, certificate.after] if smooth else []
-        probs = fitted_map(fresh[kind].logits[:5].double()).softmax(-1)
-        actual[name] = {"objective": [float(x) for x in objective], "probs": probs.flatten().tolist()}
-    return actual
-
-
 def assessed() -> dict[str, float]:
     """Return the numbers of `assess`, with a test set and cross-fitted."""
     val, test = predictions(0), predictions(50)
@@ -129,7 +113,7 @@ def tables(result: Any, path: str) -> dict[str, float]:
     return dict(numbers({key: record[key] for key in TABLES if key in record}, path))
 
 
-PARTS: dict[str, Callable[[], Any]] = {"measured": measured, "fitted": fitted, "assessed": assessed}
+PARTS: dict[str, Callable[[], Any]] = {"measured": measured, "assessed": assessed}
 
 
 def encode_nonfinite(node: Any) -> Any:

@@ -257,6 +257,7 @@ def metric(
     term: str = "",
     is_calibration_error: bool = False,
     has_slow_test: bool = False,
+    revision: int = 1,
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
     """Declare a metric and register it; no other module needs to know its name.
 
@@ -292,6 +293,7 @@ def metric(
             if it has a capital letter.
         is_calibration_error: Whether true probabilities bring the metric to 0, up to chance.
         has_slow_test: Whether tables show the metric without its test, which takes too long for them.
+        revision: Number to increase whenever the values of a built-in metric change, as in `Registry.register`.
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
@@ -299,7 +301,7 @@ def metric(
         name = term or short or title
         traits = (takes, per_example, score_range, sums, by_class, interval, test, noise_floor)
         traits += ("" if name.islower() else name, is_calibration_error, has_slow_test)
-        return registry.METRICS.register(Metric(function, about, *traits))
+        return registry.METRICS.register(Metric(function, about, *traits), revision=revision)
 
     return declare
 

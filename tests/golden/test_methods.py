@@ -1,0 +1,50 @@
+"""A built-in loss, metric or calibrator whose values change must raise its revision."""
+
+import json
+from copy import deepcopy
+
+import golden_methods
+import pytest
+from golden_methods import BUILT_IN, VALUES, stale_golden
+
+from calibrant import registry
+
+GOLDEN = json.loads(golden_methods.FILE.read_text())
+
+
+def test_every_built_in_method_has_golden_values():
+    assert sorted((kind, name) for kind in GOLDEN for name in GOLDEN[kind]) == sorted(BUILT_IN)
+
+
+@pytest.mark.parametrize(("kind", "name"), BUILT_IN)
+def test_values_change_only_with_the_revision(kind, name):
+    assert stale_golden(kind, name, GOLDEN[kind][name], VALUES[kind](name)) == ""
+
+
+@pytest.mark.parametrize(("kind", "name"), [("losses", "focal"), ("metrics", "ece"), ("calibrators", "Temperature")])
+def test_changed_values_and_raised_revisions_make_a_record_stale(kind, name, monkeypatch):
+    golden = GOLDEN[kind][name]
+    changed = deepcopy(golden)
+    part = "probs" if kind == "calibrators" else "values"
+    changed[part][1] *= 1.0001
+    assert stale_golden(kind, name, golden, changed)
+    monkeypatch.setitem(registry.REGISTRIES[kind]._code_versions, name, "revision 2")
+    assert stale_golden(kind, name, golden, VALUES[kind](name))
+
+
+@pytest.mark.parametrize("kind", ["losses", "metrics", "calibrators"])
+def test_changed_values_are_not_written_without_a_raised_revision(kind, monkeypatch, tmp_path):
+    stored = deepcopy(GOLDEN)
+    name = next(iter(stored[kind]))
+    for part in stored[kind][name].keys() - {"code"}:
+        stored[kind][name][part][0] += 0.5
+    path = tmp_path / "methods.json"
+    path.write_text(json.dumps(stored))
+    monkeypatch.setattr(golden_methods, "FILE", path)
+    monkeypatch.setattr(golden_methods, "BUILT_IN", [(kind, name)])
+    with pytest.raises(SystemExit):
+        golden_methods.write()
+    assert json.loads(path.read_text()) == stored
+    monkeypatch.setitem(registry.REGISTRIES[kind]._code_versions, name, "revision 2")
+    golden_methods.write()
+    assert json.loads(path.read_text())[kind][name]["code"] == "revision 2"

@@ -147,6 +147,7 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "calibrators._structured": "Structured scaling",
     "calibrators._ensemble": "Ensemble temperature scaling",
     "calibrators._monotone": "Monotone map",
+    "calibrators._order_preserving": "Order-preserving map",
     "calibrators._focal": "The focal map",
     "calibrators._binary": "Two classes",
     "calibrators._binning": "Binning",

@@ -30,6 +30,7 @@ PRESERVING = [
     "FocalMap",
     "FocalTemperature(gamma=0.5, grid='code')",
     "SharedIsotonic",
+    "IntraOrderPreserving",
     "Auto(accuracy_preserving=True)",
 ]
 TOP = ["HistogramBinning", "TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline"]

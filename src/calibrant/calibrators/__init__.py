@@ -20,6 +20,7 @@ from calibrant.calibrators import (
     _groups,
     _isotonic,
     _monotone,
+    _order_preserving,
     _prior_shift,
     _spline,
     _structured,
@@ -40,6 +41,7 @@ from calibrant.calibrators._focal import *
 from calibrant.calibrators._groups import *
 from calibrant.calibrators._isotonic import *
 from calibrant.calibrators._monotone import *
+from calibrant.calibrators._order_preserving import *
 from calibrant.calibrators._prior_shift import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
@@ -75,6 +77,7 @@ __all__ += _focal.__all__
 __all__ += _groups.__all__
 __all__ += _isotonic.__all__
 __all__ += _monotone.__all__
+__all__ += _order_preserving.__all__
 __all__ += _prior_shift.__all__
 __all__ += _temperature.__all__
 __all__ += _spline.__all__

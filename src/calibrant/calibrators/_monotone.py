@@ -105,12 +105,12 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
     label_v = v.logits.gather(1, v.labels[:, None])
     positions = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), label_v.reshape(-1)])
     weights = None if v.weights is None else torch.cat([v.weights.repeat_interleave(2), v.weights])
-    inner = np.unique(_weighted_quantiles(positions, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
+    inner = np.unique(weighted_quantiles(positions, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
     inner = inner[inner > 1e-12]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(inner)])
 
 
-def _weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
+def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
     """Return numpy's quantiles of values with weights, where an integer weight is that many copies."""
     if weights is None:
         return np.quantile(values.cpu().numpy(), shares)

@@ -119,6 +119,20 @@ def monotone(z: Array, a: Fitted) -> Array:
     return -total
 
 
+def intra_order_preserving(z: Array, a: Fitted) -> Array:
+    v = -log_softmax(apply(a["monotone"], z))
+    finite, knots, slopes = np.minimum(v, 1e4), a["knots"], a["slopes"]
+    lowest = np.sort(finite, 1)[:, : max(len(slopes), 2)]
+    contexts = np.stack([lowest[:, 1] - lowest[:, 0], finite.mean(1)], 1)
+    above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
+    hats = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
+    row_slopes = hats.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
+    total = v * row_slopes[:, -1:]
+    for r in range(min(len(slopes), z.shape[1]) - 1):
+        total = total + (row_slopes[:, r] - row_slopes[:, r + 1])[:, None] * np.minimum(v, lowest[:, r + 1 : r + 2])
+    return -total
+
+
 def focal_map(z: Array, gamma: Any) -> Array:
     """Return the log of the focal calibration map, p proportional to q / g(q) with q = softmax(z)."""
     top = np.zeros(z.shape, dtype=bool)
@@ -270,6 +284,7 @@ MAPS: dict[str, Any] = {
     "FocalTemperature": lambda z, a: focal_map(z / a["temperature"], a["gamma"]),
     "HistogramBinning": histogram,
     "Identity": lambda z, a: z,
+    "IntraOrderPreserving": intra_order_preserving,
     "Isotonic": isotonic,
     "Matrix": matrix,
     "Monotone": monotone,

@@ -1,0 +1,174 @@
+"""An increasing map of log-probabilities that differs from row to row, and preserves predictions."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calibrant.backend.lbfgs import Minimum
+from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
+from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._monotone import MAX_NEG_LOG_PROB, MIN_PIECE_SLOPE, Monotone, weighted_quantiles
+from calibrant.calibrators._temperature import drop_impossible
+from calibrant.predictions import Predictions
+from calibrant.registry import CALIBRATORS
+from calibrant.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
+
+__all__ = ["IntraOrderPreserving"]
+
+SHRINKAGE = 0.01  # penalty on the distance from `Monotone`, in units of the smoothness
+MIN_KNOT_DISTANCE = 1e-9
+ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
+RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
+
+
+@CALIBRATORS.register
+@dataclass(frozen=True, eq=False)
+class IntraOrderPreserving:
+    r"""An order-preserving map whose slopes differ from row to row, in a convex form (Rahimi et al. 2020, theorem 1).
+
+    With $v_k = -\log p_k$ of `Monotone`, and $v_{(1)} \le v_{(2)} \le \dots$ the sorted v of a row, the new logits are
+    $-\sum_r s_r \,[\min(v_k, v_{(r+1)}) - v_{(r)}]_+$: the distance between the classes of ranks r and r + 1 is
+    multiplied by $s_r > 0$, so that the order of the classes never changes. The last s applies to all higher ranks.
+    $s_r$ is the sum of two positive piecewise linear functions, of $x_1 = v_{(2)} - v_{(1)}$ and of $x_2$, the mean of
+    v. The paper has a network in place of these functions; here the new logits are linear in what is learned, so the
+    NLL is convex. Minimizes mean NLL $+ \frac{\lambda}{n}$ times the sum of squared differences between neighboring
+    knots and between neighboring ranks, and .01 of the squared distances from 1/2. `Monotone` for large $\lambda$.
+
+    >>> one = torch.ones(()).double()
+    >>> identity = Monotone(one, torch.zeros(1).double(), one[None])
+    >>> twice = IntraOrderPreserving(identity, torch.zeros(2, 1).double(), torch.ones(1, 2, 1).double())  # s = 1 + 1
+    >>> twice(torch.tensor([[2.0, 0.0]])).diff()
+    tensor([[-4.]])
+    """
+
+    monotone: Monotone
+    knots: ContextKnots  # (2, j) float64, increasing values of x_1 and x_2
+    slopes: RankSlopes  # (ranks, 2, j) float64, at these knots
+    certificate: Certificate | None = None
+    capabilities = Capabilities(preserves_argmax=True)
+
+    @classmethod
+    @fit_method
+    def fit(
+        cls,
+        p: Predictions,
+        *,
+        ranks: Count = 5,
+        knots: Annotated[int, Range(ge=2, le=1000)] = 4,
+        smoothness: PositiveFloat = 10.0,
+    ) -> "IntraOrderPreserving":
+        """Fit `Monotone`, and then the slopes by Newton's method.
+
+        Args:
+            p: Validation predictions.
+            ranks: Number of slopes of a row, at most k - 1.
+            knots: Number of values of each context at which the slopes are learned, quantiles of the data.
+            smoothness: Factor lambda of the penalty.
+        """
+        monotone = Monotone.fit(p)
+        v = drop_impossible(p).apply(lambda z: _neg_log_probs(monotone, z).clamp_max(MAX_NEG_LOG_PROB))
+        lowest, contexts = _lowest_and_contexts(v.logits, ranks)
+        shares = torch.linspace(0, 1, knots, dtype=torch.float64).numpy()
+        places = np.stack([weighted_quantiles(context, v.weights, shares) for context in contexts.T])
+        hats = _hat_weights(contexts, torch.from_numpy(places).to(contexts.device)).flatten(1)
+        minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
+        status = "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
+        status = "not converged" if minimum.gap > MAX_OPTIMUM_GAP_NATS else status
+        fitted = cls(monotone, torch.from_numpy(places), minimum.x.view(-1, 2, knots))
+        solution = Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=minimum.gap)
+        return solution.with_certificate(p)
+
+    @calibrator_call
+    def __call__(self, logits: Logits) -> Logits:
+        """Return the mapped log-probabilities, not normalized."""
+        v = _neg_log_probs(self.monotone, logits)
+        lowest, contexts = _lowest_and_contexts(v, len(self.slopes))
+        slopes = _hat_weights(contexts, self.knots).flatten(1) @ self.slopes.flatten(1).mT
+        total = v * slopes[:, -1:]  # beyond the last rank; below, add the differences of the slopes
+        for r in range(min(len(self.slopes), v.shape[1]) - 1):
+            total = total + (slopes[:, r : r + 1] - slopes[:, r + 1 : r + 2]) * v.minimum(lowest[:, r + 1 : r + 2])
+        return -total
+
+
+def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float) -> Minimum:
+    r"""Minimize the penalized NLL over the slopes at the knots, (ranks 2 j) flat, by Newton's method.
+
+    The new logits are $-\sum_{rc} \theta_{rc} \, l_r h_c$ with the lengths l of `_segments` and the weights h of the
+    knots, so that the Hessian of a row is the covariance of l under its probabilities, times $h h^T$.
+
+    Args:
+        v: Predictions whose "logits" are -log p.
+        lowest: The lowest v of every row, (n ranks).
+        hats: Weights of the knots of both contexts, (n 2j).
+        smoothness: Factor of the penalty.
+    """
+    n, ranks, columns = v.total_weight, lowest.shape[1], hats.shape[1]
+    size = ranks * columns
+    label_segments = _segments(v.logits.gather(1, v.labels[:, None]), lowest).mT * hats[:, None, :]
+    label_lengths = example_mean(label_segments.flatten(1), v).cpu()
+    penalty = smoothness / n * _smoothing_matrix(ranks, columns // 2)
+    rows = (v.logits, lowest, hats) if v.weights is None else (v.logits, lowest, hats, v.weights)
+
+    def penalized_nll(theta: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the value, gradient and Hessian."""
+        slopes = theta.view(ranks, columns).to(hats.device)
+
+        def sum_rows(v: Tensor, lowest: Tensor, hats: Tensor, *weights: Tensor) -> Tensor:
+            """Return the sums over rows of log norm, its gradient and its Hessian, flat."""
+            segments = _segments(v, lowest)
+            z = -(segments @ (hats @ slopes.mT)[:, :, None]).squeeze(2)
+            log_norm = z.logsumexp(1)
+            weighted = (z - log_norm[:, None]).exp()[:, :, None] * segments
+            mean = weighted.sum(1)
+            covariance = weighted.mT @ segments - mean[:, :, None] * mean[:, None, :]
+            w = weights[0] if weights else torch.ones_like(log_norm)
+            hessian = (w[:, None] * covariance.flatten(1)).mT @ (hats[:, :, None] * hats[:, None, :]).flatten(1)
+            return torch.cat([(w @ log_norm)[None], ((w[:, None] * mean).mT @ hats).flatten(), hessian.flatten()])
+
+        log_norm, mean, products = (sum_row_chunks(sum_rows, *rows).cpu() / n).split([1, size, size * size])
+        hessian = products.view(ranks, ranks, columns, columns).transpose(1, 2).reshape(size, size)
+        distance = theta - 0.5
+        value = log_norm + theta @ label_lengths + distance @ penalty @ distance
+        return float(value), label_lengths - mean + 2 * penalty @ distance, hessian + 2 * penalty
+
+    lower = torch.full((size,), MIN_PIECE_SLOPE, dtype=torch.float64)
+    return newton(penalized_nll, torch.full_like(lower, 0.5), lower=lower)
+
+
+def _neg_log_probs(monotone: Monotone, logits: Tensor) -> Tensor:
+    """Return -log p of `Monotone`, (n k) float64."""
+    return -monotone(logits.double()).log_softmax(-1)
+
+
+def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
+    """Return the lowest v of every row in increasing order, at least two and at most `ranks`, and (x_1, x_2), (n 2)."""
+    finite = v.clamp_max(MAX_NEG_LOG_PROB)
+    lowest = finite.topk(min(max(ranks, 2), v.shape[1]), largest=False).values
+    return lowest, torch.stack([lowest[:, 1] - lowest[:, 0], finite.mean(1)], 1)
+
+
+def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
+    """Return the weights of the knots in linear interpolation at the contexts, (n 2 j); constant beyond the ends."""
+    width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
+    above = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)
+    return torch.nn.functional.pad(above, (1, 0), value=1.0) - torch.nn.functional.pad(above, (0, 1))
+
+
+def _segments(v: Tensor, lowest: Tensor) -> Tensor:
+    """Return the length of each v, (n k), between neighboring lowest v of its row, (n r): (n k r)."""
+    upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)
+    return (v[:, :, None].minimum(upper[:, None, :]) - lowest[:, None, :]).clamp_min(0)
+
+
+def _smoothing_matrix(ranks: int, knots: int) -> Tensor:
+    """Return the matrix of the squared differences between neighboring knots and ranks, and of the shrinkage."""
+    by_rank, by_knot = (torch.eye(m, dtype=torch.float64).diff(dim=0) for m in (ranks, knots))
+    rank_unit, context_unit, knot_unit = (torch.eye(m, dtype=torch.float64) for m in (ranks, 2, knots))
+    along_knots = torch.kron(torch.kron(rank_unit, context_unit), by_knot.mT @ by_knot)
+    along_ranks = torch.kron(torch.kron(by_rank.mT @ by_rank, context_unit), knot_unit)
+    return along_knots + along_ranks + SHRINKAGE * torch.eye(ranks * 2 * knots, dtype=torch.float64)

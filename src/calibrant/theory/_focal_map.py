@@ -15,9 +15,9 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     r"""Return the log of the focal calibration map, $p_k \propto q_k / g(q_k, \gamma)$ with $q$ = softmax(logits).
 
     If q minimizes the expected focal loss, p is the true distribution (Charoenphakdee et al. 2021, theorem 11;
-    Komisarenko & Kull 2024, eq. 1). The map preserves the order of classes. It sharpens for gamma > 0, softens
-    predictions above `confidence_threshold` for gamma < 0, and is the identity at gamma = 0. Differentiable in logits
-    and gamma.
+    Komisarenko & Kull 2024, eq. 1). The map preserves the order of classes. It sharpens predictions above
+    `confidence_threshold` for gamma > 0, softens them for gamma < 0, and is the identity at gamma = 0. Differentiable
+    in logits and gamma.
 
     All computations are in log space, with $\log(1 - q)$ from the other classes, so that saturated rows keep full
     precision. Logits of -inf stay -inf. Half precision is raised to float32.

@@ -34,7 +34,7 @@ class FocalMap:
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
 
     Maps the minimizer of focal loss with this gamma to the true probabilities, without validation data. Never changes
-    a predicted class. Sharpens predictions above `theory.confidence_threshold` for gamma > 0; the identity at gamma = 0.
+    a predicted class. Sharpens predictions above `theory.confidence_threshold` for gamma > 0; identity at gamma = 0.
 
     >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
     tensor([[0.8000, 0.2000]])

@@ -320,8 +320,8 @@ def linear_loss(
     used = labels != ignore_index
     if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
         raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
-    rows = max(1, chunk_elements // len(weight))
-    return _LinearLoss.apply(hidden, weight, bias, labels.where(used, 0), used, function, rows)  # pyright: ignore
+    chunk_rows = max(1, chunk_elements // len(weight))
+    return _LinearLoss.apply(hidden, weight, bias, labels.where(used, 0), used, function, chunk_rows)  # pyright: ignore
 
 
 class _LinearLoss(torch.autograd.Function):
@@ -336,16 +336,16 @@ class _LinearLoss(torch.autograd.Function):
         labels: Tensor,
         used: Tensor,
         loss: Loss,
-        rows: int,
+        chunk_rows: int,
     ) -> Tensor:
-        """Return the mean loss of the rows that are used."""
+        """Return the mean loss of the rows where `used` is true, from the logits of `chunk_rows` rows at a time."""
         precision = torch.promote_types(weight.dtype, torch.float32)
         needs_gradient = any(ctx.needs_input_grad[:3])
         parameters = (hidden, weight) if bias is None else (hidden, weight, bias)
         gradients = [torch.zeros_like(x, dtype=precision if x is not hidden else None) for x in parameters]
         total, count = torch.zeros((), dtype=precision, device=hidden.device), used.sum().clamp_min(1)
-        for start in range(0, len(hidden), rows):
-            chunk = slice(start, start + rows)
+        for start in range(0, len(hidden), chunk_rows):
+            chunk = slice(start, start + chunk_rows)
             h = hidden[chunk]
             logits = F.linear(h, weight, bias).to(precision).requires_grad_(needs_gradient)
             with torch.set_grad_enabled(needs_gradient):

@@ -83,22 +83,22 @@ def minimize(
     x = start.double().numpy()
     value, gradient, evaluations = *_evaluate(f, x), 1
     for _ in range(steps):
-        if not np.abs(gradient).max() > tolerance:
+        if not np.abs(gradient).max() > tolerance:  # also if NaN
             break
         step = -gradient if memory is None else memory.descent_direction(gradient)
         slope = _dot(gradient, step)
-        if not slope < 0:
+        if not slope < 0:  # no descent direction: forget the memory
             memory, step, slope = None, -gradient, -_dot(gradient, gradient)
         search = _line_search(f, x, value, step, slope)
         evaluations += search.evaluations
         if search.length == 0:
             break  # f falls nowhere along the step
         movement, change = search.length * step, search.gradient - gradient
-        if _dot(change, movement) > 1e-10 * _dot(change, change):
+        if _dot(change, movement) > 1e-10 * _dot(change, change):  # positive curvature
             memory = LBFGSMemory.append_pair(movement, change, memory)
         x, value, gradient = x + movement, search.value, search.gradient
-    slope = torch.from_numpy(gradient)
-    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, (slope,), memory)
+    derivatives = (torch.from_numpy(gradient),)
+    return Minimum(torch.from_numpy(x), value, float(np.abs(gradient).max()), evaluations, derivatives, memory)
 
 
 @dataclass(frozen=True, eq=False)

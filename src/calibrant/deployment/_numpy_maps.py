@@ -352,7 +352,10 @@ def uniforms(z: Array, sets: Fitted) -> Array:
 
 
 def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
-    """Return the prediction sets of calibrated logits, True for the classes in the set."""
+    """Return the prediction sets of calibrated logits, True for the classes in the set.
+
+    With thresholds by group, new groups use the threshold that is named "".
+    """
     thresholds = np.array(sets["thresholds"], dtype=np.float64)
     if sets["by"] == "groups":
         if groups is None or len(groups) != len(z):

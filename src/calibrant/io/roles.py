@@ -235,7 +235,7 @@ def describe_roles(columns: Columns, names: Sequence[str]) -> list[tuple[str, st
 
 
 def require_labels(columns: Columns, frame: Any) -> None:
-    """Raise `InputError` if a table has no scores, or does not tell the truth beside them."""
+    """Raise `InputError` if a table has no scores, or neither true labels nor correctness to compare them with."""
     names = [name for name in frame.columns if not is_index_column(name)]
     if columns.scores:
         if columns.label is None and not columns.labels:

@@ -16,21 +16,27 @@ MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is
 
 
 def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) -> Interval:
-    r"""Return the distribution of $\sum_b |g_b|$ of a calibrated model whose clusters' gaps g vary as they do here.
+    r"""Return mean and quantiles of $\sum_b |g_b|$ for a calibrated model whose gaps vary between clusters as these do.
 
-    The gap of a cluster in a bin is taken against that of the other clusters there (a jackknife), so that
-    miscalibration, which they share, is no noise; the gap of a cluster that is alone in its bin counts as a whole. A
-    bin varies no less than with independent events, of given `variance`. The quantiles are those of a multivariate t
-    with one degree of freedom less than there are clusters, drawn with a fixed seed.
+    $g_b$ is the gap of bin b, divided by the total weight. Each cluster's gap is compared with the mean gap of the
+    other clusters in its bin (a jackknife), which removes the miscalibration that they share. A cluster that is alone
+    in its bin has no such comparison, and its whole gap counts as noise. The variance of a bin is at least that of
+    independent events. The quantiles are those of a multivariate t with one degree of freedom less than there are
+    clusters, drawn with a fixed seed.
+
+    Args:
+        sums: Sums of m clusters in b bins.
+        variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
+        level: Share of the distribution between the quantiles.
     """
     n, total = sums.total_weight.sum(0), float(sums.total_weight.sum())
-    share = sums.total_weight / n
+    share = sums.total_weight / n  # (m b), of each cluster in the bin
     is_single = share > 1 - 1e-9
     jackknife_gap = (sums.gap - sums.total_weight * (sums.gap.sum(0) / n)) / (1 - share).where(~is_single, 1.0)
-    num_clusters = (sums.total_weight > 0).sum(0)  # of every bin
+    num_clusters = (sums.total_weight > 0).sum(0)  # (b)
     scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()
     spread = sums.gap.where(is_single, jackknife_gap * scale) / total
-    # what the clusters' gaps lack to the variance of independent events
+    # (b), added where clusters vary less than independent events
     remaining_variance = (variance / total**2 - spread.square().sum(0)).clamp_min(0)
     mean = math.sqrt(2 / math.pi) * float((spread.square().sum(0) + remaining_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1

@@ -168,19 +168,28 @@ def _path_supremum(path: Tensor) -> Tensor:
 
 
 def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
-    r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over groups with confidences v, by one running sum.
+    r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over pairs of groups of equal confidence, by one running sum.
 
-    `steps` may hold several rows. Groups far apart are summed in blocks, so that no exponential overflows.
+    With v sorted, the terms h < g are $s_g e^{-v_g/w} \sum_{h < g} s_h e^{v_h/w}$. Exponentials are relative to the
+    start of a block that spans 500 widths, so that none overflows.
+
+    Args:
+        value: Confidence v of each group, (g), increasing.
+        steps: Factors s, (g) or several rows (r g).
+        width: Width w of the kernel.
+
+    Returns:
+        A number, or one per row.
     """
     block = ((value - value[0]) / (500 * width)).long()
     sizes = block.unique_consecutive(return_counts=True)[1].tolist()
-    total, reached, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]
+    total, carried, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]
     for v, s in zip(value.split(sizes), steps.split(sizes, -1), strict=True):
         growth = ((v - v[0]) / width).exp()
-        reached = reached * ((last - v[0]) / width).exp()  # the sum of the blocks before, at the start of this one
-        sums = (s * growth).cumsum(-1) + reached
+        carried = carried * ((last - v[0]) / width).exp()  # running sum of earlier blocks, relative to this start
+        sums = (s * growth).cumsum(-1) + carried
         total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)
-        reached, last = sums[..., -1:] / growth[-1], v[-1]
+        carried, last = sums[..., -1:] / growth[-1], v[-1]
     return total
 
 

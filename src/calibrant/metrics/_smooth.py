@@ -19,9 +19,10 @@ CHUNK_DRAWS = 128  # draws that are smoothed at once
 
 
 def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed: int = 0) -> Evidence:
-    """Test the smooth ECE by simulating calibrated models.
+    """Test the smooth ECE s by simulating calibrated models.
 
-    Their error exceeds s if and only if the error that they show through a window of width s does.
+    A wider window shows a smaller error. The smooth ECE of a simulation is therefore larger than s if and only if the
+    error that a window of width s shows is larger than s. One width serves all simulations, without solving for theirs.
     """
     from scipy.fft import dct, idct  # slow to import
 

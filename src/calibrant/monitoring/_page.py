@@ -15,7 +15,7 @@ from calibrant.plots import evidence_timeline, gap_timeline
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
 
-MAX_LISTED_TESTS = 50  # the strongest evidence first
+MAX_LISTED_TESTS = 50  # the test of the event included
 MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
 
 
@@ -97,11 +97,11 @@ def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
 
 
 def _tests_section(verdict: WatchVerdict) -> Markup:
-    """Return the table of tests, the strongest evidence first after the event."""
+    """Return the table of tests: first the test of the event, then those with the strongest evidence."""
     if not verdict.tests:
         return report.note("There are no predictions yet.")
-    first, *tests = verdict.tests
-    listed = [first, *sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_LISTED_TESTS - 1]]
+    event_test, *further_tests = verdict.tests
+    listed = [event_test, *sorted(further_tests, key=lambda test: -test.log10_evidence)[: MAX_LISTED_TESTS - 1]]
     head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
     body = [_test_cells(test) for test in listed]
     explanation = (

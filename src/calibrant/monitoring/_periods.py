@@ -36,7 +36,7 @@ class Periods:
         return self.first + len(self)
 
     def appended(self, name: str, predicted: int) -> "Periods":
-        """Return the periods with another one."""
+        """Return the periods followed by a new one with this number of predictions, of which no row is processed."""
         periods = Periods(
             self.first,
             (*self.names, name),
@@ -45,9 +45,10 @@ class Periods:
             np.concatenate([self.sums, np.zeros((1, len(PERIOD_COLUMNS)))]),
             np.append(self.peak, 0.0),
         )
-        return periods._cut()
+        return periods._last()
 
-    def _cut(self) -> "Periods":
+    def _last(self) -> "Periods":
+        """Drop all but the last `MAX_PERIODS` periods."""
         surplus = max(0, len(self) - MAX_PERIODS)
         columns = {name: getattr(self, name)[surplus:] for name in ("names", "predicted", "first_row", "sums", "peak")}
         return replace(self, first=self.first + surplus, **columns)
@@ -85,7 +86,7 @@ class Periods:
             np.concatenate([self.sums, later.sums]),
             np.concatenate([self.peak, later.peak]),
         )
-        return periods._cut()
+        return periods._last()
 
     def name_at(self, row: int) -> str | None:
         """Return the name of the period of a processed row, or None if it is no longer kept."""

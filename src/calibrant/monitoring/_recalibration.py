@@ -55,7 +55,7 @@ class OnlineScaling:
 
     @classmethod
     def start(cls, k: int, *, share: float = 0.0) -> "OnlineScaling":
-        """Return the mixture with equal weights.
+        """Return the mixture of a grid of maps with equal weights: slopes, and shifts as well for two classes.
 
         Args:
             k: Number of classes.
@@ -66,13 +66,13 @@ class OnlineScaling:
             raise InputError(f"Expected k of at least 2 and 0 <= share < 1, got k={k} and {share:g}.", code="settings")
         if k == 2:
             num_slopes, num_shifts = BINARY_GRID
-            grid = torch.cartesian_prod(_powers(num_slopes), torch.linspace(-2, 2, num_shifts, dtype=torch.float64))
+            shifts = torch.linspace(-2, 2, num_shifts, dtype=torch.float64)
+            slopes, shifts = (x.flatten() for x in torch.meshgrid(_slope_grid(num_slopes), shifts, indexing="ij"))
         else:
-            slopes = _powers(NUM_TEMPERATURES)
-            grid = torch.stack([slopes, torch.zeros_like(slopes)], 1)
-        m = len(grid)
-        weights = torch.full((m,), -math.log(m), dtype=torch.float64)
-        return cls(k, share, grid[:, 0].clone(), grid[:, 1].clone(), weights, torch.zeros_like(weights))
+            slopes = _slope_grid(NUM_TEMPERATURES)
+            shifts = torch.zeros_like(slopes)
+        log_weights = torch.full_like(slopes, -math.log(len(slopes)))
+        return cls(k, share, slopes, shifts, log_weights, losses=torch.zeros_like(slopes))
 
     def __repr__(self) -> str:
         return f"OnlineScaling(k={self.k}, rows={self.rows:,}, maps={len(self.slopes)}, regret={self.regret:.4g})"
@@ -165,6 +165,6 @@ class OnlineScaling:
         return weights, loss
 
 
-def _powers(n: int) -> Tensor:
+def _slope_grid(n: int) -> Tensor:
     """Return n geometrically spaced numbers from 1/4 to 4."""
     return torch.linspace(-math.log(4), math.log(4), n, dtype=torch.float64).exp()

@@ -58,19 +58,24 @@ class PowerCurve:
 def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -> int:
     """Return the smallest n whose power is at least `power`, up to the error of `draws` simulations.
 
-    The n of `estimate_size` is simulated `draws` times, and moved along the fitted curve until its power agrees.
+    Starts at the n of `estimate_size`. Each n is simulated until it has `draws` draws in total. If their power is not
+    close enough, a curve is fitted to all simulations, and the n at which it reaches `power` is next. If no n is close
+    enough, the result is the smallest simulated n with enough power, or else the largest simulated n.
     """
-    n, confirmed = estimate_size(curve, start, power, draws), dict[int, float]()
+    n = estimate_size(curve, start, power, draws)
+    confirmed: dict[int, float] = {}  # power by n
     error = MAX_DEVIATION * math.sqrt(power * (1 - power) / draws)
     for _ in range(MAX_CONFIRMATIONS):
-        confirmed[n] = curve.simulate(n, draws - curve.counts.get(n, (0, 0))[1])
+        _, previous_draws = curve.counts.get(n, (0, 0))
+        confirmed[n] = curve.simulate(n, draws - previous_draws)
         if abs(confirmed[n] - power) <= error:
             return n
         fitted = math.ceil(fitted_size(curve.points, power, n))
         n = max(MIN_UNITS, fitted) if confirmed[n] > power else max(n + 1, math.ceil(1.01 * n), fitted)
         if n in confirmed:
             break
-    return min((n for n, reached in confirmed.items() if reached >= power - error), default=max(confirmed))
+    sufficient = [n for n, simulated_power in confirmed.items() if simulated_power >= power - error]
+    return min(sufficient, default=max(confirmed))
 
 
 def estimate_size(curve: PowerCurve, start: float | int, power: float, draws: int) -> int:
@@ -91,7 +96,7 @@ def estimate_size(curve: PowerCurve, start: float | int, power: float, draws: in
 
 
 def _bracket(curve: PowerCurve, start: float | int, power: float) -> int:
-    """Simulate at sizes below and above the power, and return the last one."""
+    """Simulate at smaller or larger n until two neighbors are below and above the power, and return the last n."""
     n = min(max(MIN_UNITS, round(start)), MAX_UNITS)
     is_enough = curve.simulate(n, NUM_BRACKET_DRAWS) >= power
     while True:

@@ -55,11 +55,17 @@ def read_logs(
 
 
 def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Path]:
-    """Return the sources that may hold one of the tasks; files of lm-evaluation-harness tell their task by name."""
+    """Return the sources that may hold one of the tasks, or all sources if no task is selected.
+
+    Files of lm-evaluation-harness have the task in their name; any other file may hold any task.
+
+    Raises:
+        InputError: If no source is left.
+    """
     names = {source: harness.task_name(source) for source in sources}
     selected = [source for source in sources if not tasks or names[source] is None or names[source] in tasks]
     if not selected:
-        select_name(tasks, [name for name in names.values() if name], "task")
+        select_name(tasks, [name for name in names.values() if name], "task")  # raises: every source has another task
     return selected
 
 

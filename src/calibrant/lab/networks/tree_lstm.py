@@ -53,21 +53,24 @@ class _TreeLSTM(nn.Module):
 
 
 def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
-    """Plan the evaluation: return nodes by height, the turn in which a parent uses each node, and nodes per height.
+    """Plan the evaluation of the nodes of all trees, one height at a time; leaves have height 0.
 
-    At every height, the left children of all nodes have the next turns, followed by the right children. If waiting
-    states are sorted by turn, each height finds its inputs at the start. Leaves are in order of turn.
+    Returns:
+        Nodes in the order of evaluation: by height, and leaves by turn.
+        Turn of each node: its place in the order in which parents use states. Each height first uses the left children
+            of all its nodes, then the right ones. States sorted by turn thus start with the inputs of the next height.
+        Number of nodes of each height.
     """
     device = trees.start.device
-    first = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
+    first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
     nodes = trees.height.argsort(stable=True)
     counts: list[int] = trees.height.bincount().tolist()
-    inner, size = nodes[counts[0] :], torch.tensor(counts[1:], device=device)
-    offset = (size.cumsum(0) - size).repeat_interleave(size)
-    position = offset + torch.arange(len(inner), device=device)
+    inner, sizes = nodes[counts[0] :], torch.tensor(counts[1:], device=device)
+    num_lower = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)  # inner nodes of lower heights, with two turns each
+    left_turn = num_lower + torch.arange(len(inner), device=device)  # 2 num_lower + index within the height
     turn = torch.full_like(nodes, 2 * len(nodes))  # no parent uses a root
-    turn[(trees.left + first)[inner]] = position
-    turn[(trees.right + first)[inner]] = position + size.repeat_interleave(size)
+    turn[(trees.left + first_node)[inner]] = left_turn
+    turn[(trees.right + first_node)[inner]] = left_turn + sizes.repeat_interleave(sizes)
     leaves = nodes[: counts[0]]
     return torch.cat([leaves[turn[leaves].argsort()], inner]), turn, counts
 

@@ -181,7 +181,7 @@ class Store:
         return [folder for folder in (self.root / "runs").iterdir() if folder.name[:12] == run.training_id]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
-        """Return a finished run that serves for each digest of the data."""
+        """Return one finished run that `_matches`, by the digest of the data set it was trained on."""
         matches: dict[str, StoredRun] = {}
         for folder, record in _intact_runs(self._training_folders(run)):
             if self._matches(record, run):
@@ -189,12 +189,16 @@ class Store:
         return matches
 
     def _find_run(self, run: Run) -> StoredRun | None:
-        """Find the finished run that serves. Raises `InputError` if several do, on different data."""
+        """Return the folder and record of the finished run that `_matches`, or None.
+
+        Raises:
+            InputError: If runs on different data match.
+        """
         matches = self._matching_runs(run)
         if len(matches) > 1:
-            names = " and ".join(folder.name for folder, _ in matches.values())
+            folders = " and ".join(folder.name for folder, _ in matches.values())
             raise InputError(
-                f"Expected one run of this training in {self.root / 'runs'}, got {names} on different data. "
+                f"Expected one run of this training in {self.root / 'runs'}, got {folders} on different data. "
                 "Choose the data with --data DIR, or move one away.",
                 code="ambiguous_data",
             )

@@ -338,28 +338,35 @@ def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Ten
     return mean, precision
 
 
-def _fit_logistic(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the posterior mode and covariance of a logistic regression, by Newton's method with step halving."""
+def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the posterior mode and covariance of a logistic regression, by Newton's method with step halving.
+
+    Args:
+        x: Inputs (n d).
+        y: Outcomes 0 or 1 (n).
+        prior_mean: Mean of the normal prior of the coefficients (d).
+        prior_precision: Its inverse covariance (d d).
+    """
 
     def objective(beta: Tensor) -> float:
-        z, d = x @ beta, beta - mean
-        return float((torch.nn.functional.softplus(z) - y * z).sum() + d @ precision @ d / 2)
+        z, d = x @ beta, beta - prior_mean
+        return float((torch.nn.functional.softplus(z) - y * z).sum() + d @ prior_precision @ d / 2)
 
-    beta = mean.clone()
+    beta = prior_mean.clone()
     value = objective(beta)
     for _ in range(_MAX_STEPS):
         p = (x @ beta).sigmoid()
-        gradient = x.T @ (p - y) + precision @ (beta - mean)
-        hessian = (x * (p * (1 - p))[:, None]).T @ x + precision
+        gradient = x.T @ (p - y) + prior_precision @ (beta - prior_mean)
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + prior_precision
         step = torch.linalg.solve(hessian, gradient)
         if float(step @ gradient) < 1e-10:
             break
         size = 1.0
-        while (new := objective(beta - size * step)) > value and size > 1e-6:
+        while (new_value := objective(beta - size * step)) > value and size > 1e-6:
             size /= 2
-        beta, value = beta - size * step, new
+        beta, value = beta - size * step, new_value
     p = (x @ beta).sigmoid()
-    return beta, torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + precision)
+    return beta, torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + prior_precision)
 
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:

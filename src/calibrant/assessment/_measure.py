@@ -83,7 +83,7 @@ def measure(
             and knows the class-wise error only if it was made with `by_class`.
         metrics: Additional metrics, by name or text, such as "ece(bins=10)".
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
-            of the predictions, and class 1 of two.
+            of the predictions; for two classes, class 1 instead of "top".
         bins: Number of bins (default 15).
         level: Level of the intervals.
         tolerance: Largest acceptable L2 error. If its upper bound is larger and calibration is not rejected, there is
@@ -139,7 +139,7 @@ def summarize(
 
 
 def select_event(p: Predictions, of: str | int | None) -> EventSelector:
-    """Return the event to evaluate: `of` if given, else that of the predictions, and class 1 of two classes."""
+    """Return the event to evaluate: `of`, or the event that is the default of `measure`."""
     selector = p.with_default_event(of).of
     if selector == "classes":
         raise InputError(

@@ -22,7 +22,10 @@ def serialize_fitted(calibrator: Any) -> dict[str, Any]:
 
 
 def to_builtin(value: Any) -> Any:
-    """Convert a value to numbers, texts, lists and dictionaries. Classes and functions become their names."""
+    """Convert a value to numbers, texts, lists and dictionaries.
+
+    Classes and functions become {"name": NAME}; any other object becomes its class's name and its fields.
+    """
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
@@ -33,7 +36,7 @@ def to_builtin(value: Any) -> Any:
         return {str(key): to_builtin(item) for key, item in value.items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return {"name": value.__qualname__}
-    return {"name": getattr(value, "__qualname__", type(value).__name__)} | serialize_fitted(value)
+    return {"name": type(value).__name__} | serialize_fitted(value)
 
 
 def encode_nonfinite(value: Any) -> Any:

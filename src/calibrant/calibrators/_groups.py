@@ -208,11 +208,18 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
     return modes, evidence
 
 
-def _design_effect(x: Tensor, p: Predictions) -> float:
-    """Return the design effect of clusters: by how much the examples overstate their independent number."""
+def _design_effect(log_probs: Tensor, p: Predictions) -> float:
+    """Return the design effect of clusters: the number of examples over the number of independent ones, at least 1.
+
+    It is the variance of the sum of the residuals when clusters are independent, over that when examples are.
+
+    Args:
+        log_probs: Log-probabilities (n k).
+        p: Labels, weights and clusters of the examples.
+    """
     if p.clusters is None:
         return 1.0
-    residuals = torch.nn.functional.one_hot(p.labels, p.k) - x.exp()
+    residuals = torch.nn.functional.one_hot(p.labels, p.k) - log_probs.exp()
     residuals = residuals if p.weights is None else residuals * p.weights[:, None]
     index = p.clusters.unique(return_inverse=True)[1]
     sums = torch.zeros(int(index.max()) + 1, p.k, dtype=torch.float64).index_add_(0, index, residuals)

@@ -116,10 +116,12 @@ def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) 
 
 
 def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions) -> Tensor:
-    """Return the maximum likelihood class shares of the unlabeled examples, shrunk toward the old shares, (k).
+    r"""Return the maximum likelihood class shares of the unlabeled examples, shrunk toward the old shares, (k).
 
     The shares of a mixture of the k class distributions are estimated by EM. An example's density in a class is
-    proportional to its calibrated probability over the class's mean probability in the labeled examples.
+    proportional to its calibrated probability over the class's mean probability in the labeled examples. Twice the gain
+    in log-likelihood over the old shares is compared with its mean without a shift, $d = (k - 1)(1 + m / n)$ for m
+    unlabeled and n labeled examples: the result has weight $1 - d / (2\, \mathrm{gain})$, the old shares the rest.
     """
     fitted = BiasCorrectedTemperature.fit(p)
     source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()
@@ -128,9 +130,11 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     mixture_fit = fit_mixture(ratios, unlabeled.weights)
     log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
     gain = float(log_ratios.sum() if unlabeled.weights is None else unlabeled.weights @ log_ratios)
-    expected_statistic = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
-    trust = max(0.0, 1 - expected_statistic / (2 * gain)) if gain > 0 else 0.0
-    new_shares = trust * mixture_fit.shares * (old_shares / source_shares) + (1 - trust) * old_shares
+    mean_without_shift = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
+    trust = max(0.0, 1 - mean_without_shift / (2 * gain)) if gain > 0 else 0.0
+    # The change relative to source_shares applies to old_shares, which contain a pseudo-example
+    estimated_shares = mixture_fit.shares * (old_shares / source_shares)
+    new_shares = trust * estimated_shares + (1 - trust) * old_shares
     # One pseudo-example with the old shares keeps every class possible
     new_shares = unlabeled.total_weight * new_shares / new_shares.sum() + old_shares
     return new_shares / new_shares.sum()

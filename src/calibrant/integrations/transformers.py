@@ -125,7 +125,8 @@ class CalibrationTrainerCallback(TrainerCallback):
             self._advance(state)
 
     def _advance(self, state: TrainerState) -> None:
-        self.criterion.after_epoch(round(state.epoch or 1) - 1, self._val)
+        """Tell the loss that an epoch has ended, and put its state where the Trainer's checkpoints save it."""
+        self.criterion.after_epoch(round(state.epoch or 1) - 1, self._val)  # the Trainer counts finished epochs
         self._val = None
         loss_state = losses.state(self.criterion.loss)
         _callback_states(state)[STATE_KEY] = {

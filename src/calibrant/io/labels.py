@@ -22,20 +22,23 @@ LabelReading = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # lab
 def read_labels(
     column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, has_all_rows: bool
 ) -> LabelReading:
-    """Read a column of labels without ignored rows, except for a chunk in which all rows are ignored.
+    """Read a column of labels.
 
     Args:
-        column: A polars series.
+        column: A polars series, without rows of ignored labels; but a chunk that has no other rows comes as it is.
         columns: Roles of the columns of scores, and the class names that they carry.
         options: Options for reading.
         scores: The scores beside the labels, (n) or (n, k).
         has_all_rows: False for a chunk, which may lack classes.
+
+    Returns:
+        Labels, class names and notes for the user. Labels of a chunk of ignored rows are returned unchanged.
     """
     _check_no_dates(column, columns)
     if column.dtype.is_nested():
         return lists_to_matrix(column), columns.names, ()
     values = label_values(column)
-    if ignored_mask(values, options).any():
+    if ignored_mask(values, options).any():  # then all are
         return values, columns.names, ()
     names = None if scores.ndim == 1 else columns.names
     if options.labels_from is not None:

@@ -95,14 +95,15 @@ def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarra
 def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
     r"""Return the exact bounds of `browsecomp_error`, $\sum_b |G_b| / n$ with $G_b$ the sum of c - a over a bin.
 
-    Greatest value: $|G_b|$ is the larger of $\pm G_b$, so the maximum is that over the signs of all bins, and given the
-    signs every missing confidence is best by itself: of a wrong answer it is the upper end of the highest bin with sign
-    +, of a right answer the lower end of the lowest bin with sign -. Only these two bins matter; every other bin takes
-    the sign of its known sum.
+    Greatest value: $|G_b|$ is the larger of $G_b$ and $-G_b$, so the maximum is over one sign per bin and the missing
+    confidences. For fixed signs, each missing confidence is chosen on its own. A wrong answer adds most at the upper
+    end of the highest bin with sign +. A right answer adds most at the lower end of the lowest bin with sign -. Only
+    these two bins need to be tried; every other bin has the sign of its sum of stated confidences.
 
-    Least value: the p right and q wrong missing answers of a bin (l, u] add to $G_b$ any number from (p + q) l - p to
-    (p + q) u - p. The numbers p and q of the ten bins are the integers of a small integer program, which is solved
-    to optimality. If that takes longer than `MIP_SECONDS`, its proven lower bound stands in, and `is_exact` is False.
+    Least value: if p right and q wrong answers without a confidence are in the bin (l, u], they add to $G_b$ any number
+    from (p + q) l - p to (p + q) u - p. The numbers p and q of the ten bins are the integers of a small integer
+    program, which is solved to optimality. If that takes longer than `MIP_SECONDS`, its proven lower bound stands in,
+    and `is_exact` is False.
 
     Lower ends of bins are limits: confidences may be as close to them as one likes.
 

@@ -89,7 +89,7 @@ def _skce_test(
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
         return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 
-    return Evidence(float(skce_of(events.ties, width)), null.p_value(sum_over_pairs))
+    return Evidence(float(skce_estimate(events.ties, width)), null.p_value(sum_over_pairs))
 
 
 @metric(
@@ -115,7 +115,7 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     >>> skce.test(torch.zeros(100, 2), torch.tensor([0] * 80 + [1] * 20)).p_value
     0.001
     """
-    return skce_of(events.ties, width)
+    return skce_estimate(events.ties, width)
 
 
 @metric(
@@ -193,8 +193,11 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
     return total
 
 
-def skce_of(ties: GroupedScores, width: float) -> Scalar:
-    """Return the unbiased estimator from sorted examples."""
+def skce_estimate(ties: GroupedScores, width: float) -> Scalar:
+    """Return the unbiased estimate of the squared kernel calibration error: the mean over pairs of examples.
+
+    Pairs of an example with itself are left out, and with clusters those within a cluster. 0 without a pair.
+    """
     n = ties.total_weight.sum()
     if (sums := ties.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()

@@ -143,7 +143,13 @@ def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -
 
 
 def _share_limits(hits: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Return limits of shares of n, within which each holds with probability `level`; 0 and 1 without examples."""
+    """Return the limits of the confidence interval of each share, `hits` of `n`; 0 and 1 without examples.
+
+    Args:
+        hits: Weight of the events, (m).
+        n: Weight of all examples, (m).
+        level: Confidence level of each interval by itself.
+    """
     count = n.cpu().numpy()
     share = (hits / n).nan_to_num(0.5).clamp(0, 1).cpu().numpy()
     z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))

@@ -112,7 +112,7 @@ def _row_weights(p: Predictions) -> np.ndarray:
 
 
 def _estimate_accuracy(data: _EventData) -> list[Estimate]:
-    return _both_forms(
+    return _estimate_mean_score(
         "accuracy", data, data.outcome, data.expected, data.new_expected, np.ones_like(data.new_expected)
     )
 
@@ -128,35 +128,44 @@ def _estimate_event(data: _EventData, name: str) -> list[Estimate]:
     values = at_0 + (at_1 - at_0) * data.outcome
     expected = at_0 + (at_1 - at_0) * data.expected
     new_slope = new_at_1 - new_at_0
-    return _both_forms(name, data, values, expected, new_at_0 + new_slope * data.new_expected, new_slope)
+    new_expected = new_at_0 + new_slope * data.new_expected
+    return _estimate_mean_score(name, data, values, expected, new_expected, new_slope)
 
 
-def _both_forms(
-    name: str, data: _EventData, values: np.ndarray, expected: np.ndarray, new_expected: np.ndarray, slope: np.ndarray
+def _estimate_mean_score(
+    name: str,
+    data: _EventData,
+    values: np.ndarray,
+    expected: np.ndarray,
+    new_expected: np.ndarray,
+    new_slope: np.ndarray,
 ) -> list[Estimate]:
-    """Return the confidence-based estimate of a score, and its weighted form.
+    """Estimate the mean score of the new rows: "confidence-based", and "weighted", as in `estimate_without_labels`.
 
     Args:
         name: Name of the score.
         data: Confidences and outcomes.
-        values: Score of each reference row.
-        expected: Its expectation given the confidence, out of fold.
-        new_expected: The expectation of each new row.
-        slope: Change of each new row's score with its outcome.
+        values: Score of each reference row (n).
+        expected: Its expectation given the confidence, out of fold (n).
+        new_expected: Expectation of each new row's score (m).
+        new_slope: Score of each new row at outcome 1 minus its score at outcome 0 (m).
     """
-    w, v = data.weights, data.new_weights
+    w, new_w = data.weights, data.new_weights
     reference = float(w @ values / w.sum())
-    mean = float(v @ new_expected / v.sum())
-    g = data.new_expected
-    outcome_variance = float((v**2) @ (slope**2 * g * (1 - g))) / v.sum() ** 2
+    new_mean = float(new_w @ new_expected / new_w.sum())
+    score_variance = new_slope**2 * data.new_expected * (1 - data.new_expected)
+    new_mean_variance = float(new_w**2 @ score_variance) / new_w.sum() ** 2  # for independent outcomes
     estimates: list[Estimate] = []
     for method, ratio in (("confidence-based", np.ones_like(w)), ("weighted", data.ratio)):
         weights = torch.from_numpy(w * ratio)
         residual = Sample.from_values(torch.from_numpy(values - expected), weights, data.clusters)
-        error, design = _residual_error(values - expected, w * ratio, residual, has_clusters=data.clusters is not None)
-        value = mean + (residual.mean if method == "weighted" else 0.0)
-        half = student_quantile(ESTIMATE_LEVEL, residual.degrees) * math.sqrt(error**2 + design * outcome_variance)
-        low, high = value - half, value + half
+        error, design_effect = _residual_error(
+            values - expected, w * ratio, residual, has_clusters=data.clusters is not None
+        )
+        value = new_mean + (residual.mean if method == "weighted" else 0.0)
+        total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
+        half_width = student_quantile(ESTIMATE_LEVEL, residual.degrees) * total_error
+        low, high = value - half_width, value + half_width
         if name in ("accuracy", "event_brier"):
             low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
         estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference, value, low, high))

@@ -48,16 +48,16 @@ def sample_size(
 ) -> SampleSize:
     r"""Return how many examples, or clusters, a goal needs, by simulation.
 
-    There are three goals. `detect`: a test of calibration rejects if the calibration error is as large. `bound`: the
-    upper end of the interval of the error of a calibrated model lies below the bound. `difference`: the paired test of
-    `metrics.compare` rejects if the means of a metric differ by as much.
+    There are three goals. `detect`: a test of calibration rejects a model with this calibration error. `bound`: the
+    upper end of the interval of the error of a calibrated model lies below this bound. `difference`: the paired test of
+    `metrics.compare` rejects if the means of a metric differ by this number.
 
     Future examples have the confidences of the given predictions, or assumed ones. To `detect` an error, their true
-    probabilities p differ from the confidences c by it on average: `pattern` "shift" is $p = c - \delta$ within [0, 1]
-    (or $c + \delta$ if confidences are below 1/2 on average); "scale" is an overconfident model, whose logits are too
-    large by a factor: $\mathrm{logit}\,p = s\,\mathrm{logit}\,c - (1 - s) \log(k - 1)$, s < 1, for k classes. Outcomes
-    of a cluster share a normal random effect on the probit scale. The difference of two given models is moved to the
-    one asked for by exponential tilting of the examples (Efron 1981).
+    probabilities p differ from the confidences c by this error on average: `pattern` "shift" is $p = c - \delta$ within
+    [0, 1] (or $c + \delta$ if confidences are below 1/2 on average); "scale" is an overconfident model, whose logits
+    are too large by a factor: $\mathrm{logit}\,p = s\,\mathrm{logit}\,c - (1 - s) \log(k - 1)$, s < 1, for k classes.
+    Outcomes of a cluster share a normal random effect on the probit scale. With two sets of predictions, exponential
+    tilting of the examples moves their difference to `difference` (Efron 1981).
 
     Args:
         predictions: Predictions of a model. Labels are used for `difference`, and for the correlation within clusters.
@@ -74,8 +74,8 @@ def sample_size(
         accuracy: The same as a mean confidence, which the accuracy of a calibrated model equals.
         correlation: Correlation of the scores of two models, if there is no second model.
         cluster_size: Examples per future cluster, one number or several.
-        icc: Correlation of the outcomes of a cluster given their probabilities (of the differences of the scores, for
-            `difference`). Default: estimated from the labels.
+        icc: Intraclass correlation of the outcomes given their probabilities; for `difference`, of the differences of
+            the scores. Default: estimated from the labels.
         pattern: How the model to detect is miscalibrated.
         power: Probability to reach the goal.
         level: Level of the test. An interval has the level 1 - 2 `level`, so that its upper end errs at this rate.

@@ -22,20 +22,12 @@ from calibrant.calibrators import (
 from calibrant.registry import CALIBRATORS
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-PRESERVING = [
-    "Temperature",
-    "SmoothedTemperature",
-    "EnsembleTemperature",
-    "Monotone",
-    "FocalMap",
-    "FocalTemperature(gamma=0.5, grid='code')",
-    "SharedIsotonic",
-    "IntraOrderPreserving",
-    "Auto(accuracy_preserving=True)",
-]
+QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": "FocalTemperature(gamma=0.5, grid='code')"}
+CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in sorted(CALIBRATORS)}
+PRESERVING = [QUICK.get(name, name) for name, promised in CAPABILITIES.items() if promised.preserves_argmax is True]
+PRESERVING.append("Auto(accuracy_preserving=True)")
 TOP = ["HistogramBinning", "TopLabelBinning", "ScalingBinning", "BayesianBinning", "Spline"]
-BINARY = {"Beta", "Platt", "Quadratic"}
-QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": PRESERVING[5]}
+BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
 
 
 def drawn(n: int, k: int, seed: int = 0) -> Predictions:

@@ -32,7 +32,7 @@ class Capabilities:
 
     preserves_argmax: bool | Callable[[Any], bool] = False  # never changes a predicted class
     num_classes: int | Callable[[Any], int] = certified_classes  # number of classes that it accepts, 0 for any
-    repairs_overconfidence: bool = True  # False if it learns nothing from the data
+    repairs_overconfidence: bool = True  # whether its fit lowers the Brier score of overconfident predictions
     takes_groups: bool = False  # maps each group differently
     is_differentiable: bool = True  # False for step functions
     exports: tuple[str, ...] = NETWORK_EXPORTS  # beside numpy, which takes every calibrator of this package

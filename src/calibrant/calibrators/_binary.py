@@ -128,10 +128,11 @@ class Quadratic:
 
 
 def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
-    """Fit `Platt` without a certificate."""
+    """Fit `Platt` without a certificate, to Platt's targets: (n1 + 1) / (n1 + 2), 1 / (n0 + 2) for labels 1, 0."""
     s, unit, limit = _fitting_scores(p, "Platt")
-    n1 = example_mean(p.labels.double(), p) * p.total_weight
-    targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (p.total_weight - n1 + 2))
+    n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
+    n0 = p.total_weight - n1
+    targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
     problem = _Logistic.from_features(s[:, None], targets, p, torch.stack([1 / unit, 0 * unit]))
     return problem.fit(lambda x: Platt(x[0], x[1], limit), monotone, slack=2 / p.total_weight)
 

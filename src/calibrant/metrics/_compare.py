@@ -270,14 +270,16 @@ def paired_p_value(sums: Sequence[float]) -> float:
 
 
 def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
-    """Return the mean difference with its precision, and its range."""
-    clusters, n, s, n_square, product, s_square, square, low, high = sums
-    mean, variance = s / n, max(square / n - (s / n) ** 2, 0.0)
+    """Return the mean difference with its precision, and its range, from the sums of `PairedScores.sums`."""
+    num_clusters, n, s, n_n, n_s, s_s, square, low_square, high_square = sums
+    mean = s / n
+    variance = max(square / n - mean**2, 0.0)
     pair = Sample(n, mean, variance, math.inf, 0.0)
-    if clusters >= 2:
-        spread = max(s_square - 2 * mean * product + mean**2 * n_square, 0.0) / n**2
-        pair = replace(pair, error=math.sqrt(spread * clusters / (clusters - 1)), degrees=n**2 / n_square - 1)
-    return pair, _range_from_squares(low / n, high / n)
+    if num_clusters >= 2:
+        mean_variance = max(s_s - 2 * mean * n_s + mean**2 * n_n, 0.0) / n**2  # sum of (s - mean n)^2 over clusters
+        error = math.sqrt(mean_variance * num_clusters / (num_clusters - 1))
+        pair = replace(pair, error=error, degrees=n**2 / n_n - 1)
+    return pair, _range_from_squares(low_square / n, high_square / n)
 
 
 def _range_from_squares(low: float, high: float) -> ScoreRange:

@@ -134,6 +134,7 @@ def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
 
 
 def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return the limits of `precision_limits` for examples in clusters, at a pointwise level; 0 and 1 above all."""
     weight, outcome = _cluster_sums_above(sums)
     ends = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in range(weight.shape[1])]
     limits = cuts.new_tensor([*((x.low, x.high) for x in ends), (0.0, 1.0)])

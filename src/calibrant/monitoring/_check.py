@@ -262,9 +262,13 @@ def _build_condition(
 
 
 def _required_size(requirement: Requirement, p: Predictions, condition: Condition, level: float) -> int | None:
-    """Return about how many examples, or clusters, would decide a condition if the metric keeps its value.
+    r"""Return about how many examples, or clusters, decide a condition with a power of 80 %.
 
-    For an ECE, which is biased, it is the number at which a calibrated model would hold; None if there are as many.
+    The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
+    for it, the result is the number with which a calibrated model meets the requirement.
+
+    Returns:
+        The number, or None if no number decides, or the current one is large enough for a calibrated model.
     """
     units = len(p) if p.clusters is None else len(p.clusters.unique())
     if requirement.method.name in BOUNDED_BY_L2:

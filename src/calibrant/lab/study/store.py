@@ -163,7 +163,10 @@ class Store:
         return None
 
     def code_change(self, run: Run) -> str:
-        """Return a predicate if a missing run was trained or begun with other code of its methods, else ""."""
+        """Return how a missing run was trained or begun with other code of its methods, or "" if it was not.
+
+        The text is the rest of a sentence about the run, such as "was trained with other code of focal".
+        """
         for _, record in _intact_runs(self._training_folders(run)):
             if changed := changed_methods(record["run"], run.methods):
                 return f"was trained with other code of {', '.join(changed)}"

@@ -73,7 +73,7 @@ def test_measurement_page_and_cell_hold_names_as_text(kind, k):
     )
     assert tags(page) == tags(plain_page)
     assert tags(cell) == tags(plain_cell)
-    assert len(page) < 2 * len(plain_page)
+    assert len(page) < 2 * len(plain_page), "a section shows names without `display_name`"
     assert "\x1b" not in text
 
 

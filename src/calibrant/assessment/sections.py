@@ -1,7 +1,7 @@
 """The report pages and notebook cells of measurements and assessments: their sections in reading order.
 
 To add a section on measurements, write a function that returns it, or None where it does not apply, and add it to
-`DETAIL_SECTIONS`.
+`DETAIL_SECTIONS`. Names of classes and groups may be long or invisible; `display_name` makes them fit for display.
 """
 
 from collections.abc import Callable, Mapping, Sequence

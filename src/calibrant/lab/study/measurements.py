@@ -287,7 +287,8 @@ def _binned_ece(events: Events, bins: int) -> float:
 
 def pool_events(parts: Sequence[Events]) -> Events:
     """Concatenate the events of several runs."""
-    return Events(*(torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "outcome")))
+    confidence, outcome = (torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "outcome"))
+    return Events(confidence, outcome)
 
 
 def _copy_events(events: Events) -> Events:

@@ -256,7 +256,7 @@ class Events(EventStatistics):
         (c, a), weights, clusters = merge_examples(columns, self.weights, self.clusters, self.examples)
         w = torch.ones_like(c) if weights is None else weights
         variance = float((w * a * (1 - a)).sum())
-        return Events(c, a, weights, clusters, None, variance, outcome_dispersion(c, a, w))
+        return Events(c, a, weights, clusters, None, variance, outcome_dispersion(c, a, w, clusters))
 
     @cached_property
     def ties(self) -> GroupedScores:
@@ -291,18 +291,19 @@ class Events(EventStatistics):
         return Moments(*sums, clusters=clusters)
 
 
-def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor) -> float:
+def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None = None) -> float:
     r"""Return the variance of outcomes a with means c as a share of that of events, $\sum u^2 / \sum c (1 - c)$.
 
     u = a - c, and w are weights. The share is at most 1, because an outcome in [0, 1] varies at most as an event with
     the same mean. It is corrected for the few examples that decide it, by the factor (m + 1) / (m - 1): m =
-    $(\sum u^2)^2 / \sum u^4$ examples with equal gaps would be as many (Kish 1965).
+    $(\sum u^2)^2 / \sum u^4$ examples with equal gaps would be as many (Kish 1965). Clusters count as one example.
     """
     square = (a - c).square()
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
     if events == 0 or total <= MIN_DISPERSION * events:
         return MIN_DISPERSION if events else 1.0
-    m = total**2 / float((w * square.square()).sum())
+    squares = (w * square.square()).sum() if clusters is None else torch.bincount(clusters, w * square).square().sum()
+    m = total**2 / float(squares)
     return min(1.0, total / events * (m + 1) / (m - 1)) if m > 1 + 1e-9 else 1.0
 
 

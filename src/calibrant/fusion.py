@@ -20,6 +20,7 @@ __all__ = ["Fusion", "FusionPrior"]
 
 SIGNAL_PRECISION, GROUP_PRECISION, INTERCEPT_PRECISION = 3.0, 10.0, 1e-3  # of normal priors of the coefficients
 OFF_DIAGONAL = 0.7  # share of the covariances that a prior keeps
+HINGE = 0.7  # normal score beyond which, on both sides, the slope of a signal may change
 MAX_POINTS = 513  # at which the ranks of a signal are stored
 MIN_VARIANCE = 1e-3  # of a coefficient between models
 EXTREME_PROBABILITY = 0.01  # to which signals on the scale of probabilities are raised, and 1 - 0.01 lowered
@@ -97,12 +98,13 @@ class FusionPrior:
 class Fusion:
     r"""A penalized logistic regression of being right on several signals of confidence.
 
-    On the scale of ranks, each signal enters by the normal score of its rank r and by $r^2 - 1$, and each pair of
-    signals by its product; on the scale of probabilities, each enters by $\log p$ and $-\log(1 - p)$, as in beta
-    calibration (Kull et al. 2017), which mean the same for every model. Values of 0 and missing ones have flags of
-    their own. Groups have effects that are shrunken towards 0. The normal priors of the coefficients have fixed
-    precisions, or are learned from other models (`FusionPrior`). Probabilities are averaged over the posterior of the
-    coefficients (Laplace and MacKay's approximations), which keeps them moderate where few labels determine them.
+    On the scale of ranks, each signal enters by the normal score r of its rank, by $\max(r - 0.7, 0)$ and by
+    $\max(-r - 0.7, 0)$, and each pair of signals by its product. On the scale of probabilities, each enters by
+    $\log p$ and $-\log(1 - p)$, as in beta calibration (Kull et al. 2017), which mean the same for every model. Values
+    of 0 and missing ones have flags of their own. Groups have effects that are shrunken towards 0. The normal priors of
+    the coefficients have fixed precisions, or are learned from other models (`FusionPrior`). Probabilities are averaged
+    over the posterior of the coefficients (Laplace and MacKay's approximations), which keeps them moderate where few
+    labels determine them.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> stated, tokens = torch.rand(2, 400, generator=g)
@@ -150,10 +152,10 @@ class Fusion:
 
         Raises:
             InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
-                [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05 ("transfer").
+                [0, 1]; if the labels contradict a prior on that scale by `FusionPrior.test` with p < 0.05 ("transfer").
         """
         unfitted, x, y, mean, precision = _regression(signals, correct, groups, prior, scale)
-        if prior is not None and len(y):
+        if prior is not None and prior.scale == "probability" and len(y):
             evidence = _transfer_evidence(x, y, mean, precision, seed)
             if evidence.p_value < TRANSFER_LEVEL:
                 raise InputError(
@@ -246,7 +248,9 @@ class Fusion:
             r = torch.from_numpy(np.interp(x.nan_to_num().numpy(), points.numpy(), normal.numpy()))
             scores[name] = r.where(~is_missing, 0.0)
             parts[name] = scores[name]
-            parts[f"{name} squared"] = (r.square() - 1).where(~is_missing, 0.0)
+            parts[f"{name} is high"], parts[f"{name} is low"] = (
+                (sign * r - HINGE).clamp_min(0).where(~is_missing, 0.0) for sign in (1, -1)
+            )
             parts |= _flags(name, x)
         for i, first in enumerate(ranked):
             for second in ranked[i + 1 :]:

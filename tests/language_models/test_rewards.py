@@ -54,3 +54,13 @@ def test_completions_may_be_conversations_and_columns_are_passed_by_name():
 def test_bad_settings_are_refused():
     assert code_of(confidence_reward, bool, accuracy_share=1.0) == "share_range"
     assert code_of(score_reward, 1.2, True) == "confidence_range"
+
+
+def test_a_credit_earns_the_mean_of_a_right_and_a_wrong_answer():
+    texts = [f"answer\nConfidence: {c}%" for c in (0, 25, 50, 75, 100)]
+    of_credit = {credit: confidence_reward(lambda text, credit=credit: credit)(texts) for credit in (0.0, 0.25, 1.0)}
+    assert of_credit[0.25] == pytest.approx(
+        [r / 4 + 3 * w / 4 for r, w in zip(of_credit[1], of_credit[0], strict=True)]
+    )
+    assert int(np.argmax(of_credit[0.25])) == 1
+    assert code_of(confidence_reward(lambda text: 3.0), texts) == "grade"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, Literal, get_args
 
 from calibrant.io.logs import find_stated_confidence, parse_confidence
@@ -47,7 +48,7 @@ def read_stated_confidence(text: str) -> float | None:
 
 
 def confidence_reward(
-    is_correct: Callable[..., bool],
+    is_correct: Callable[..., Any],
     *,
     read_confidence: Callable[[str], float | None] = read_stated_confidence,
     score: RewardScore = "brier",
@@ -63,7 +64,8 @@ def confidence_reward(
 
     Args:
         is_correct: Function of the text of a completion and, by their names, of those columns of the data set that are
-            its further parameters.
+            its further parameters. It returns True, False, or a credit in [0, 1], which is rewarded as the probability
+            that the answer is right.
         read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: that of
             the last line such as "Confidence: 85%".
         score: "brier", "log" or "spherical"; see `score_reward`.
@@ -71,7 +73,7 @@ def confidence_reward(
         unreadable: Reward of a completion without a readable confidence. The smallest reward of any other is 0.
 
     Raises:
-        InputError: If a setting is out of range.
+        InputError: If a setting is out of range, and by the reward function if a credit is.
 
     >>> reward = confidence_reward(lambda text, answer: answer in text)
     >>> reward(completions=["Paris\nConfidence: 90%", "Rome\nConfidence: 90%", "Rome"], answer=["Paris"] * 3)
@@ -93,13 +95,22 @@ def confidence_reward(
             if confidence is None:
                 rewards.append(unreadable)
                 continue
-            is_right = bool(is_correct(text, **{name: columns[name][i] for name in names}))
-            score_part = (1 - accuracy_share) * score_reward(confidence, is_right, score)
-            rewards.append(accuracy_share * is_right + score_part)
+            credit = _credit(is_correct(text, **{name: columns[name][i] for name in names}))
+            right, wrong = (score_reward(confidence, outcome, score) for outcome in (True, False))
+            mean_score = right * credit + wrong * (1 - credit)
+            rewards.append(accuracy_share * credit + (1 - accuracy_share) * mean_score)
         return rewards
 
     reward.__name__ = f"{score}_confidence_reward"  # TRL logs rewards by their names
     return reward
+
+
+def _credit(grade: Any) -> float:
+    """Return a grade as a number in [0, 1]; what is no number counts as right if it is true."""
+    credit = float(grade) if isinstance(grade, Real) else float(bool(grade))
+    if not 0 <= credit <= 1:
+        raise InputError(f"Expected is_correct to return True, False or a credit in [0, 1], got {grade}.", code="grade")
+    return credit
 
 
 def _parameter_names(function: Callable[..., Any]) -> list[str]:

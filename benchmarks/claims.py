@@ -45,9 +45,9 @@ def measure_run(folder: Path) -> tuple[str, tuple[str, int], Measured]:
 def effects(folder: Path) -> list[list[str]]:
     """Return a row per loss and number: means of both losses, and the paired difference."""
     runs: dict[str, dict[tuple[str, int], Measured]] = defaultdict(dict)
-    ids = json.loads((folder / "made_with.json").read_text())["runs"]
+    networks = {name.partition("-")[0] for name in json.loads((folder / "made_with.json").read_text())["runs"]}
     for path in sorted(path.parent for path in folder.glob("runs/*/run.json")):
-        if path.name.partition(".")[0] in ids:  # the folder may hold runs of other studies
+        if path.name.partition("-")[0] in networks:  # the folder may hold runs of other studies
             loss, place, values = measure_run(path)
             runs[loss][place] = values
     reference = next(loss for loss in runs if loss.startswith("cross_entropy(smoothing=0,"))

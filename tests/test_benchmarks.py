@@ -150,3 +150,12 @@ def test_few_labels_of_a_model_of_another_family_gain(shared):
     as_stated, inverted, _ = refusals.mean(0)
     assert as_stated < 0.1
     assert inverted > 0.9
+
+
+@pytest.mark.shared
+def test_fusions_of_few_labels_are_calibrated(shared):
+    bench = importlib.import_module("benchmarks.fusion")
+    ece, brier, auroc = bench.mean_numbers(bench.read_models()[:8], bench.SIGNALS, 1, use_prior=False)
+    assert ece < 4
+    assert brier < 0.25
+    assert auroc > 0.65

@@ -14,6 +14,7 @@ from refusals import code_of
 from calibrant import Predictions, calibrators
 from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import _numpy_maps, export
+from calibrant.fusion import Fusion
 from calibrant.registry import CALIBRATORS
 
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
@@ -57,6 +58,25 @@ def test_numpy_file_needs_numpy_alone(tmp_path):
     paths = (str(tmp_path / name) for name in ("map.py", "z.npy", "p.npy"))
     subprocess.run([sys.executable, "-I", "-c", NUMPY_ALONE, *paths], check=True)
     np.testing.assert_allclose(np.load(tmp_path / "p.npy"), fitted(z).softmax(1).numpy(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", ["rank", "probability"])
+def test_numpy_file_of_a_fusion_needs_numpy_alone(tmp_path, scale):
+    rng = np.random.default_rng(0)
+    signals = {"stated": rng.random(300).round(1), "tokens": rng.random(300)}
+    signals["tokens"][::7] = np.nan
+    correct = (rng.random(300) < signals["stated"]).astype(int)
+    groups = rng.choice(["law", "math"], 300)
+    fused = Fusion.fit(signals, correct, groups=groups, scale=scale)
+    export(fused, tmp_path / "fusion.py")
+    np.save(tmp_path / "signals.npy", np.stack(list(signals.values())))
+    call = "lambda x: module['probability_right'](dict(stated=x[0], tokens=x[1]), ['law', 'new', 'math'] * 100)"
+    program = NUMPY_ALONE.replace('module["probabilities"]', f"({call})")
+    paths = (str(tmp_path / name) for name in ("fusion.py", "signals.npy", "p.npy"))
+    subprocess.run([sys.executable, "-I", "-c", program, *paths], check=True)
+    expected = fused.apply(signals, ["law", "new", "math"] * 100).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), expected, rtol=0, atol=1e-12)
+    assert code_of(export, fused, tmp_path / "fusion.onnx", to="onnx") == "format"
 
 
 def draw(n, k, seed=0, **options):

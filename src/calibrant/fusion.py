@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import calibrators
+from calibrant import _fusion_map, calibrators
 from calibrant._validation.columns import split_columns
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
@@ -20,10 +20,8 @@ __all__ = ["Fusion", "FusionPrior"]
 
 SIGNAL_PRECISION, GROUP_PRECISION, INTERCEPT_PRECISION = 3.0, 10.0, 1e-3  # of normal priors of the coefficients
 OFF_DIAGONAL = 0.7  # share of the covariances that a prior keeps
-HINGE = 0.7  # normal score beyond which, on both sides, the slope of a signal may change
 MAX_POINTS = 513  # at which the ranks of a signal are stored
 MIN_VARIANCE = 1e-3  # of a coefficient between models
-EXTREME_PROBABILITY = 0.01  # to which signals on the scale of probabilities are raised, and 1 - 0.01 lowered
 TRANSFER_LEVEL = 0.05  # p-value below which labels refuse a prior
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
@@ -188,10 +186,9 @@ class Fusion:
             raise InputError(f"Expected the signals {', '.join(self.signals)}, got no {lacking[0]!r}.", code="signals")
         columns = {name: columns[name] for name in self.signals}
         n = len(next(iter(columns.values())))
-        _, x = self.design(columns, _read_groups(groups, n) if groups is not None else None)
-        logit = x @ self.coefficients
-        variance = ((x @ self.covariance) * x).sum(1)
-        return (logit / (1 + torch.pi / 8 * variance).sqrt()).sigmoid()  # MacKay 1992, equation 10
+        _check_scale(columns, self.scale)
+        arrays = {name: x.numpy() for name, x in columns.items()}
+        return torch.from_numpy(_fusion_map.probability(arrays, _read_groups(groups, n), self.learned))
 
     def predictions(self, signals: Any, correct: Any, groups: Any = None, **options: Any) -> Predictions:
         """Return the probabilities as predictions of being right, for `measure` and everything else.
@@ -229,41 +226,24 @@ class Fusion:
         Raises:
             InputError: If signals on the scale of probabilities leave [0, 1].
         """
-        n = len(next(iter(columns.values())))
-        parts: dict[str, Tensor] = {"intercept": torch.ones(n, dtype=torch.float64)}
-        scores = dict[str, Tensor]()
-        for name in self.signals if self.scale == "probability" else ():
-            x, is_missing = columns[name], columns[name].isnan()
-            if bool(((x < 0) | (x > 1)).any()):
-                raise InputError(
-                    f"Expected probabilities as the signal {name!r}, got others. Try scale='rank'.", code="signal_range"
-                )
-            p = x.clamp(EXTREME_PROBABILITY, 1 - EXTREME_PROBABILITY)
-            parts[f"{name} log p"] = p.log().where(~is_missing, 0.0)
-            parts[f"{name} -log(1 - p)"] = -(-p).log1p().where(~is_missing, 0.0)
-            parts |= _flags(name, x)
-        ranked = () if self.scale == "probability" else self.signals
-        for name, points, normal in zip(ranked, self.points, self.scores, strict=True):
-            x, is_missing = columns[name], columns[name].isnan()
-            r = torch.from_numpy(np.interp(x.nan_to_num().numpy(), points.numpy(), normal.numpy()))
-            scores[name] = r.where(~is_missing, 0.0)
-            parts[name] = scores[name]
-            parts[f"{name} is high"], parts[f"{name} is low"] = (
-                (sign * r - HINGE).clamp_min(0).where(~is_missing, 0.0) for sign in (1, -1)
+        _check_scale(columns, self.scale)
+        arrays = {name: x.numpy() for name, x in columns.items()}
+        parts = _fusion_map.variables(arrays, groups, self.learned)
+        return tuple(parts), torch.from_numpy(np.stack(list(parts.values()), 1))
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What the probabilities depend on, as arrays, numbers and texts."""
+        arrays = {name: getattr(self, name).numpy() for name in ("points", "scores", "coefficients", "covariance")}
+        return {"signals": self.signals, "scale": self.scale, "groups": self.groups} | arrays
+
+
+def _check_scale(columns: Mapping[str, Tensor], scale: Scale) -> None:
+    for name, x in columns.items() if scale == "probability" else ():
+        if bool(((x < 0) | (x > 1)).any()):
+            raise InputError(
+                f"Expected probabilities as the signal {name!r}, got others. Try scale='rank'.", code="signal_range"
             )
-            parts |= _flags(name, x)
-        for i, first in enumerate(ranked):
-            for second in ranked[i + 1 :]:
-                parts[f"{first} x {second}"] = scores[first] * scores[second]
-        members = np.full(n, None) if groups is None else np.array(groups, dtype=object)
-        for name in self.groups:
-            parts[f"group {name}"] = torch.from_numpy((members == name).astype(np.float64))
-        return tuple(parts), torch.stack(list(parts.values()), 1)
-
-
-def _flags(name: str, x: Tensor) -> dict[str, Tensor]:
-    """Return the flags of values of 0 and of missing ones."""
-    return {f"{name} is 0": (x == 0).double(), f"{name} is missing": x.isnan().double()}
 
 
 def _regression(

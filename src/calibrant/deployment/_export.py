@@ -15,6 +15,7 @@ from calibrant import calibrators
 from calibrant._version import __version__
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
+from calibrant.fusion import Fusion
 from calibrant.io import atomic_write
 from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
@@ -43,12 +44,12 @@ def export(
 ) -> None:
     """Write a fitted calibrator to one file that runs without Calibrant.
 
-    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of this package, and for prediction
-    sets and thresholds, which apply to the calibrated logits. "torch" writes a program of torch.export (.pt2), "onnx" a
-    graph (.onnx) for those calibrators that support it; both map logits to calibrated logits.
+    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of this package, for a `Fusion`, and
+    for prediction sets and thresholds, which apply to the calibrated logits. "torch" writes a program of torch.export
+    (.pt2), "onnx" a graph (.onnx) for those calibrators that support it; both map logits to calibrated logits.
 
     Args:
-        calibrator: A fitted calibrator.
+        calibrator: A fitted calibrator, or a `Fusion`.
         path: The file to write.
         to: "numpy", "torch" or "onnx".
         num_classes: Number of classes, which "torch" and "onnx" need for calibrators of any number of classes.
@@ -69,8 +70,12 @@ def export(
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
+    if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
+        raise InputError("Expected a fusion in the format numpy, without sets and thresholds.", code="format")
     if to == "numpy":
-        text = numpy_source(calibrator, sets, threshold)
+        text = (
+            fusion_source(calibrator) if isinstance(calibrator, Fusion) else numpy_source(calibrator, sets, threshold)
+        )
         with atomic_write(path) as draft:
             draft.write_text(text, encoding="utf-8")
         return
@@ -88,7 +93,7 @@ def numpy_source(
         InputError: If the calibrator, or one inside it, is not of this package.
     """
     fitted, k = serialize(calibrator), calibrators.num_classes(calibrator) or "k"
-    maps = files("calibrant.deployment").joinpath("_numpy_maps.py").read_text("utf-8").partition('"""\n\n')[2]
+    maps = _source_of("calibrant.deployment", "_numpy_maps.py")
     parts, usage, code = "", "", [f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
@@ -104,6 +109,31 @@ def numpy_source(
     return "\n\n".join([head.strip(), maps.strip(), *code]) + "\n"
 
 
+def _source_of(package: str, name: str) -> str:
+    """Return the text of a module without its docstring."""
+    return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2]
+
+
+def fusion_source(fusion: Fusion) -> str:
+    """Return the Python source of a fusion, which needs numpy alone."""
+    head = _FUSION_HEAD.format(version=__version__, signals=", ".join(fusion.signals))
+    learned = {key: _to_plain(value) for key, value in fusion.learned.items()}
+    code = [f"FITTED: Fitted = {_format(learned)}", _FUSE]
+    return "\n\n".join([head.strip(), _source_of("calibrant", "_fusion_map.py").strip(), *code]) + "\n"
+
+
+_FUSION_HEAD = '''"""Probabilities of right answers, exported by Calibrant {version}. Needs Python 3.9 and numpy alone.
+
+probability_right(signals, groups) takes a mapping of the signals {signals}: one array of numbers (n) each, NaN where
+missing; and the group of each answer, or None.
+"""
+'''
+_FUSE = '''
+def probability_right(signals: Mapping[str, Any], groups: Any = None) -> Array:
+    """Return the probability that each answer is right (n)."""
+    arrays = {name: np.asarray(signals[name], dtype=np.float64) for name in FITTED["signals"]}
+    return probability(arrays, groups, FITTED)
+'''
 _CALIBRATE = '''
 def calibrate(logits: Any, groups: Any = None) -> Array:
     """Return calibrated logits (n, k)."""
@@ -150,6 +180,8 @@ def serialize(calibrator: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, Tensor):
         return value.double().tolist() if value.is_floating_point() else value.tolist()
     if is_dataclass(value) and not isinstance(value, type):

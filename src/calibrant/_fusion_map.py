@@ -1,0 +1,43 @@
+"""The probabilities of a fusion in numpy: the text of this module becomes a part of exported files.
+
+A fitted fusion is a mapping with the names and the numbers that were learned.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+Fitted = dict[str, Any]
+HINGE = 0.7  # normal score beyond which, on both sides, the slope of a signal may change
+EXTREME_PROBABILITY = 0.01  # to which signals on the scale of probabilities are raised, and 1 - 0.01 lowered
+
+
+def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict[str, Array]:
+    """Return the variables (n) by the names of their coefficients, of signals (n), NaN where missing, and groups."""
+    n = len(next(iter(signals.values())))
+    parts, scores = {"intercept": np.ones(n)}, {}
+    for i, name in enumerate(fitted["signals"]):
+        x, is_missing = signals[name], np.isnan(signals[name])
+        if fitted["scale"] == "probability":
+            p = np.clip(x, EXTREME_PROBABILITY, 1 - EXTREME_PROBABILITY)
+            shapes = {f"{name} log p": np.log(p), f"{name} -log(1 - p)": -np.log1p(-p)}
+        else:
+            r = np.interp(np.nan_to_num(x), fitted["points"][i], fitted["scores"][i])
+            scores[name] = np.where(is_missing, 0.0, r)
+            high, low = (np.maximum(sign * r - HINGE, 0.0) for sign in (1, -1))
+            shapes = {name: r, f"{name} is high": high, f"{name} is low": low}
+        parts |= {key: np.where(is_missing, 0.0, shape) for key, shape in shapes.items()}
+        parts |= {f"{name} is 0": 1.0 * (x == 0), f"{name} is missing": 1.0 * is_missing}
+    for i, first in enumerate(scores):
+        parts |= {f"{first} x {second}": scores[first] * scores[second] for second in list(scores)[i + 1 :]}
+    members = np.full(n, None) if groups is None else np.array(groups, dtype=object)
+    return parts | {f"group {name}": 1.0 * (members == name) for name in fitted["groups"]}
+
+
+def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Array:
+    """Return the probability that each answer is right (n), averaged over the coefficients (MacKay 1992, eq. 10)."""
+    x = np.stack(list(variables(signals, groups, fitted).values()), 1)
+    logit, variance = x @ fitted["coefficients"], ((x @ fitted["covariance"]) * x).sum(1)
+    return np.exp(-np.logaddexp(0.0, -logit / np.sqrt(1 + np.pi / 8 * variance)))

@@ -86,20 +86,21 @@ class Problem(NamedTuple):
 def event_problem(
     data: PlanningData, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
 ) -> Problem:
+    """Return the simulation behind a goal for the event of one model, in units of examples or of clusters."""
     if data.second is not None:
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
     trial = event_trial(population, method, goal, effect, pattern, level)
+    # independent examples -> dependent examples of the same precision -> clusters
     start = event_start(population, effect) * population.design_effect / population.unit_size
-    state = {
+    miscalibration = {
         "shift": f"The true probabilities are {'lower' if population.mean >= 0.5 else 'higher'} than the confidences.",
         "scale": "The model is overconfident: its logits are too large by a factor.",
     }[pattern]
-    state = state if goal == "detect" else "The model is calibrated."
+    assumed_model = miscalibration if goal == "detect" else "The model is calibrated."
     unit = "example" if population.clusters is None else "cluster"
-    return Problem(
-        trial, start, unit, population.unit_size, (_source_text(data), *_cluster_text(population.clusters), state)
-    )
+    assumptions = (_source_text(data), *_cluster_text(population.clusters), assumed_model)
+    return Problem(trial, start, unit, population.unit_size, assumptions)
 
 
 def event_trial(
@@ -121,6 +122,7 @@ def event_trial(
 
 
 def event_start(population: Population, effect: float) -> float:
+    """Return a first guess of the number of independent examples."""
     return START_FACTOR * max(population.variance, 1e-3) / effect**2
 
 

@@ -131,8 +131,9 @@ def quick_sample_size(
 ) -> int:
     """Return about how many examples a goal needs, in a fraction of a second; see `sample_size`.
 
-    A few hundred simulations give n to about 10 %; it is rounded up to two digits. Clusters multiply the number by
-    their design effect, estimated from the outcomes, and are taken to keep their sizes.
+    A few hundred simulations of independent examples give n to about 10 %; it is rounded up to two digits. If there are
+    clusters, n is multiplied by their design effect, which is estimated from the outcomes; future clusters are assumed
+    to be as large.
 
     Args:
         events: Predictions, of the event that `measure` evaluates by default, or the statistics of one event, such as
@@ -152,10 +153,11 @@ def quick_sample_size(
     check_settings(power, level, "shift", None, 0)
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
-    ties = (select_event(events, None)[0] if isinstance(events, Predictions) else events).ties
-    population = observed_population(ties, 0.5)
+    grouped_scores = (select_event(events, None)[0] if isinstance(events, Predictions) else events).ties
+    population = observed_population(grouped_scores, chance=0.5)  # any value: the pattern "shift" does not use chance
     trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)
     n = estimate_size(PowerCurve(trial, 0), event_start(population, effect), power, QUICK_DRAWS)
-    n *= 1.0 if ties.clusters is None else observed_design_effect(ties.clusters, ties.variance)
-    digit = 10 ** max(0, math.floor(math.log10(n)) - 1)
-    return math.ceil(n / digit) * digit
+    if grouped_scores.clusters is not None:
+        n *= observed_design_effect(grouped_scores.clusters, grouped_scores.variance)
+    second_digit = 10 ** max(0, math.floor(math.log10(n)) - 1)  # its place value, such as 10 for n = 347
+    return math.ceil(n / second_digit) * second_digit

@@ -358,20 +358,28 @@ def _exact_preconditioner(
 
 
 def _hessian(x: Tensor, fit: AffineFit, ridge: Tensor, ridge_bias: float, row_weights: Tensor | None) -> Tensor:
-    """Return the penalized Hessian in packed parameters."""
+    """Return the Hessian of the penalized mean NLL in packed parameters, (d d).
+
+    They are, class by class, the m = k + 1 or m = 2 parameters of a class: its row of a matrix w, or its element of a
+    diagonal w, and its intercept. If w is a number, they are w and all intercepts. The dimensions of `ridge` are
+    those of w.
+    """
     n, k = x.shape
 
     def chunk_hessian(x: Tensor, *row_weights: Tensor) -> Tensor:
-        p = fit(x).mT.contiguous().softmax(0)
+        """Return the sum over rows of the Hessians of the NLL."""
+        p = fit(x).mT.contiguous().softmax(0)  # (k rows)
         if not ridge.ndim:
             return _scalar_hessian(x, p.mT, p.mT * row_weights[0] if row_weights else p.mT)
         x = x.mT.contiguous()
         unit = torch.ones_like(x)
+        # derivatives of a class's logit in the class's parameters, (1 m rows) or (k m rows)
         features = torch.cat([x, unit[:1]])[None] if ridge.ndim == 2 else torch.stack([x, unit], 1)
         moment = p[:, None] * features  # (k m rows)
-        counted = moment * row_weights[0].mT if row_weights else moment
-        class_blocks = counted @ features.mT
-        return torch.block_diag(*class_blocks) - counted.flatten(0, 1) @ moment.flatten(0, 1).mT
+        weighted_moment = moment * row_weights[0].mT if row_weights else moment
+        # each row adds diag(p) - p p', with the features of its classes on either side
+        class_blocks = weighted_moment @ features.mT
+        return torch.block_diag(*class_blocks) - weighted_moment.flatten(0, 1) @ moment.flatten(0, 1).mT
 
     bias = torch.full((k, 1), ridge_bias, dtype=torch.float64)
     penalty = torch.cat([ridge.reshape(k, -1), bias], 1) if ridge.ndim else torch.cat([ridge.view(1, 1), bias])

@@ -151,27 +151,33 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
         base = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])  # m at the knots
 
         def sum_rows(offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
-            """Return the sums over rows of log norm, the lengths in each piece, their squares and products, flat."""
+            """Return weighted sums over rows, flat: log norm, then moments of the length of v in each piece.
+
+            A row's softmax of -m(v), whose norm is the sum of exp(-m(v)), has for every piece the mean length of an
+            element in it and the mean square. The last moments are the products of the means of two pieces.
+            """
             index = piece_index.long()
             flat = index.view(-1)
             mapped = torch.addcmul(base[flat].view_as(offset), theta[flat].view_as(offset), offset)
-            least = mapped.amin(1, keepdim=True)
-            element_odds = mapped.sub_(least).mul_(-LOG2_E).exp2_()
+            row_min = mapped.amin(1, keepdim=True)
+            element_odds = mapped.sub_(row_min).mul_(-LOG2_E).exp2_()  # exp(row_min - m(v)), in place, (rows k)
 
             def sum_by_piece(elements: Tensor) -> Tensor:
+                """Return the sums over the elements of each row in each piece, (rows pieces)."""
                 return offset.new_zeros(len(offset), pieces).scatter_add_(1, index, elements)
 
             odds = sum_by_piece(element_odds)
             first_moment = sum_by_piece(element_odds.mul_(offset))
-            second_moment = sum_by_piece(element_odds.mul_(offset))
+            second_moment = sum_by_piece(element_odds.mul_(offset))  # element_odds holds odds times offset by now
             norm = odds.sum(1)
+            # elements in higher pieces, each of which spans the whole width of this piece
             odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
             mean = (first_moment + width * odds_above) / norm[:, None]
             mean_square = (second_moment + width.square() * odds_above) / norm[:, None]
             row_weights = weights[0] if weights else torch.ones_like(norm)
             return torch.cat(
                 [
-                    row_weights @ (norm.log()[:, None] - least),
+                    row_weights @ (norm.log()[:, None] - row_min),
                     row_weights @ mean,
                     row_weights @ mean_square,
                     ((row_weights * mean.mT) @ mean).view(-1),

@@ -201,12 +201,16 @@ def replace_confidence(z: Array, c: Array, event: Any) -> Array:
 
 
 def cap(log_p: Array, log_limit: float) -> Array:
-    """Lower probabilities of a row above the limit to it, and raise the others in proportion."""
+    """Lower the probabilities of a row (k,) that exceed the limit to it, and raise the rest by one factor.
+
+    The sum stays the same. A row is unchanged if its sum exceeds k times the limit.
+    """
     limit, p = np.exp(log_limit), np.sort(np.exp(log_p))[::-1]
-    tail = np.cumsum(p[::-1])[::-1]
-    remaining = tail[0] - limit * np.arange(len(p))
-    factor = remaining / tail
-    feasible = np.flatnonzero((factor * p <= limit) & (remaining >= 0))
+    # entry m of each array: the m largest are set to the limit, and the rest, p[m:], is multiplied by factor[m]
+    rest = np.cumsum(p[::-1])[::-1]
+    rest_after = rest[0] - limit * np.arange(len(p))
+    factor = rest_after / rest
+    feasible = np.flatnonzero((factor * p <= limit) & (rest_after >= 0))  # p[m], the largest of the rest, fits
     return np.minimum(log_p + np.log(factor[feasible[0]]), log_limit) if len(feasible) else log_p
 
 

@@ -309,14 +309,24 @@ def _load(
     num_maps: int,
     json_: Path | None,
 ) -> tuple[Any, bool]:
-    """Return predictions, or an iterable of chunks if asked for or too large for memory, and which of these it is."""
+    """Return the predictions of a file and False, or an iterable of their chunks and True.
+
+    Args:
+        path: File of predictions.
+        load_options: Keywords of `Predictions.load`.
+        stream: Whether to read in chunks; None: if the file exceeds the memory.
+        memory: Memory to use, in GB; default: see `io.exceeds_memory`.
+        num_maps: Number of calibrators, each of which needs memory for every row.
+        json_: Where JSON goes; if that is standard output, no notes are printed.
+    """
     from calibrant import Predictions, io
     from calibrant.types import InputError
 
     if stream is not False and (stream or io.is_chunkable(path)):
         try:
             file = io.open_chunked(path, io.TableOptions.from_keywords(load_options))
-        except InputError:  # the error will name the file, or only the whole table shows the roles of columns
+        except InputError:
+            # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
             load = Predictions.load_chunks if stream else Predictions.load
             return load(path, **load_options), bool(stream)
         floats_per_row = file.width + FLOATS_PER_ROW_AND_MAP * num_maps

@@ -266,16 +266,20 @@ def _unbroken_value(value: str) -> Markup:
 
 
 def side_by_side(t: ResultTable) -> Markup:
-    """Return a table of losses against networks: uncalibrated and, in small print, with the best calibrator."""
-    places = list(dict.fromkeys(row[:2] for row in t.rows))
-    names = list(dict.fromkeys(row[2] for row in t.rows))
+    """Return a table of losses against networks: uncalibrated and, in small print, with the best calibrator.
+
+    Args:
+        t: Table whose rows are (dataset, network, loss).
+    """
+    networks = list(dict.fromkeys(row[:2] for row in t.rows))  # (dataset, network)
+    loss_names = list(dict.fromkeys(row[2] for row in t.rows))
     rows: list[list[str]] = []
     best: list[list[bool]] = []
-    for name in names:
-        cells = [_best_cell_html(t, (*place, name)) for place in places]
-        rows.append([method_label(LOSSES.title(name), name), *(cell for cell, _ in cells)])
+    for loss_name in loss_names:
+        cells = [_best_cell_html(t, (*network, loss_name)) for network in networks]
+        rows.append([method_label(LOSSES.title(loss_name), loss_name), *(cell for cell, _ in cells)])
         best.append([is_best for _, is_best in cells])
-    head = [t.row_header, *(f"{network} on {dataset}" for dataset, network in places)]
+    head = [t.row_header, *(f"{network} on {dataset}" for dataset, network in networks)]
     rendered = table(head, rows, bold=best, caption=f"{t.heading}, side by side", long_row_names=True)
     reading = note("Without a calibrator, and below with the best one. Bold marks the best of a column.")
     return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, reading])

@@ -45,7 +45,13 @@ class Jackknife:
         return self.predictions.events
 
     def sums(self, place: Tensor, places: int, *values: Tensor) -> Tensor:
-        """Sum values over the places of every group, and in the last row of all (values, groups + 1, places)."""
+        """Return weighted sums of values by group and place, (values, groups + 1, places); the last group is all rows.
+
+        Args:
+            place: Place of each row, such as its bin or its distinct confidence, (n) int64 below `places`.
+            places: Number of places.
+            values: Arrays of one number per row, (n).
+        """
         w, index = self.events.weights, self.group * places + place
         weighted = (value if w is None else w * value for value in values)
         table = torch.stack([torch.bincount(index, v, minlength=self.groups * places) for v in weighted])

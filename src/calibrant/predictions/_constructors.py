@@ -56,13 +56,16 @@ def fields_from_confidence(
                 f"Expected confidences in [0, 1], got {low:.4g} .. {high:.4g}.{hint}",
                 code="percent" if is_percent else "probability_range",
             )
-        _check_credit(y)
+        _check_credit(y)  # y may be fractional
         class_names = {event.kind: event.classes for event in CONFIDENCE_KINDS}.get(of)
         if class_names is None:
             kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
             raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
-        fields = fields_from_probs(c, y.round().long(), weights, of=1, class_names=class_names, **options)
-        return fields if bool((y == y.round()).all()) else _divide_examples(fields, torch.stack([1 - y, y], 1))
+        whole_y = y.round()
+        fields = fields_from_probs(c, whole_y.long(), weights, of=1, class_names=class_names, **options)
+        if bool((y == whole_y).all()):
+            return fields
+        return _divide_examples(fields, torch.stack([1 - y, y], 1))  # replaces the rounded labels
 
 
 def _check_credit(correct: Tensor) -> None:

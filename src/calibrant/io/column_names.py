@@ -242,16 +242,18 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Return class columns, sorted by their numbers if they have numbers, and the class names.
+    """Return class columns and class names, sorted by number if all names are numbers.
 
-    Names are None for the classes 0 .. k-1. Raises `InputError` if a class has two columns.
+    Names are None for the classes 0 .. k-1, and for columns without names. Raises `InputError` if a class has two
+    columns, as "1" and "1.0" do.
     """
-    numbers = [parse_number(name) for name in group.names]
-    if None in numbers or not numbers:
+    parsed = [parse_number(name) for name in group.names]
+    numbers = [number for number in parsed if number is not None]
+    if len(numbers) < len(parsed) or not numbers:
         return group.columns, group.names or None
-    order = sorted(range(len(numbers)), key=lambda i: numbers[i] or 0.0)
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
     columns = tuple(group.columns[i] for i in order)
-    if len({number or 0.0 for number in numbers}) < len(numbers):
+    if len(set(numbers)) < len(numbers):
         raise InputError(f"Expected one column per class, got {shorten_list(columns)}.", code="class_twice")
     names = tuple(group.names[i] for i in order)
     return columns, None if names == tuple(map(str, range(len(names)))) else names

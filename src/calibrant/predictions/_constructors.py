@@ -116,16 +116,18 @@ def fields_from_soft_labels(
 
 
 def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
-    """Divide every example into a row per class with a positive probability, its weight; unchanged without fractions.
+    """Divide every example into one row per class of positive probability, weighted by that probability.
 
-    A fractional outcome is exactly such rows in every score and fit that is linear in the outcome.
+    Scores and fits that are linear in the outcome get the same value from these rows as from the fractional outcome.
+    The rows of an example are a cluster, unless there are clusters already, and `examples` holds its index. Without
+    fractional outcomes, only the labels change.
 
     Args:
-        fields: Fields of predictions whose labels do not matter.
-        soft_labels: Probabilities of the classes, (n, k).
+        fields: Fields of predictions, whose labels are replaced.
+        soft_labels: Probabilities of the classes, (n, k); each row has a positive one.
     """
-    rows, labels = (soft_labels > 0).nonzero(as_tuple=True)
-    if len(rows) == len(soft_labels):
+    rows, labels = (soft_labels > 0).nonzero(as_tuple=True)  # example and class of each new row
+    if len(rows) == len(soft_labels):  # one class per example
         return fields | {"labels": labels}
     columns = ("logits", "weights", "clusters", "groups")
     divided = {name: fields[name][rows] for name in columns if fields[name] is not None}

@@ -425,16 +425,23 @@ def _approximate_preconditioner(
 
 
 def _block_curvature(x: Tensor, row_shares: Tensor, fit: AffineFit, weight_ndim: int) -> tuple[Tensor, Tensor]:
-    """Return what some rows, weighted by their shares, add to the Hessian of each class and to its diagonal.
+    """Return the Hessian of the NLL of some rows within each class, and its diagonal, without terms between classes.
 
-    For a number w, the two are the diagonal of the intercepts, (k), and the curvature in w, (1). For a diagonal w they
-    are (k 2 2) and (k 2). For a matrix w, one Hessian (k+1 k+1) stands for all classes, with the diagonals (k k+1).
+    The shapes depend on w. Diagonal: (k 2 2) and (k 2), for the class's element of w and its intercept. Matrix: the
+    sum of the Hessians of all classes (k+1 k+1), and the diagonal of each class (k k+1). Number: second derivatives in
+    the intercepts (k), and the one in w (1).
+
+    Args:
+        x: Rows of logits, (rows k).
+        row_shares: Share of each row in the total weight, (rows 1).
+        fit: Where the Hessian is computed.
+        weight_ndim: Dimensions of w: 0 for a number, 1 for a diagonal, 2 for a matrix.
     """
     p = fit(x).softmax(-1)
     if weight_ndim == 0:
-        curvature = (p * x.square()).sum(-1) - (p * x).sum(-1).square()
-        return (p * (1 - p) * row_shares).sum(0), row_shares.mT @ curvature
-    noise = p.mul_(1 - p).mul_(row_shares)
+        variance = (p * x.square()).sum(-1) - (p * x).sum(-1).square()  # of a row's logits under p
+        return (p * (1 - p) * row_shares).sum(0), row_shares.mT @ variance
+    noise = p.mul_(1 - p).mul_(row_shares)  # second derivatives in the calibrated logits, (rows k)
     if weight_ndim == 1:
         moment = noise * x
         cross = moment.sum(0)

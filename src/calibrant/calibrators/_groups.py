@@ -175,13 +175,15 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
     hypothesis_prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
     hypothesis_prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
     outlier_prior = (1 - hypothesis_prior.sum()) / (len(OUTLIER_SHARES) * c * c)
-    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]  # (m c c)
-    log_posteriors = [
+    # for each share, (m c c): likelihood of group g if most groups have prior i and the share of outliers has prior j
+    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]
+    log_posteriors = [  # of the hypotheses, up to a constant
         likelihood.log().sum(0) + hypothesis_prior.log(),
         *((pair_likelihood.log().sum(0) + outlier_prior.log()).flatten() for pair_likelihood in mixed),
     ]
     common, *pairs = torch.cat(log_posteriors).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
     weights = common.expand_as(likelihood).clone()
+    # given a pair (i, j), group g has prior i with probability (1 - share) likelihood[g, i] / mixed[g, i, j]
     for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, pairs, strict=True):
         ratio = pair_posterior.view(c, c) / pair_likelihood
         weights += likelihood * ((1 - share) * ratio.sum(2) + share * ratio.sum(1))

@@ -136,15 +136,17 @@ class Sample:
     def independent(self) -> tuple[float, float]:
         """Number and variance of independent values whose mean is as precise.
 
-        The number is the geometric mean of two: of clusters of equal weight, and of examples of the same variance.
-        Equal values do not show how alike the examples of a cluster are: then clusters count.
+        The number is the geometric mean of two numbers: that of clusters of equal weight, and that of independent
+        examples of this variance whose mean has this standard error. If all values are equal, they do not show how
+        alike the examples of a cluster are, and the number is that of clusters.
         """
         clusters = self.degrees + 1
         if self.variance < MAX_ROUNDING_VARIANCE or clusters <= 1:
             return clusters, self.variance
-        size = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, 1e-300))
-        count = math.sqrt(size * clusters)
-        return count, self.variance * (count - 1) / (size - 1)
+        examples = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, 1e-300))
+        count = math.sqrt(examples * clusters)
+        # squared standard errors are variance / (count - 1), as in `from_sums`, and this keeps that of the examples
+        return count, self.variance * (count - 1) / (examples - 1)
 
     def normal_interval(self, level: float) -> Interval:
         """Return the interval of a mean of unbounded values by Student's t; unbounded for a single example."""

@@ -195,10 +195,17 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
 def _draw_cluster_curves(
     ties: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs."""
-    weight = sums.total_weight.sum(0)
-    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / weight)
+    """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
+
+    Args:
+        ties: Confidences at which the curves are returned.
+        sums: Sums of m clusters at g places, at which the curves are fitted.
+        draws: Number of curves.
+        generator: Random numbers of the signs.
+    """
+    weight = sums.total_weight.sum(0)  # (g)
+    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / weight)  # (m g), without the mean gap of a place
     place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(weight) - 1)
     for signs in draw_signs(draws, len(residuals), generator, residuals):
-        share = (sums.value + signs @ residuals / weight).clamp(0, 1)
-        yield _corp.isotonic_fit(GroupedScores(sums.value, weight, share * weight))[place]
+        frequency = (sums.value + signs @ residuals / weight).clamp(0, 1)  # of the event: confidence plus noise
+        yield _corp.isotonic_fit(GroupedScores(sums.value, weight, frequency * weight))[place]

@@ -103,11 +103,12 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
 
 
 def _logit_grid(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
-    """Return logits 0 >= z_2 >= ... >= z_k >= -reach on a grid of up to `size` rows.
+    """Return logits 0 = z_1 >= z_2 >= ... >= z_k >= -reach on the finest grid of up to `size` rows, (rows k).
 
-    Sorted rows suffice, because both maps treat all classes alike.
+    Sorted rows suffice, because both maps treat all classes alike. A grid of m values per logit has
+    comb(m + k - 2, k - 1) sorted rows.
     """
-    points = 1  # values per logit
+    points = 1  # values per logit; the loop asks for the rows of one more
     while math.comb(points + classes - 1, classes - 1) <= size:
         points += 1
     steps = torch.tensor(list(combinations_with_replacement(range(points), classes - 1)), dtype=torch.float64)

@@ -88,12 +88,20 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
 
 
 def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
-    """Return the number, among those shown, of the period in which the strongest alarm estimates the start."""
+    """Return the position on the figure, from 1, of the period in which the deviation of the strongest alarm starts.
+
+    None if there is no alarm with such an estimate, or the deviation starts before the periods of the figure.
+
+    Args:
+        watch: The watch, whose alarms begin with the strongest.
+        used: Indices of the periods of the figure, in order of time.
+    """
     alarms = watch.verdict.alarms
     if not alarms or alarms[0].since_row is None:
         return None
-    starts = [n for n, i in enumerate(used) if watch.periods.first_row[i] <= alarms[0].since_row]
-    return float(starts[-1] + 1) if starts else None
+    since_row = alarms[0].since_row
+    positions = [n for n, i in enumerate(used, start=1) if watch.periods.first_row[i] <= since_row]
+    return float(positions[-1]) if positions else None  # the last period that begins no later than the deviation
 
 
 def _tests_section(verdict: WatchVerdict) -> Markup:

@@ -335,7 +335,10 @@ class Watch:
 
 
 def _join(first: Watch, later: Watch) -> Watch:
-    """Return the state of rows and later rows with the same settings."""
+    """Return the state after the rows of one watch and those of a later one with the same settings.
+
+    Groups that only the later watch has seen come last. The first watch has no pending rows.
+    """
     group_names = first.group_names
     evidence, later_evidence = first.evidence, later.evidence
     groups = later.pending.groups
@@ -343,9 +346,9 @@ def _join(first: Watch, later: Watch) -> Watch:
         group_names = (*first.group_names, *(name for name in later.group_names if name not in first.group_names))
         evidence = _arrange_groups(first, group_names)
         later_evidence = _arrange_groups(later, group_names)
-        index = np.array([group_names.index(name) for name in later.group_names])
-        groups = index[groups] if len(groups) else groups
-    joined = replace(first, group_names=group_names)
+        new_index = np.array([group_names.index(name) for name in later.group_names])
+        groups = new_index[groups] if len(groups) else groups  # without rows, the later watch may have no group
+    joined = replace(first, group_names=group_names)  # its settings have a threshold for every group
     periods = first.periods.then(later.periods, first.rows)
     pending = replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count)
     return replace(

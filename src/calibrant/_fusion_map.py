@@ -1,6 +1,6 @@
-"""The probabilities of a fusion in numpy: the text of this module becomes a part of exported files.
+"""Probabilities of a fusion in numpy. The source text of this module is copied into exported files.
 
-A fitted fusion is a mapping with the names and the numbers that were learned.
+`fitted` is a mapping of names to the numbers and texts that a fusion has learned, `Fusion.learned`.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ import numpy as np
 Array = np.ndarray
 Fitted = dict[str, Any]
 HINGE = 0.7  # normal score beyond which, on both sides, the slope of a signal may change
-EXTREME_PROBABILITY = 0.01  # to which signals on the scale of probabilities are raised, and 1 - 0.01 lowered
+EXTREME_PROBABILITY = 0.01  # signals on the scale of probabilities are clipped to [0.01, 0.99]
 
 
 def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict[str, Array]:
-    """Return the variables (n) by the names of their coefficients, of signals (n), NaN where missing, and groups."""
+    """Return the columns (n) of the regression by the names of their coefficients; missing signals (n) are NaN."""
     n = len(next(iter(signals.values())))
     parts, scores = {"intercept": np.ones(n)}, {}
     for i, name in enumerate(fitted["signals"]):
@@ -37,7 +37,7 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
 
 
 def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Array:
-    """Return the probability that each answer is right (n), averaged over the coefficients (MacKay 1992, eq. 10)."""
+    """Return the probability that each answer is right (n), averaged over the posterior (MacKay 1992, eq. 10)."""
     x = np.stack(list(variables(signals, groups, fitted).values()), 1)
     logit, variance = x @ fitted["coefficients"], ((x @ fitted["covariance"]) * x).sum(1)
     return np.exp(-np.logaddexp(0.0, -logit / np.sqrt(1 + np.pi / 8 * variance)))

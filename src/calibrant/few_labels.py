@@ -1,8 +1,8 @@
-r"""Measure the accuracy of a model from few labels and many rows without: which rows to label, and intervals.
+r"""Measure the accuracy of a model from few labeled and many unlabeled rows: which rows to label, and intervals.
 
-A probability of being right on every row, such as that of a `Fusion` from other models, tells what the labeled rows do
-not: the interval of the accuracy is as short as with more labels (prediction-powered inference). The probabilities
-need not be calibrated, but must not be fitted to these labels.
+Every row needs a probability that the model is right, such as that of a `Fusion` learned from other models. With these
+probabilities, the interval of the accuracy is as short as with more labels (prediction-powered inference). The
+probabilities need not be calibrated, but must not be fitted to the labels.
 """
 
 import math
@@ -16,29 +16,29 @@ from calibrant.types import InputError
 
 __all__ = ["LabelPlan", "accuracy_interval", "gap_interval", "rows_to_label"]
 
-MAX_SLOPE = 1.5  # of outcomes on probabilities
-MAX_GAIN = 4.0  # of the labels that the rows without labels are worth
-MIN_LABELS = 3  # below which no slope and residual can be estimated
-MIN_DEVIATION = 0.3  # of an outcome from its probability, as no probability is sure
+MAX_SLOPE = 1.5  # largest slope of the regression of outcomes on probabilities
+MAX_GAIN = 4.0  # factor by which the unlabeled rows may change the effective number of labels
+MIN_LABELS = 3  # with fewer, slope and residuals cannot be estimated
+MIN_DEVIATION = 0.3  # smallest assumed standard deviation of an outcome, because no probability is certain
 
 
 @dataclass(frozen=True, eq=False)
 class LabelPlan:
-    """Rows to label, in random order: each first part of them is a fair sample with the same weights."""
+    """Rows to label, in random order: the first m rows with the first m weights are a fair sample too."""
 
     rows: np.ndarray  # (n) int64
-    weights: np.ndarray  # (n) float64, mean 1 over draws, of the rows in `accuracy_interval`
+    weights: np.ndarray  # (n) float64, of these rows in `accuracy_interval`; their expected mean is 1
 
 
 def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     r"""Choose the rows to label that determine the accuracy best.
 
-    Rows in the order of their probability p are divided into n strata of equal sums of $\sqrt{p (1 - p)}$, and each
-    stratum gives a random row (the allocation of Neyman 1934). The weights, proportional to one over the chance of
-    being chosen, undo that uncertain rows are chosen more often.
+    Rows are sorted by their probability p and divided into n strata with equal sums of their standard deviations,
+    $\max(\sqrt{p (1 - p)}, 0.3)$. From each stratum a random row is chosen (the allocation of Neyman 1934). Rows with p
+    near 0.5 are chosen more often; the weights, proportional to one over the chance of being chosen, correct for this.
 
     Args:
-        probability: Probability of being right of every row (N).
+        probability: Probability that the model is right on every row (N).
         n: Number of rows to choose.
         seed: Seed of the draws.
 
@@ -65,19 +65,20 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
 def accuracy_interval(
     probability: Any, rows: Any, correct: Any, *, weights: Any = None, level: float = 0.90
 ) -> Interval:
-    r"""Return the accuracy over rows of which few are labeled, with its interval.
+    r"""Return the accuracy over all rows, of which few are labeled, with its interval.
 
-    The estimate is $\bar y - \lambda (\bar f_n - \bar f_N)$, y the outcomes of the n labeled rows and f the
-    probabilities, whose mean over all N rows is known (prediction-powered inference, Angelopoulos et al. 2023; with
-    $\lambda$ the slope of y on f, Angelopoulos, Duchi & Zrnic 2023). Its variance is that of the residuals over n plus
-    $\lambda^2 \operatorname{var} f / N$. The interval is Wilson's (1927) at the estimate, for as many labels as have
-    the same variance; that of equal labels is the exact one of Clopper & Pearson (1934). Fewer than 3 labels say
-    nothing: the interval is 0 to 1.
+    The estimate is $\bar y - \lambda (\bar f_n - \bar f_N)$. $\bar y$ is the accuracy of the n labeled rows, and
+    $\bar f_n$ and $\bar f_N$ are the mean probabilities of the labeled and of all N rows (prediction-powered inference,
+    Angelopoulos et al. 2023). $\lambda$ is the slope of the regression of y on f, within 0 and 1.5 (Angelopoulos, Duchi
+    & Zrnic 2023). The variance of the estimate is the variance of the residuals over n, plus
+    $\lambda^2 \operatorname{var} f / N$. The interval is that of Wilson (1927) around the estimate, for the number of
+    labels with which an accuracy without f would have this variance, within n / 4 and 4 n. If all labels are equal, it
+    is the exact interval of Clopper & Pearson (1934) instead. With fewer than 3 labels, the interval is 0 to 1.
 
     Args:
-        probability: Probability of being right of every row (N), from anything but these labels: of a prior, of other
-            models, or the stated confidence.
-        rows: Indices of the labeled rows (n), a random sample of all rows or of `rows_to_label`.
+        probability: Probability that the model is right on every row (N), not fitted to these labels: from a prior,
+            from other models, or the stated confidence.
+        rows: Indices of the labeled rows (n), a random sample of all rows or those of `rows_to_label`.
         correct: Whether the labeled rows are right (n), 0 or 1.
         weights: Weights of the labeled rows (n), those of `rows_to_label`. Default: equal.
         level: Level of the interval.
@@ -109,7 +110,7 @@ def accuracy_interval(
 
 
 def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
-    """Return the mean confidence minus the accuracy, with its interval: confidences are known on all rows.
+    """Return the mean confidence minus the accuracy, with its interval. Positive values mean overconfidence.
 
     Args:
         confidence: Stated confidence of every row (N).
@@ -151,7 +152,7 @@ def _read_labels(
 
 
 def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
-    """Return chances of being chosen, with sum n, that are at most 1 and proportional to the shares elsewhere."""
+    """Return chances of being chosen, at most 1 and with sum n, proportional to the shares where they are below 1."""
     capped = shares
     while float(capped.max()) > 1 + 1e-12:
         is_sure = capped >= 1
@@ -161,7 +162,7 @@ def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
 
 
 def _equal_labels_interval(share: float, n: int, level: float) -> Interval:
-    """Return the interval of a share of 0 or 1 of n labels."""
+    """Return the exact interval if the share of right answers among n labels is 0 or 1."""
     end = ((1 - level) / 2) ** (1 / n)  # n labels are all right with this tail's probability
     return Interval(share, end, 1.0, level) if share == 1 else Interval(share, 0.0, 1 - end, level)
 

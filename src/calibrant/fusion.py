@@ -19,10 +19,10 @@ from calibrant.types import InputError
 __all__ = ["Fusion", "FusionPrior"]
 
 SIGNAL_PRECISION, GROUP_PRECISION, INTERCEPT_PRECISION = 3.0, 10.0, 1e-3  # of normal priors of the coefficients
-OFF_DIAGONAL = 0.7  # share of the covariances that a prior keeps
-MAX_POINTS = 513  # at which the ranks of a signal are stored
-MIN_VARIANCE = 1e-3  # of a coefficient between models
-TRANSFER_LEVEL = 0.05  # p-value below which labels refuse a prior
+OFF_DIAGONAL = 0.7  # factor of the off-diagonal covariances of a prior
+MAX_POINTS = 513  # number of values of a signal at which its ranks are stored
+MIN_VARIANCE = 1e-3  # smallest variance of a coefficient between models
+TRANSFER_LEVEL = 0.05  # p-value of `FusionPrior.test` below which a prior is refused
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
 _MAX_STEPS = 50
@@ -33,10 +33,10 @@ Scale = Literal["rank", "probability"]
 
 @dataclass(frozen=True, eq=False)
 class FusionPrior:
-    """What fusions of other models teach: mean and covariance of the coefficients, by their names.
+    """Normal prior of the coefficients of a new model's fusion, learned from fusions of other models.
 
-    `Fusion.fit(..., prior=prior)` updates it by the labels of a new model: hundreds on the scale of ranks, 0 to 200 on
-    the scale of probabilities, which is the same for all models.
+    `Fusion.fit(..., prior=prior)` updates the prior by the labels of the new model. On the scale of ranks, it needs
+    hundreds of labels. The scale of probabilities is the same for all models, so that 0 to 200 labels are enough.
     """
 
     names: tuple[str, ...]
@@ -48,11 +48,13 @@ class FusionPrior:
     def from_fits(cls, fits: "Sequence[Fusion]") -> "FusionPrior":
         """Learn a prior from fusions of the same signals for at least three other models.
 
-        The covariance between models is that of the fitted coefficients less their mean sampling covariance, with
-        off-diagonal elements shrunk by 30 % (empirical Bayes). Coefficients that some model lacks are left out.
+        The mean is that of the fitted coefficients. The covariance is their covariance between models minus the mean
+        of their sampling covariances, with off-diagonal elements shrunk by 30 % (empirical Bayes). Coefficients that
+        some model lacks are left out.
 
         Raises:
-            InputError: If there are fewer than three fusions, they have no coefficient in common, or several scales.
+            InputError: If there are fewer than three fusions, or they have no coefficient in common or different
+                scales.
         """
         if len(fits) < 3:
             raise InputError(f"Expected fusions of at least 3 models, got {len(fits)}.", code="few_models")
@@ -73,11 +75,11 @@ class FusionPrior:
     def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
 
-        The statistic is the correlation of right answers with the log-odds of the prior's mean. The p-value is the
-        share of simulated models, with coefficients and labels drawn from the prior, whose correlation is no higher (a
-        prior predictive check, Box 1980). The intercepts of the simulated models are those with as many right answers
-        as observed: an accuracy that differs from the prior's is no evidence, as labels correct it. Labels that are all
-        equal have no order, and the p-value 1.
+        The statistic is the correlation of the labels with the log-odds at the prior's mean. The p-value is the share
+        of simulated models whose correlation is no higher, with coefficients and labels drawn from the prior (a prior
+        predictive check, Box 1980). A small p-value means that the labels contradict the prior. The intercept of each
+        simulated model is such that it expects as many right answers as observed, because an accuracy that differs from
+        the prior's is no evidence against it. If all labels are equal, there is no order to test: the p-value is 1.
 
         Args:
             signals: As for `Fusion.fit`.
@@ -98,11 +100,11 @@ class Fusion:
 
     On the scale of ranks, each signal enters by the normal score r of its rank, by $\max(r - 0.7, 0)$ and by
     $\max(-r - 0.7, 0)$, and each pair of signals by its product. On the scale of probabilities, each enters by
-    $\log p$ and $-\log(1 - p)$, as in beta calibration (Kull et al. 2017), which mean the same for every model. Values
-    of 0 and missing ones have flags of their own. Groups have effects that are shrunken towards 0. The normal priors of
-    the coefficients have fixed precisions, or are learned from other models (`FusionPrior`). Probabilities are averaged
-    over the posterior of the coefficients (Laplace and MacKay's approximations), which keeps them moderate where few
-    labels determine them.
+    $\log p$ and $-\log(1 - p)$, as in beta calibration (Kull et al. 2017), so that its coefficients are comparable
+    between models. Two indicators of each signal mark values of 0 and missing values. Groups have effects that are
+    shrunk toward 0. The coefficients have normal priors with fixed precisions, or with mean and covariance learned from
+    other models (`FusionPrior`). Probabilities are averaged over the posterior of the coefficients (approximations of
+    Laplace and MacKay), which keeps them moderate where few labels determine them.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> stated, tokens = torch.rand(2, 400, generator=g)
@@ -113,13 +115,13 @@ class Fusion:
     """
 
     signals: tuple[str, ...]
-    points: Tensor  # (s m) increasing values of each signal; none on the scale of probabilities
-    scores: Tensor  # (s m) their normal scores
+    points: Tensor  # (s m) increasing values of each signal; empty on the scale of probabilities
+    scores: Tensor  # (s m) normal scores of the ranks of these values
     groups: tuple[str, ...]
     names: tuple[str, ...]  # of the coefficients
     coefficients: Tensor  # (d) posterior mode
     covariance: Tensor  # (d d) of the posterior
-    worth: tuple[tuple[str, Interval], ...] = ()  # log-likelihood per example that each signal adds, out of fold
+    worth: tuple[tuple[str, Interval], ...] = ()  # out-of-fold log-likelihood that each signal adds, nats per example
     scale: Scale = "rank"
 
     @classmethod
@@ -135,16 +137,17 @@ class Fusion:
         level: float = 0.90,
         seed: int = 0,
     ) -> "Fusion":
-        """Fit to labeled answers.
+        """Fit the regression to answers that are labeled as right or wrong.
 
         Args:
             signals: One column of numbers per signal: a mapping, a data frame, or an array (n, s). NaN is missing.
             correct: Whether each answer is right (n), 0 or 1. With a prior on the scale of probabilities, n may be 0.
             groups: Group of each answer (n), such as its category.
-            prior: Prior from other models. Coefficients that it does not name have the fixed one.
+            prior: Prior from other models. Coefficients that it does not name have the fixed prior.
             scale: "rank", for signals of any range and hundreds of labels, or "probability", for signals in [0, 1] and
-                priors of a new model with few labels. Default: that of the prior, else "rank".
-            worth: Whether to compute what each signal is worth, by five-fold cross-fitting with and without it.
+                priors of a new model with few labels. Default: that of the prior, or "rank" without a prior.
+            worth: Whether to compute the log-likelihood that each signal adds, by five-fold cross-fitting with and
+                without it.
             level: Level of the intervals of the worth.
             seed: Seed of the folds, and of the test of the prior.
 
@@ -176,7 +179,7 @@ class Fusion:
 
         Args:
             signals: The signals of the fit, by name or in their order.
-            groups: Group of each answer. Groups that the fit did not see have no effect of their own.
+            groups: Group of each answer (n). Groups that the fit did not see have an effect of 0.
 
         Raises:
             InputError: If a signal is missing.
@@ -191,7 +194,7 @@ class Fusion:
         return torch.from_numpy(_fusion_map.probability(arrays, _read_groups(groups, n), self.learned))
 
     def predictions(self, signals: Any, correct: Any, groups: Any = None, **options: Any) -> Predictions:
-        """Return the probabilities as predictions of being right, for `measure` and everything else.
+        """Return the probabilities with the labels as `Predictions`, for `measure` and every other function.
 
         Args:
             signals: As for `apply`.
@@ -210,7 +213,7 @@ class Fusion:
         """Read what `save` wrote.
 
         Raises:
-            InputError: If the file is another one, or is damaged.
+            InputError: If the file does not hold a fusion, or is damaged.
         """
         return calibrators.load_instance(path, cls, [Interval])
 
@@ -221,7 +224,7 @@ class Fusion:
         return self.coefficients.shape == (d,) and self.covariance.shape == (d, d)
 
     def design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
-        """Return the names of the coefficients, and their variables (n, d), of columns (n) by signal and of groups (n).
+        """Return the names of the coefficients (d), and the matrix of the regression (n d) for signals and groups (n).
 
         Raises:
             InputError: If signals on the scale of probabilities leave [0, 1].
@@ -233,7 +236,7 @@ class Fusion:
 
     @property
     def learned(self) -> dict[str, Any]:
-        """What the probabilities depend on, as arrays, numbers and texts."""
+        """Names and numbers that determine the probabilities, as arrays and texts."""
         arrays = {name: getattr(self, name).numpy() for name in ("points", "scores", "coefficients", "covariance")}
         return {"signals": self.signals, "scale": self.scale, "groups": self.groups} | arrays
 
@@ -249,7 +252,7 @@ def _check_scale(columns: Mapping[str, Tensor], scale: Scale) -> None:
 def _regression(
     signals: Any, correct: Any, groups: Any, prior: FusionPrior | None, scale: Scale | None
 ) -> tuple[Fusion, Tensor, Tensor, Tensor, Tensor]:
-    """Return the fusion without coefficients, its variables (n d), the labels (n), and the moments of the prior."""
+    """Return the fusion without coefficients, its matrix (n d), the labels (n), and the prior's mean and precision."""
     y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
     columns = _read_signals(signals, len(y))
     scale = scale or ("rank" if prior is None else prior.scale)
@@ -354,7 +357,7 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
 
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
-    """Return the correlation of labels with the log-odds of the prior's mean, and the share of draws with less."""
+    """Return the correlation of labels with the log-odds at the prior's mean, and the share of draws with no more."""
     score, num_right = x @ mean, float(y.sum())
     distance = score - score.mean()
     if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
@@ -375,7 +378,7 @@ def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, se
 
 
 def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
-    """Return log-odds (b n), shifted in every row so that this number of labels is expected to be right."""
+    """Return log-odds (b n), shifted in each row so that the expected number of right answers is `num_right`."""
     low, high = -logit.max(1, keepdim=True)[0] - 20, -logit.min(1, keepdim=True)[0] + 20
     for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
@@ -392,7 +395,7 @@ def _signal_gains(
     scale: Scale,
     seed: int,
 ) -> list[tuple[str, Tensor]]:
-    """Return by how much each signal raises the log-likelihood of held-out examples (n)."""
+    """Return by how much each signal raises the log-likelihood of each held-out example (n), in nats."""
     base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())
 
     def held_out(names: Sequence[str]) -> Tensor:

@@ -21,8 +21,8 @@ _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
 TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
 PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
-MIN_DISPERSION = 1e-12  # of fractional outcomes; smaller gaps are rounding
-WEIGHT_ROUNDING = 1e-9  # by which the weights of the parts of an example may miss a sum of 1
+MIN_DISPERSION = 1e-12  # smallest dispersion of fractional outcomes; smaller gaps are rounding errors
+WEIGHT_ROUNDING = 1e-9  # largest rounding error of the sum of the weights of the parts of an example
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
 
 
@@ -88,7 +88,7 @@ class GroupedScores:
     correct: Tensor  # (g) float64, weight of the examples for which the event happened
     clusters: ClusterSums | None = None  # at no more than 512 places of equal mass
     fraction_variance: float = 0.0  # weighted sum of a (1 - a) over the outcomes a; 0 unless some are fractional
-    dispersion: float = 1.0  # variance of fractional outcomes as a share of that of events
+    dispersion: float = 1.0  # variance of outcomes divided by that of outcomes of 0 or 1; 1 unless some are fractional
 
     @classmethod
     def from_scores(
@@ -192,7 +192,7 @@ class Moments:
     gap_square: PerBin  # sum of u^2
     variance: PerBin  # sum of c (1 - c): variance of the number of events if every confidence is true
     clusters: ClusterSums | None = None  # in the bins that are not empty
-    dispersion: float = 1.0  # variance of fractional outcomes as a share of that of events
+    dispersion: float = 1.0  # variance of outcomes divided by that of outcomes of 0 or 1; 1 unless some are fractional
 
     @property
     def noise(self) -> PerBin:
@@ -228,15 +228,15 @@ class EventStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Events(EventStatistics):
-    """One event per row: its confidence, its outcome and its weight. Rows of one `examples` are parts of an example."""
+    """One event per row: its confidence, outcome and weight. Rows with equal `examples` are parts of one example."""
 
     confidence: PerExample
     outcome: PerExample
     weights: PerExample | None = None
     clusters: Tensor | None = None  # (n) int64, of examples that may depend on each other
-    examples: Tensor | None = None  # (n) int64, index of the example that a row is a part of; None if it is a whole one
+    examples: Tensor | None = None  # (n) int64, index of the example of each row; None if every row is an example
     fraction_variance: float = 0.0  # as in `GroupedScores`
-    dispersion: float = 1.0
+    dispersion: float = 1.0  # as in `GroupedScores`
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -249,7 +249,7 @@ class Events(EventStatistics):
 
     @cached_property
     def merged(self) -> "Events":
-        """One row per example: the outcome is the mean of its parts, which is fractional."""
+        """Events with one row per example, whose outcome is the weighted mean over its parts and may be fractional."""
         if self.examples is None:
             return self
         columns = torch.stack([self.confidence.double(), self.outcome.double()])
@@ -292,11 +292,12 @@ class Events(EventStatistics):
 
 
 def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None = None) -> float:
-    r"""Return the variance of outcomes a with means c as a share of that of events, $\sum u^2 / \sum c (1 - c)$.
+    r"""Return the dispersion of outcomes a in [0, 1] with means c: their variance divided by that of outcomes 0 or 1.
 
-    u = a - c, and w are weights. The share is at most 1, because an outcome in [0, 1] varies at most as an event with
-    the same mean. It is corrected for the few examples that decide it, by the factor (m + 1) / (m - 1): m =
-    $(\sum u^2)^2 / \sum u^4$ examples with equal gaps would be as many (Kish 1965). Clusters count as one example.
+    It is $\sum u^2 / \sum c (1 - c)$ with the gaps u = a - c, each term weighted by w, and at most 1, because no
+    outcome in [0, 1] varies more than one of 0 or 1 with the same mean. As few large gaps may determine it, it is
+    multiplied by (m + 1) / (m - 1), in which $m = (\sum u^2)^2 / \sum u^4$ is the effective number of examples (Kish
+    1965). A cluster counts as one example.
     """
     square = (a - c).square()
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
@@ -319,8 +320,8 @@ def merge_examples(
         examples: Index of the example of each row, (n).
 
     Returns:
-        The means (..., m) of the m examples, their weights, or None if all are 1, and their clusters, or None if every
-        example is one.
+        The means (..., m) of the m examples; their weights, or None if all are 1; and their clusters, or None if every
+        example is a cluster.
     """
     _, index = examples.unique(return_inverse=True)
     w = torch.ones_like(index, dtype=torch.float64) if weights is None else weights.double()

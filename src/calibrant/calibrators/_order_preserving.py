@@ -1,4 +1,4 @@
-"""An increasing map of log-probabilities that differs from row to row, and preserves predictions."""
+"""An increasing map of log-probabilities that differs from row to row, so that predicted classes never change."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,7 +20,7 @@ from calibrant.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
 
 __all__ = ["IntraOrderPreserving"]
 
-SHRINKAGE = 0.01  # penalty on the distance from `Monotone`, in units of the smoothness
+SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
 MIN_KNOT_DISTANCE = 1e-9
 ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
 RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
@@ -29,15 +29,19 @@ RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class IntraOrderPreserving:
-    r"""An order-preserving map whose slopes differ from row to row, in a convex form (Rahimi et al. 2020, theorem 1).
+    r"""An order-preserving map whose slopes differ from row to row, with a convex loss (Rahimi et al. 2020, theorem 1).
 
-    With $v_k = -\log p_k$ of `Monotone`, and $v_{(1)} \le v_{(2)} \le \dots$ the sorted v of a row, the new logits are
-    $-\sum_r s_r \,[\min(v_k, v_{(r+1)}) - v_{(r)}]_+$: the distance between the classes of ranks r and r + 1 is
-    multiplied by $s_r > 0$, so that the order of the classes never changes. The last s applies to all higher ranks.
-    $s_r$ is the sum of two positive piecewise linear functions, of $x_1 = v_{(2)} - v_{(1)}$ and of $x_2$, the mean of
-    v. The paper has a network in place of these functions; here the new logits are linear in what is learned, so the
-    NLL is convex. Minimizes mean NLL $+ \frac{\lambda}{n}$ times the sum of squared differences between neighboring
-    knots and between neighboring ranks, and .01 of the squared distances from 1/2. `Monotone` for large $\lambda$.
+    Let $p_k$ be the probabilities after `Monotone`, $v_k = -\log p_k$, and $v_{(1)} \le v_{(2)} \le \dots$ the sorted v
+    of a row. The new logits are $-\sum_r s_r \,[\min(v_k, v_{(r+1)}) - v_{(r)}]_+$: the distance between the classes of
+    ranks r and r + 1 is multiplied by $s_r > 0$, so that the order of the classes never changes. The last $s_r$ applies
+    to all higher ranks. $s_r$ is the sum of two positive piecewise linear functions: one of
+    $x_1 = v_{(2)} - v_{(1)}$, and one of $x_2$, the mean of v. The paper has a neural network in place of these
+    functions. Here the new logits are linear in the values of the functions at their knots, which are learned, so the
+    NLL is convex.
+
+    The fit minimizes the mean NLL plus $\frac{\lambda}{n}$ times a penalty: the sum of squared differences between
+    neighboring knots and between neighboring ranks, plus .01 times the squared distances of all values from 1/2. For
+    large $\lambda$, every value is 1/2 and the map is `Monotone`.
 
     >>> one = torch.ones(()).double()
     >>> identity = Monotone(one, torch.zeros(1).double(), one[None])
@@ -67,8 +71,8 @@ class IntraOrderPreserving:
         Args:
             p: Validation predictions.
             ranks: Number of slopes of a row, at most k - 1.
-            knots: Number of values of each context at which the slopes are learned, quantiles of the data.
-            smoothness: Factor lambda of the penalty.
+            knots: Number of quantiles of $x_1$ and of $x_2$ at which the slopes are learned.
+            smoothness: Factor lambda of the penalty, divided by the number of examples.
         """
         monotone = Monotone.fit(p)
         v = drop_impossible(p).apply(lambda z: _neg_log_probs(monotone, z).clamp_max(MAX_NEG_LOG_PROB))
@@ -146,21 +150,21 @@ def _neg_log_probs(monotone: Monotone, logits: Tensor) -> Tensor:
 
 
 def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-    """Return the lowest v of every row in increasing order, at least two and at most `ranks`, and (x_1, x_2), (n 2)."""
+    """Return the max(ranks, 2) lowest v of every row in increasing order, and the contexts x_1 and x_2, (n 2)."""
     finite = v.clamp_max(MAX_NEG_LOG_PROB)
     lowest = finite.topk(min(max(ranks, 2), v.shape[1]), largest=False).values
     return lowest, torch.stack([lowest[:, 1] - lowest[:, 0], finite.mean(1)], 1)
 
 
 def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
-    """Return the weights of the knots in linear interpolation at the contexts, (n 2 j); constant beyond the ends."""
+    """Return the weights of the knots for linear interpolation at the contexts, (n 2 j); constant beyond the ends."""
     width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
     above = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)
     return torch.nn.functional.pad(above, (1, 0), value=1.0) - torch.nn.functional.pad(above, (0, 1))
 
 
 def _segments(v: Tensor, lowest: Tensor) -> Tensor:
-    """Return the length of each v, (n k), between neighboring lowest v of its row, (n r): (n k r)."""
+    """Return the lengths (n k r) of the parts of v (n k) between the neighboring lowest values (n r) of its row."""
     upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)
     return (v[:, :, None].minimum(upper[:, None, :]) - lowest[:, None, :]).clamp_min(0)
 

@@ -18,7 +18,7 @@ from calibrant.io import find_score_and_label_keys
 from calibrant.types import InputError
 
 Fields = dict[str, Any]
-SUM_TOLERANCE = 1e-3  # by which rounded soft labels may miss a sum of 1
+SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels from 1
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:

@@ -64,7 +64,7 @@ PAGES = {
     "few_labels": Page(
         "Few labels",
         ("few_labels",),
-        "The accuracy from [few labels](../../howto/few_labels.md) and many rows without, and which rows to label.",
+        "The accuracy from [few labels](../../howto/few_labels.md) and many unlabeled rows, and which rows to label.",
     ),
     "tokens": Page(
         "Tokens",

@@ -22,6 +22,7 @@ __all__ = ["IntraOrderPreserving"]
 
 SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
 MIN_KNOT_DISTANCE = 1e-9
+MAX_CONTEXT = 100.0  # -log p is clipped here in the contexts, where impossible classes are all alike
 ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
 RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
 
@@ -35,9 +36,9 @@ class IntraOrderPreserving:
     of a row. The new logits are $-\sum_r s_r \,[\min(v_k, v_{(r+1)}) - v_{(r)}]_+$: the distance between the classes of
     ranks r and r + 1 is multiplied by $s_r > 0$, so that the order of the classes never changes. The last $s_r$ applies
     to all higher ranks. $s_r$ is the sum of two positive piecewise linear functions: one of
-    $x_1 = v_{(2)} - v_{(1)}$, and one of $x_2$, the mean of v. The paper has a neural network in place of these
-    functions. Here the new logits are linear in the values of the functions at their knots, which are learned, so the
-    NLL is convex.
+    $x_1 = v_{(2)} - v_{(1)}$, and one of $x_2$, the mean of v, with v clipped at 100 in both. The paper has a neural
+    network in place of these functions. Here the new logits are linear in the values of the functions at their knots,
+    which are learned, so the NLL is convex.
 
     The fit minimizes the mean NLL plus $\frac{\lambda}{n}$ times a penalty: the sum of squared differences between
     neighboring knots and between neighboring ranks, plus .01 times the squared distances of all values from 1/2. For
@@ -151,9 +152,9 @@ def _neg_log_probs(monotone: Monotone, logits: Tensor) -> Tensor:
 
 def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
     """Return the max(ranks, 2) lowest v of every row in increasing order, and the contexts x_1 and x_2, (n 2)."""
-    finite = v.clamp_max(MAX_NEG_LOG_PROB)
-    lowest = finite.topk(min(max(ranks, 2), v.shape[1]), largest=False).values
-    return lowest, torch.stack([lowest[:, 1] - lowest[:, 0], finite.mean(1)], 1)
+    lowest = v.clamp_max(MAX_NEG_LOG_PROB).topk(min(max(ranks, 2), v.shape[1]), largest=False).values
+    lead = lowest[:, :2].clamp_max(MAX_CONTEXT).diff(dim=1)
+    return lowest, torch.cat([lead, v.clamp_max(MAX_CONTEXT).mean(1, keepdim=True)], 1)
 
 
 def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:

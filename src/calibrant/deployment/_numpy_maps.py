@@ -121,9 +121,9 @@ def monotone(z: Array, a: Fitted) -> Array:
 
 def intra_order_preserving(z: Array, a: Fitted) -> Array:
     v = -log_softmax(apply(a["monotone"], z))
-    near, knots, slopes = np.minimum(v, 100.0), a["knots"], a["slopes"]
+    clipped, knots, slopes = np.minimum(v, 100.0), a["knots"], a["slopes"]
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]
-    contexts = np.stack([np.minimum(lowest[:, 1], 100.0) - np.minimum(lowest[:, 0], 100.0), near.mean(1)], 1)
+    contexts = np.stack([np.minimum(lowest[:, 1], 100.0) - np.minimum(lowest[:, 0], 100.0), clipped.mean(1)], 1)
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
     hats = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
     row_slopes = hats.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T

@@ -189,8 +189,7 @@ class Fusion:
             raise InputError(f"Expected the signals {', '.join(self.signals)}, got no {lacking[0]!r}.", code="signals")
         columns = {name: columns[name] for name in self.signals}
         n = len(next(iter(columns.values())))
-        _check_scale(columns, self.scale)
-        arrays = {name: x.numpy() for name, x in columns.items()}
+        arrays = _to_arrays(columns, self.scale)
         return torch.from_numpy(_fusion_map.probability(arrays, _read_groups(groups, n), self.learned))
 
     def predictions(self, signals: Any, correct: Any, groups: Any = None, **options: Any) -> Predictions:
@@ -229,9 +228,7 @@ class Fusion:
         Raises:
             InputError: If signals on the scale of probabilities leave [0, 1].
         """
-        _check_scale(columns, self.scale)
-        arrays = {name: x.numpy() for name, x in columns.items()}
-        parts = _fusion_map.variables(arrays, groups, self.learned)
+        parts = _fusion_map.variables(_to_arrays(columns, self.scale), groups, self.learned)
         return tuple(parts), torch.from_numpy(np.stack(list(parts.values()), 1))
 
     @property
@@ -241,12 +238,14 @@ class Fusion:
         return {"signals": self.signals, "scale": self.scale, "groups": self.groups} | arrays
 
 
-def _check_scale(columns: Mapping[str, Tensor], scale: Scale) -> None:
+def _to_arrays(columns: Mapping[str, Tensor], scale: Scale) -> dict[str, np.ndarray]:
+    """Return the signals as arrays. Raises `InputError` if they do not have the scale."""
     for name, x in columns.items() if scale == "probability" else ():
         if bool(((x < 0) | (x > 1)).any()):
             raise InputError(
                 f"Expected probabilities as the signal {name!r}, got others. Try scale='rank'.", code="signal_range"
             )
+    return {name: x.numpy() for name, x in columns.items()}
 
 
 def _regression(

@@ -76,7 +76,6 @@ class ModelCard:
         answers, source = Answers.from_rows(log.rows), log.predictions
         p = stated_predictions(source)
         graded, settled = answers[answers.is_graded], answers[~answers.lacks_only_grade]
-        is_binary = bool(np.isin(graded.correct, (0.0, 1.0)).all())
         outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
         if len(settled) < len(answers):
             outcomes[Outcome.NOT_ANSWERED.value] -= len(answers) - len(settled)
@@ -99,8 +98,8 @@ class ModelCard:
             numbers=intervals,
             noise_floor=metrics.noise_floor.interval(p, level=level),
             p_value=metrics.kuiper.test(p).p_value,
-            conventions=conventions(log) if is_binary else {},
-            bounds=missing_confidence_bounds(log) if is_binary else {},
+            conventions=conventions(log) if graded.is_binary else {},
+            bounds=missing_confidence_bounds(log) if graded.is_binary else {},
             coverage=coverage_rows(p, level),
             policies=policy_rows(p, level),
             subjects=subject_rows(p, source, level),

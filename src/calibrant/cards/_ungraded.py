@@ -58,7 +58,7 @@ def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[U
     incomplete = {name: a for name, a in answers.items() if a.lacks_only_grade.any()}
     if not incomplete:
         return ()
-    complete = [a for name, a in answers.items() if name not in incomplete and len(a) and _is_binary(a)]
+    complete = [a for name, a in answers.items() if name not in incomplete and len(a) and a.is_binary]
     prior = FusionPrior.from_fits([_fit(a) for a in complete]) if len(complete) >= MIN_PRIOR_MODELS else None
     return tuple(_estimate(name, a, prior, len(complete), level) for name, a in incomplete.items())
 
@@ -67,10 +67,6 @@ def _first_answers(answers: Answers) -> Answers:
     """Return the first answer with a confidence to each question, so that every question counts once."""
     rows = np.flatnonzero(answers.has_confidence | answers.lacks_only_grade)
     return answers[rows[np.unique(answers.question[rows], return_index=True)[1]]]
-
-
-def _is_binary(answers: Answers) -> bool:
-    return bool(np.isin(answers.correct, (0.0, 1.0)).all())
 
 
 def _fit(answers: Answers) -> Fusion:

@@ -60,6 +60,11 @@ class Answers:
         return ~np.isnan(self.confidence) & ~self.is_graded
 
     @property
+    def is_binary(self) -> bool:
+        """Whether every answer has the score 0 or 1."""
+        return bool(np.isin(self.correct, (0.0, 1.0)).all())
+
+    @property
     def question_weights(self) -> np.ndarray:
         """Weights that make every question count once: one over its number of rows."""
         return 1 / np.bincount(self.question, minlength=len(self.question_names))[self.question]

@@ -98,9 +98,8 @@ def compare(
     """
     with as_predictions(first):
         _check_same_examples(first, second)
-        unit = (
-            torch.arange(len(first)) if first.clusters is None else first.clusters.unique(return_inverse=True)[1].cpu()
-        )
+        clusters = first.clusters
+        unit = torch.arange(len(first)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
         num_units = int(unit.max()) + 1
         if groups < 2:
             raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant.backend.lbfgs import LBFGSMemory, minimize
+from calibrant.backend.lbfgs import Memory, minimize
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import (
     MAX_OPTIMUM_GAP_NATS,
@@ -40,7 +40,7 @@ class AffineFit:
     gradient: float = math.nan
     iterations: int = 0
     preconditioner: "Preconditioner | None" = None  # of the search
-    memory: LBFGSMemory | None = None  # of the search, in these coordinates
+    memory: Memory = ()  # of the search, in these coordinates
     remaining_gap: float = 0.0  # estimated distance from the penalized optimum
     ridge_cost: float = 0.0  # estimated distance between the optima with and without the minimal ridge
 
@@ -99,7 +99,7 @@ def fit_affine(
     problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, tolerance, min_ridge)
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
     packed = problem.pack(torch.zeros_like(identity), torch.zeros_like(problem.center))
-    frame, memory = None, None
+    frame, memory = None, ()
     if start is not None:
         change = start.weight - identity
         packed = problem.pack(change, start.bias + _transform_center(change, problem.center))
@@ -121,7 +121,7 @@ def fit_affine(
         polished, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
         if remaining_gap <= MAX_REMAINING_NATS or remaining_steps <= 0 or is_coarse:
             return problem.affine_fit(polished, minimum.gradient, passes + 1, frame, memory, remaining_gap, ridge_cost)
-        frame, memory = None, None
+        frame, memory = None, ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class _Problem:
         gradient: float,
         passes: int,
         frame: "Preconditioner",
-        memory: LBFGSMemory | None,
+        memory: Memory,
         remaining_gap: float = 0.0,
         ridge_cost: float = 0.0,
     ) -> AffineFit:

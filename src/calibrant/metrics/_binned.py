@@ -26,7 +26,6 @@ __all__ += ["sweep_ece"]
     meaning="bins of equal width; biased upward, so compare it with its noise floor",
     lay_phrase="typical difference between predicted and actual frequency",
     is_calibration_error=True,
-    takes="statistics",
     noise_floor="noise_floor",
 )
 def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
@@ -53,7 +52,6 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
     meaning="bins with equal numbers of examples, ties averaged",
     lay_phrase="the same difference, in bins of equal size",
     is_calibration_error=True,
-    takes="statistics",
     noise_floor="adaptive_noise_floor",
 )
 def adaptive_ece(
@@ -83,7 +81,6 @@ def adaptive_ece(
     unit="share",
     meaning="largest gap of any bin, often decided by few examples",
     is_calibration_error=True,
-    takes="statistics",
     lay_phrase="largest difference in any bin of predictions",
 )
 def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
@@ -103,7 +100,6 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     meaning="ECE of each class's probability, averaged over the classes",
     lay_phrase="typical difference for the probability of each class",
     is_calibration_error=True,
-    takes="predictions",
     by_class=True,
 )
 def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> Scalar:
@@ -118,7 +114,7 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     tensor(0.2500, dtype=torch.float64)
     """
     cells = ClassBinSums(p, bins)
-    visit_probabilities(p.logits, cells)
+    visit_probabilities(p.logits, cells.visitor)
     return cells.ece.mean() if reduction == "mean" else cells.ece.sum()
 
 
@@ -137,7 +133,6 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     term="L2 error",
     lay_phrase="typical difference after subtracting chance",
     is_calibration_error=True,
-    takes="statistics",
     interval=_squared_interval,
 )
 def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = False) -> Scalar:
@@ -187,7 +182,6 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     higher_is_better=None,
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
     lay_phrase="difference that correct probabilities show by chance",
-    takes="statistics",
     interval=_noise_floor_interval,
 )
 def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
@@ -211,7 +205,6 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     higher_is_better=None,
     meaning="adaptive ECE of a calibrated model with these confidences: mean, central 90 %",
     lay_phrase="the same, in bins of equal size",
-    takes="statistics",
     interval=_adaptive_noise_floor_interval,
 )
 def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
@@ -229,7 +222,6 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     meaning="largest number of equal-mass bins whose accuracies increase",
     lay_phrase="typical difference, in as many bins as the data allow",
     is_calibration_error=True,
-    takes="statistics",
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     r"""Return the ECE over as many equal-mass bins as keep their accuracies increasing (Roelofs et al. 2022).

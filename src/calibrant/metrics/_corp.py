@@ -14,7 +14,7 @@ __all__ = ["discrimination", "miscalibration", "uncertainty"]
 Score = Literal["brier", "log"]
 
 
-@metric("CORP miscalibration", meaning="reduction of the score by isotonic recalibration", takes="statistics")
+@metric("CORP miscalibration", meaning="reduction of the score by isotonic recalibration")
 def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     r"""Return MCB of the CORP decomposition S = MCB - DSC + UNC of the event's score (Dimitriadis et al. 2021).
 
@@ -31,7 +31,6 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
     "CORP discrimination",
     higher_is_better=True,
     meaning="score of the constant accuracy minus score after recalibration",
-    takes="statistics",
 )
 def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     """Return DSC of the CORP decomposition: how much better the recalibrated confidence is than the accuracy alone.
@@ -48,7 +47,6 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
     "CORP uncertainty",
     higher_is_better=None,
     meaning="score of predicting the accuracy for every example",
-    takes="statistics",
 )
 def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     """Return UNC of the CORP decomposition: the score of the accuracy as a constant forecast. See `miscalibration`.

@@ -28,7 +28,6 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
     term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
-    takes="statistics",
     test=_kuiper_test,
 )
 def kuiper(events: EventStatistics) -> Scalar:
@@ -61,7 +60,6 @@ def _ks_test(events: EventStatistics) -> Evidence:
     term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
-    takes="statistics",
     test=_ks_test,
 )
 def ks(events: EventStatistics) -> Scalar:
@@ -96,7 +94,6 @@ def _skce_test(
     "SKCE",
     meaning="unbiased squared kernel calibration error",
     is_calibration_error=True,
-    takes="statistics",
     test=_skce_test,
 )
 def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
@@ -122,7 +119,6 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     "MMCE",
     meaning="maximum mean calibration error with a kernel; biased upward",
     is_calibration_error=True,
-    takes="statistics",
 )
 def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     r"""Return the maximum mean calibration error of Kumar et al. (2018).

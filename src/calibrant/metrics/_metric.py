@@ -20,7 +20,7 @@ from calibrant.types import InputError, PerExample
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
-MetricInput = Literal["arrays", "predictions", "events", "statistics"]
+INPUT_KINDS = {"Predictions": "predictions", "Events": "events", "EventStatistics": "statistics"}  # by annotation
 MIN_EXPONENT_VALUE = 1e7  # smallest number that is written with an exponent
 NUM_INTERVAL_BINS = 15  # bins from which the range of a score is computed
 
@@ -80,7 +80,6 @@ class Metric(Generic[P]):
         self,
         function: Callable[..., Tensor],
         about: MetricInfo,
-        takes: MetricInput,
         per_example: Callable[[Any], PerExample] | None,
         score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None,
         sums: tuple[str, str, str] | None,
@@ -92,15 +91,17 @@ class Metric(Generic[P]):
         is_calibration_error: bool,
         has_slow_test: bool,
     ) -> None:
-        self.function, self.about, self.takes, self.noise_floor = function, about, takes, noise_floor
+        self.function, self.about, self.noise_floor = function, about, noise_floor
         self.term, self.is_calibration_error, self.has_slow_test = term, is_calibration_error, has_slow_test
         self.per_example, self.score_range, self.sums, self.by_class = per_example, score_range, sums, by_class
         self._interval, self._test = interval, test
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
-        self.is_binned, self.is_of_event = "bins" in parameters, takes in ("events", "statistics")
-        self.accepts_weights = takes != "arrays" or "weights" in parameters
+        annotation = next((p.annotation for p in parameters.values()), None)
+        self.takes = INPUT_KINDS.get(getattr(annotation, "__name__", annotation), "arrays")
+        self.is_binned, self.is_of_event = "bins" in parameters, self.takes in ("events", "statistics")
+        self.accepts_weights = self.takes != "arrays" or "weights" in parameters
 
     def fits_summary(self, *, by_class: bool) -> bool:
         """Return whether a `Summary`, made `by_class` or not, has the metric: it then needs no rows."""
@@ -246,7 +247,6 @@ def metric(
     meaning: str = "",
     short: str = "",
     lay_phrase: str = "",
-    takes: MetricInput = "arrays",
     per_example: Callable[[Any], PerExample] | None = None,
     score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None = None,
     sums: tuple[str, str, str] | None = None,
@@ -265,6 +265,11 @@ def metric(
         def top3(logits, labels):
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
+    The annotation of the first parameter of the function decides what it is called with: `Predictions`; `Events`, the
+    rows of the event that the predictions name; `EventStatistics`, that event sorted (`ties`) or binned (`moments`,
+    `equal_width`); otherwise (logits, labels) and, if it has that parameter, `weights`. Only event statistics also work
+    on a `Summary` without further declarations.
+
     Keyword-only parameters of the function are its settings. A metric with a parameter `bins` is given the bins of the
     table or `Summary` that it stands in.
 
@@ -275,10 +280,6 @@ def metric(
         meaning: One line for readers who know the field.
         short: Title of a column, if the title is long.
         lay_phrase: A phrase for readers who do not know the field.
-        takes: The first parameters of the function: "arrays" is (logits, labels) and, if it has that parameter,
-            `weights`; "predictions" is `Predictions`; "events" is the rows of the event that the predictions name;
-            "statistics" is that event sorted (`ties`) or binned (`moments`, `equal_width`). Only the last also works on
-            a `Summary` without further declarations.
         per_example: Number per example of which the metric is the mean, from the same input; gives an interval and
             paired comparisons.
         score_range: Range of the mean over all outcomes, or a function of the moments of bins and the number of
@@ -299,7 +300,7 @@ def metric(
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
-        traits = (takes, per_example, score_range, sums, by_class, interval, test, noise_floor)
+        traits = (per_example, score_range, sums, by_class, interval, test, noise_floor)
         traits += ("" if name.islower() else name, is_calibration_error, has_slow_test)
         return registry.METRICS.register(Metric(function, about, *traits), revision=revision)
 

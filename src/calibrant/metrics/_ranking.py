@@ -68,7 +68,6 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     higher_is_better=True,
     meaning="probability that a positive example has a higher score than a negative one",
     lay_phrase="how well predictions rank positive above negative examples",
-    takes="predictions",
     per_example=_placements,
     interval=_auroc_interval,
 )
@@ -146,7 +145,6 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
     short="AURC",
     meaning="error rate of the most confident predictions, averaged over all coverages",
     lay_phrase="error rate if only the most confident predictions are used",
-    takes="statistics",
     interval=_aurc_interval,
 )
 def aurc(events: EventStatistics) -> Scalar:

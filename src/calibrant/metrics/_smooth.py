@@ -45,7 +45,6 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     unit="share",
     meaning="smoothed over confidences, without bins",
     is_calibration_error=True,
-    takes="statistics",
     test=_smooth_test,
     has_slow_test=True,
     lay_phrase="typical difference, without bins",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges, equal_width_index
-from calibrant.backend.softmax import StatelessVisitor, class_probability, outcomes, top_label, visit_probabilities
+from calibrant.backend.softmax import ChunkVisitor, class_probability, outcomes, top_label, visit_probabilities
 
 F = torch.float64
 
@@ -27,7 +27,7 @@ def test_pass_over_logits_agrees_with_softmax_in_float64(k, dtype):
     z = logits.double()
     p, hot = z.softmax(-1), torch.nn.functional.one_hot(labels, k)
     result, chunks = outcomes(logits, labels), list[torch.Tensor]()
-    visit_probabilities(logits, StatelessVisitor(lambda _, chunk: chunks.append(chunk.clone())))
+    visit_probabilities(logits, ChunkVisitor(lambda: lambda _, chunk: chunks.append(chunk.clone())))
     for ours, theirs in (
         (result.confidence, p.amax(-1)),
         (result.log_likelihood, z.log_softmax(-1).gather(1, labels[:, None]).squeeze(1)),

@@ -34,7 +34,7 @@ def row_statistics(z: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """Return correctness, then every other statistic of the rows."""
     k, rows = z.shape[1], softmax.outcomes(z, y, index=z.shape[1] - 1)
     visited = list[torch.Tensor]()
-    softmax.visit_probabilities(z, softmax.StatelessVisitor(lambda _, p: visited.append(p.clone())))
+    softmax.visit_probabilities(z, softmax.ChunkVisitor(lambda: lambda _, p: visited.append(p.clone())))
     columns = [rows.confidence, rows.log_likelihood, rows.brier, rows.probability, softmax.entropies(z)]
     single = [softmax.log_likelihood(z, y), softmax.class_probability(z, k - 1), softmax.top_label(z, y)[0]]
     return [rows.correct, *columns, torch.cat(visited), *single]

@@ -157,7 +157,9 @@ def test_lbfgs_memory_holds_the_hessian_of_a_quadratic():
     root = torch.from_numpy(g.normal(size=(5, 5)))
     bend = root @ root.mT + torch.eye(5)
     directions = torch.linalg.eigh(bend)[1].mT  # conjugate to each other
-    memory = tuple((step / (step @ bend @ step).sqrt(), bend @ step / (step @ bend @ step).sqrt()) for step in directions)
+    memory = tuple(
+        (step / (step @ bend @ step).sqrt(), bend @ step / (step @ bend @ step).sqrt()) for step in directions
+    )
     gradient = torch.from_numpy(g.normal(size=5))
     assert torch.allclose(descent_direction(memory, gradient), -torch.linalg.solve(bend, gradient))
 

@@ -224,7 +224,7 @@ def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | Str
     if test is None:
         p = plan.val.double()
         calibrated = {c.name: c.out_of_fold(p, fits[c.name], plan.folds, plan.on_progress) for c in plan.candidates}
-        return InMemoryEvaluation(p, calibrated)
+        return InMemoryEvaluation(p, calibrated, fits)
     if isinstance(test, Predictions):
         return InMemoryEvaluation.from_maps(test.with_event(selector), fits)
     chunks = Predictions.load_chunks(test) if isinstance(test, str | Path) else test

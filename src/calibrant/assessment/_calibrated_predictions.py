@@ -1,15 +1,13 @@
 """Predictions of a map, computed in blocks of rows instead of kept in memory."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant.backend import softmax
-from calibrant.backend.softmax import ChunkVisitor, Outcomes, RowCallback, StatelessVisitor
+from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, map_logits
 from calibrant.types import Map
 
@@ -17,7 +15,7 @@ from calibrant.types import Map
 class CalibratedPredictions(Predictions):
     """Predictions of a map in float64, with one block of logits in memory at a time.
 
-    `logits` are computed anew at every access, except those of two classes.
+    `logits` are computed anew at every access.
     """
 
     source: Predictions
@@ -30,15 +28,10 @@ class CalibratedPredictions(Predictions):
             calibrator=calibrator,
         )
 
-    @cached_property
-    def _pairs(self) -> Tensor | None:
-        """Logits of two classes, which take no more memory than the outcomes; None for more classes."""
-        return torch.cat([self._map_rows(rows) for rows in self._block_rows()]) if self.k == 2 else None
-
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Logits (n, k) in float64."""
-        return torch.cat([logits for _, logits in self._blocks()]) if self._pairs is None else self._pairs
+        return torch.cat([logits for _, logits in self._blocks()])
 
     @property
     def k(self) -> int:
@@ -68,21 +61,15 @@ class CalibratedPredictions(Predictions):
         """Return the same samples with another event."""
         if of == self.of:
             return self
-        return self._with_source(self.source.with_event(of))
+        return CalibratedPredictions(self.source.with_event(of), self.calibrator)
 
     def with_labels(self, labels: Tensor) -> Predictions:
         """Return the same samples with other labels."""
-        outcomes, parts = self.outcomes, list[Outcomes]()
-        for rows, logits in self._blocks():
-            parts.append(outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]))
-        predictions = self._with_source(self.source.with_labels(labels))
-        predictions._cache.outcomes = Outcomes.concatenate(parts)
-        return predictions
-
-    def _with_source(self, source: Predictions) -> "CalibratedPredictions":
-        """Return the predictions of the same logits with the labels and event of `source`."""
-        predictions = CalibratedPredictions(source, self.calibrator)
-        predictions.__dict__["_pairs"] = self._pairs
+        outcomes = [
+            self.outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]) for rows, logits in self._blocks()
+        ]
+        predictions = CalibratedPredictions(self.source.with_labels(labels), self.calibrator)
+        predictions.__dict__["outcomes"] = Outcomes.concatenate(outcomes)
         return predictions
 
     def double(self) -> Predictions:
@@ -92,41 +79,19 @@ class CalibratedPredictions(Predictions):
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
         """Return the outcomes, computed in blocks of rows."""
         index = self.of if isinstance(self.of, int) else None
-        outcomes: list[Outcomes] = []
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:  # a block is smaller than a chunk
-            visitor = StatelessVisitor(visitor.begin_chunk(), visitor.min_rows)
-        for rows, logits in self._blocks():
-            block_visitor = None if visitor is None else _RowOffset(rows.start, visitor)
-            outcomes.append(softmax.outcomes(logits, self.labels[rows], index=index, visitor=block_visitor))
+            callback = visitor.begin_chunk()
+            visitor = ChunkVisitor(lambda: callback, visitor.min_rows)
+        outcomes = [
+            softmax.outcomes(logits, self.labels[rows], index=index, visitor=visitor, first_row=rows.start)
+            for rows, logits in self._blocks()
+        ]
         return Outcomes.concatenate(outcomes)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of rows and their logits."""
-        pairs = self._pairs
-        return ((rows, self._map_rows(rows) if pairs is None else pairs[rows]) for rows in self._block_rows())
-
-    def _block_rows(self) -> Iterator[slice]:
-        """Yield slices of rows whose logits take a bounded amount of memory."""
+        """Yield slices of rows and their logits, which take a bounded amount of memory."""
         size = max(1, BLOCK_ELEMENTS // self.k)
-        return (slice(first, min(first + size, len(self))) for first in range(0, len(self), size))
-
-    def _map_rows(self, rows: slice) -> Tensor:
-        """Compute the logits of some rows."""
-        columns = {name: column[rows] for name, column in self.source.columns.items()}
-        return map_logits(self.calibrator, self.source.logits[rows].double(), columns)
-
-
-@dataclass(frozen=True)
-class _RowOffset:
-    """A visitor of one block that counts rows from the beginning of the predictions."""
-
-    row_offset: int
-    visitor: ChunkVisitor
-
-    @property
-    def min_rows(self) -> int:
-        return self.visitor.min_rows
-
-    def begin_chunk(self) -> RowCallback:
-        visit = self.visitor.begin_chunk()
-        return lambda rows, probs: visit(slice(self.row_offset + rows.start, self.row_offset + rows.stop), probs)
+        for first in range(0, len(self), size):
+            rows = slice(first, min(first + size, len(self)))
+            columns = {name: column[rows] for name, column in self.source.columns.items()}
+            yield rows, map_logits(self.calibrator, self.source.logits[rows].double(), columns)

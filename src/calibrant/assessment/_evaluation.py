@@ -37,15 +37,19 @@ class InMemoryEvaluation:
 
     uncalibrated: Predictions
     calibrated: dict[str, Predictions]
+    maps: Mapping[str, Map]  # fitted on all fitting data
 
     @classmethod
     def from_maps(cls, p: Predictions, maps: Mapping[str, Map]) -> "InMemoryEvaluation":
         """Apply calibrators lazily, in float64."""
-        calibrated = {
-            name: p if isinstance(calibrator, Identity) else CalibratedPredictions(p, calibrator)
-            for name, calibrator in maps.items()
-        }
-        return cls(p, calibrated)
+
+        def calibrate(calibrator: Map) -> Predictions:
+            if isinstance(calibrator, Identity):
+                return p
+            # logits of two classes take no more memory than their statistics
+            return p.double().apply(calibrator) if p.k == 2 else CalibratedPredictions(p, calibrator)
+
+        return cls(p, {name: calibrate(calibrator) for name, calibrator in maps.items()}, maps)
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
         """Test the change of metrics on the same rows. Return None for a single row or cluster."""
@@ -55,8 +59,9 @@ class InMemoryEvaluation:
         groups = min(JACKKNIFE_GROUPS, n)
         calibrated = self.calibrated[name]
         comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, groups=groups)
-        calibrator = calibrated.calibrator if isinstance(calibrated, CalibratedPredictions) else Identity()
-        return _state_kept_accuracy(comparison, calibrator)
+        if not torch.equal(self.uncalibrated.predicted, calibrated.predicted):
+            return comparison  # out-of-fold maps may differ from the one that is fitted on all data
+        return _state_kept_accuracy(comparison, self.maps[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors."""

@@ -8,7 +8,7 @@ of any sharding agree to the last bit.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,30 +27,12 @@ _COLUMNS = ("confidence", "predicted", "log_likelihood", "brier", "entropy", "cl
 RowCallback = Callable[[slice, Tensor], None]  # takes rows and their probabilities (rows, k), whose buffer is reused
 
 
-@runtime_checkable
-class ChunkVisitor(Protocol):
+@dataclass(frozen=True)
+class ChunkVisitor:
     """Receives the probabilities of all rows; each large chunk has a callback of its own, called in one thread."""
 
-    @property
-    def min_rows(self) -> int:
-        """Smallest number of rows of a large chunk."""
-        ...
-
-    def begin_chunk(self) -> RowCallback:
-        """Return the callback of the next large chunk, which is called with a few rows at a time."""
-        ...
-
-
-@dataclass(frozen=True)
-class StatelessVisitor:
-    """A visitor with one callback for all rows."""
-
-    callback: RowCallback
-    min_rows: int = 1
-
-    def begin_chunk(self) -> RowCallback:
-        """Return the callback, the same for every chunk."""
-        return self.callback
+    begin_chunk: Callable[[], RowCallback]  # returns the callback of the next large chunk, which takes a few rows
+    min_rows: int = 1  # smallest number of rows of a large chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +71,12 @@ class Outcomes:
 
 
 def outcomes(
-    logits: Logits, labels: Labels, *, index: int | None = None, visitor: ChunkVisitor | None = None
+    logits: Logits,
+    labels: Labels,
+    *,
+    index: int | None = None,
+    visitor: ChunkVisitor | None = None,
+    first_row: int = 0,
 ) -> Outcomes:
     """Compute all statistics of `Outcomes` in one pass over the logits.
 
@@ -98,9 +85,12 @@ def outcomes(
         labels: Class indices.
         index: Class whose probability is returned as well.
         visitor: Receives all probabilities on the way.
+        first_row: Number from which rows are counted for the visitor.
     """
     columns = _COLUMNS[:4] if index is None else (*_COLUMNS[:4], "class_probability")
-    confidence, predicted, *scores = _row_stats(logits, labels, *columns, index=index or 0, visitor=visitor)
+    confidence, predicted, *scores = _row_stats(
+        logits, labels, *columns, index=index or 0, visitor=visitor, first_row=first_row
+    )
     classes = predicted.long()
     return Outcomes(confidence, classes, (classes == labels).double(), *scores)
 
@@ -145,7 +135,12 @@ def visit_probabilities(logits: Logits, visitor: ChunkVisitor) -> None:
 
 
 def _row_stats(
-    logits: Logits, labels: Labels | None, *names: str, index: int = 0, visitor: ChunkVisitor | None = None
+    logits: Logits,
+    labels: Labels | None,
+    *names: str,
+    index: int = 0,
+    visitor: ChunkVisitor | None = None,
+    first_row: int = 0,
 ) -> list[PerExample]:
     """Return the named statistics of all rows, each (n) float64, in the order of the names; the only pass over logits.
 
@@ -155,6 +150,7 @@ def _row_stats(
         names: Members of `_COLUMNS`.
         index: Class of "class_probability".
         visitor: Receives the probabilities of all rows.
+        first_row: Number from which rows are counted for the visitor.
     """
     z, (n, k) = logits.detach(), logits.shape
     y = torch.zeros(n, dtype=torch.int64, device=z.device) if labels is None else labels.contiguous()
@@ -182,7 +178,7 @@ def _row_stats(
                     stats[name][rows] = computed[name]
                 probs = computed.get("probs")
             if callback and probs is not None:
-                callback(rows, probs)
+                callback(slice(first_row + rows.start, first_row + rows.stop), probs)
 
     large_chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large_chunk_rows)]
     map_chunks(process, large_chunks, large_chunk_rows * k if z.device.type == "cpu" else 0)

@@ -19,7 +19,7 @@ from calibrant.backend.solvers import (
     sum_row_chunks,
 )
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean
-from calibrant.predictions import BLOCK_ELEMENTS, Predictions
+from calibrant.predictions import Predictions, row_blocks
 
 MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long
 MAX_HESSIAN_PARAMETERS = 256  # with more parameters the Hessian is only approximated
@@ -406,9 +406,7 @@ def _approximate_preconditioner(
     """
     n, k = x.shape
     row_shares = x.new_full((n, 1), 1 / n, dtype=torch.float64) if row_weights is None else row_weights / n
-    size = max(1, BLOCK_ELEMENTS // k)
-    blocks = zip(x.split(size), row_shares.split(size), strict=True)
-    parts = [_block_curvature(*rows, fit, ridge.ndim) for rows in blocks]
+    parts = [_block_curvature(*rows, fit, ridge.ndim) for rows in row_blocks(x, row_shares)]
     hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
         scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]

@@ -13,7 +13,7 @@ from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton,
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
-from calibrant.predictions import BLOCK_ELEMENTS, Predictions
+from calibrant.predictions import Predictions, row_blocks
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
 
@@ -204,8 +204,7 @@ def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
     The offsets overwrite v, in blocks of rows, to save memory.
     """
     piece_index = torch.empty(v.shape, dtype=torch.uint8 if len(knots) < 256 else torch.int64, device=v.device)
-    rows = max(1, BLOCK_ELEMENTS // v.shape[1])
-    for block, piece in zip(v.split(rows), piece_index.split(rows), strict=True):
+    for block, piece in row_blocks(v, piece_index):
         piece.copy_(torch.bucketize(block, knots[1:]))
         block -= knots[piece.long()]
     return piece_index, v

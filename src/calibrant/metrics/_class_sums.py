@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import equal_width_edges, equal_width_index
 from calibrant.backend.dispatch import kernels
-from calibrant.backend.softmax import RowCallback
+from calibrant.backend.softmax import ChunkVisitor, RowCallback
 from calibrant.predictions import Predictions
 
 
@@ -20,11 +20,12 @@ class ClassBinSums:
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
-        self.min_rows = 128 * bins  # rows of a chunk, whose probabilities then take much more memory than the sums
+        # the probabilities of so many rows take much more memory than the sums
+        self.visitor = ChunkVisitor(self._begin_chunk, min_rows=128 * bins)
         self._edges = equal_width_edges(bins).numpy()
         self._chunk_sums: list[tuple[Tensor, Tensor]] = []  # of probabilities (k), and above the first bin (3 k*b)
 
-    def begin_chunk(self) -> RowCallback:
+    def _begin_chunk(self) -> RowCallback:
         """Return a callback that adds rows of probabilities (rows, k) to sums of its own."""
         zeros = partial(torch.zeros, dtype=torch.float64, device=self.labels.device)
         sums = zeros(self._k), zeros(3, self._k * self._bins)
@@ -99,7 +100,7 @@ class ClassSums:
     def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":
         """Sum in one pass over the logits, which computes the outcomes too."""
         cells = ClassBinSums(p, bins)
-        outcomes, count = p.compute_outcomes(cells), partial(torch.bincount, minlength=p.k)
+        outcomes, count = p.compute_outcomes(cells.visitor), partial(torch.bincount, minlength=p.k)
         w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
         hits = count(p.labels, w * outcomes.correct)  # of right predictions, the label is the predicted class
         by_label = count(p.labels, p.weights).double()

@@ -2,8 +2,8 @@
 
 from calibrant._validation import EventSelector
 from calibrant.predictions import _predictions
-from calibrant.predictions._maps import BLOCK_ELEMENTS, apply_map, map_logits
+from calibrant.predictions._maps import BLOCK_ELEMENTS, apply_map, map_logits, row_blocks
 from calibrant.predictions._predictions import *
 
-__all__ = ["BLOCK_ELEMENTS", "EventSelector", "apply_map", "map_logits"]
+__all__ = ["BLOCK_ELEMENTS", "EventSelector", "apply_map", "map_logits", "row_blocks"]
 __all__ += _predictions.__all__

@@ -41,14 +41,8 @@ def fields_from_confidence(
         c, y = to_tensor(confidence, "confidence").double(), to_tensor(correct, "correct").double()
         if c.ndim != 1:
             raise InputError(f"Expected one confidence per sample (n,), got {tuple(c.shape)}.", code="shape")
-        if c.isnan().any():
-            raise InputError(
-                f"Expected confidences without NaN, got {int(c.isnan().sum())} NaN of {len(c)}. Try dropping these "
-                "samples.",
-                code="nan",
-            )
         c = clip_rounding(c) if len(c) else c
-        low, high = (float(end) for end in c.aminmax()) if len(c) else (0.0, 0.0)
+        low, high = _range_without_nan(c, "confidences")
         if not 0 <= low <= high <= 1:
             is_percent = low >= 0 and 1 < high <= 100
             hint = " Try dividing percentages by 100." if is_percent else ""
@@ -68,15 +62,21 @@ def fields_from_confidence(
         return _divide_examples(fields, torch.stack([1 - y, y], 1))  # replaces the rounded labels
 
 
-def _check_credit(correct: Tensor) -> None:
-    """Raise `InputError` unless every credit is in [0, 1]."""
-    if correct.isnan().any():
+def _range_without_nan(values: Tensor, name: str) -> tuple[float, float]:
+    """Return the smallest and the largest value, 0 without values; refuse NaN."""
+    if values.isnan().any():
         raise InputError(
-            f"Expected correct in [0, 1], got {int(correct.isnan().sum())} NaN of {len(correct)}. Try dropping these "
+            f"Expected {name} without NaN, got {int(values.isnan().sum())} NaN of {len(values)}. Try dropping these "
             "samples.",
             code="nan",
         )
-    low, high = (float(end) for end in correct.aminmax()) if len(correct) else (0.0, 0.0)
+    low, high = values.aminmax() if len(values) else (0.0, 0.0)
+    return float(low), float(high)
+
+
+def _check_credit(correct: Tensor) -> None:
+    """Raise `InputError` unless every credit is in [0, 1]."""
+    low, high = _range_without_nan(correct, "correct")
     if not 0 <= low <= high <= 1:
         hint = f" Try dividing scores by their maximum, such as {high:g}." if low >= 0 and high > 1 else ""
         raise InputError(

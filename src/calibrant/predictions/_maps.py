@@ -1,6 +1,6 @@
 """Apply fitted maps to logits in blocks of rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -10,6 +10,12 @@ from calibrant.backend.threads import thread_limit
 from calibrant.types import Categories, ColumnMap, InputError, Map, prefix_errors
 
 BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
+
+
+def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield blocks of rows of the logits and of other columns, which bound the memory of a computation."""
+    rows = max(1, BLOCK_ELEMENTS // logits.shape[1])
+    return zip(*(part.split(rows) for part in (logits, *columns)), strict=True)
 
 
 def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:

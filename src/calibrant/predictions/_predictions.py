@@ -38,7 +38,6 @@ from calibrant.predictions._files import (
     write_file,
 )
 from calibrant.predictions._maps import map_logits
-from calibrant.predictions._statistics import StatisticsCache
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
 __all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
@@ -387,7 +386,8 @@ class Predictions:
         rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
         values = {name: getattr(self, name) for name in ROW_FIELDS}
         selected = {name: None if value is None else value[rows] for name, value in values.items()}
-        subset = self._replace(**selected, _cache=self._cache[rows])
+        statistics = {name: self.__dict__[name][rows] for name in STATISTICS if name in self.__dict__}
+        subset = self._replace(**selected, **statistics)
         if not len(subset):
             raise InputError(f"Expected a selection of the {len(self)} rows, got no row.", code="no_rows")
         return subset
@@ -397,9 +397,9 @@ class Predictions:
         selector = resolve_event(of, self.k, self.class_names)
         if selector == self.of:
             return self
-        # Only the outcomes of a class index include the probability of the event
-        cache = StatisticsCache(None if isinstance(selector, int) else self._cache.outcomes)
-        return self._replace(of=selector, _cache=cache)
+        if isinstance(selector, int) or self._cached_outcomes is None:
+            return self._replace(of=selector)
+        return self._replace(of=selector, outcomes=self._cached_outcomes)  # which hold no probability of a class
 
     def with_default_event(self, of: str | int | None = None) -> "Predictions":
         """Return the same samples with the event `of`, by default their own, but class 1 of two instead of "top"."""
@@ -466,55 +466,47 @@ class Predictions:
 
     def with_labels(self, labels: Tensor) -> "Predictions":
         """Return the same samples with other labels (n) int64, which are not checked."""
-        outcomes = self.outcomes.with_labels(self.logits, self.labels, labels)
-        return self._replace(labels=labels, _cache=StatisticsCache(outcomes))
+        return self._replace(labels=labels, outcomes=self.outcomes.with_labels(self.logits, self.labels, labels))
 
     # Statistics, computed on first use
 
-    @cached_property
-    def _cache(self) -> StatisticsCache:
-        """Statistics that were computed so far, which share the lifetime of the immutable predictions."""
-        return StatisticsCache()
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: no statistics, which another thread may be computing."""
-        state = dict(self.__dict__)
-        state.pop("_cache", None)
-        return state
+        """Return what is pickled: no statistics, which can be computed again."""
+        return {name: value for name, value in self.__dict__.items() if name not in STATISTICS}
 
-    @property
+    @cached_property
     def outcomes(self) -> Outcomes:
         """Confidence, correctness, log-likelihood and Brier score of each sample, from one pass over the logits."""
-        if self._cache.outcomes is None:
-            self.compute_outcomes()
-        assert self._cache.outcomes is not None
-        return self._cache.outcomes
+        return self._pass_over_logits(None)
+
+    @property
+    def _cached_outcomes(self) -> Outcomes | None:
+        """The outcomes if they were computed before."""
+        return self.__dict__.get("outcomes")
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
         """Compute the outcomes unless they are cached; a visitor always sees all probabilities, in the same pass."""
-        if self._cache.outcomes is None or visitor is not None:
-            self._cache.outcomes = self._pass_over_logits(visitor)
-        return self._cache.outcomes
+        if visitor is not None:
+            self.__dict__["outcomes"] = self._pass_over_logits(visitor)
+        return self.outcomes
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
         """Compute the outcomes in one pass over the logits, which shows all probabilities to a visitor."""
         index = self.of if isinstance(self.of, int) else None
         return softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
 
-    @property
+    @cached_property
     def events(self) -> Events:
         """The confidence and outcome of the event for each sample.
 
         Raises:
             InputError: If `of` is "classes": take `with_event(j).events` for each class j.
         """
-        if self._cache.events is None:
-            self._cache.events = Events(*self._event_columns(), self.weights, self.clusters, self.examples)
-        return self._cache.events
+        return Events(*self._event_columns(), self.weights, self.clusters, self.examples)
 
     def _event_columns(self) -> tuple[Tensor, Tensor]:
         """Return the confidence and outcome of the event, by the shortest computation."""
-        outcomes = self._cache.outcomes
+        outcomes = self._cached_outcomes
         if self.of == "classes":
             raise InputError(
                 "Expected one event, got one per class. Try predictions.with_event(j).events for class j.",
@@ -532,7 +524,8 @@ class Predictions:
     @property
     def predicted(self) -> Tensor:
         """Predicted class of each sample (n) int64; the lowest index wins ties."""
-        return self.logits.argmax(1) if self._cache.outcomes is None else self._cache.outcomes.predicted
+        outcomes = self._cached_outcomes
+        return self.logits.argmax(1) if outcomes is None else outcomes.predicted
 
     @property
     def runner_up(self) -> Tensor:
@@ -542,13 +535,13 @@ class Predictions:
     @property
     def correct(self) -> Tensor:
         """Whether the predicted class is right: (n) float64, 0 or 1."""
-        outcomes = self._cache.outcomes
+        outcomes = self._cached_outcomes
         return softmax.correct(self.logits, self.labels) if outcomes is None else outcomes.correct
 
     @property
     def log_likelihood(self) -> Tensor:
         """The log-likelihood of the label of each sample, in float64."""
-        outcomes = self._cache.outcomes
+        outcomes = self._cached_outcomes
         return softmax.log_likelihood(self.logits, self.labels) if outcomes is None else outcomes.log_likelihood
 
     @property
@@ -569,6 +562,7 @@ class Predictions:
 
 Predictions.__module__ = "calibrant.predictions"  # where it is imported from, and where pickles look for it
 FIELD_NAMES = tuple(field.name for field in fields(Predictions))
+STATISTICS = ("outcomes", "events")  # that are cached beside the fields
 ROW_FIELDS = ("logits", "labels", "weights", "clusters", "groups", "row_groups", "examples")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from calibrant.predictions import BLOCK_ELEMENTS, Predictions
+from calibrant.predictions import Predictions, row_blocks
 from calibrant.predictions.masks import replace_masks
 from calibrant.types import InputError, Map
 
@@ -44,7 +44,7 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
 
 def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
     """Yield blocks of float64 logits minus the maximum of their row."""
-    for block in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
+    for (block,) in row_blocks(logits):
         z = block.double()
         yield z - z.amax(1, keepdim=True)
 
@@ -52,9 +52,8 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
 def _class_ranks(p: Predictions) -> Tensor:
     """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns."""
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
-    rows = max(1, BLOCK_ELEMENTS // p.k)
     weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
-    for z, y, w in zip(p.logits.split(rows), p.labels.split(rows), weights.split(rows), strict=True):
+    for z, y, w in row_blocks(p.logits, p.labels, weights):
         share = z.double().softmax(1)
         share *= share.sqrt()  # sums of this power rarely tie for rounded probabilities
         totals += w @ share

@@ -7,12 +7,11 @@ farther than every label: an impossible class never occurs. Logits on a large sc
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from calibrant.predictions import BLOCK_ELEMENTS, Predictions
+from calibrant.predictions import Predictions, row_blocks
 
 MIN_MASK_GAP = 5000.0  # nats below the top of the row
 MIN_MASK_RATIO = 50.0  # of the smallest mask gap to the next smaller gap
@@ -23,7 +22,7 @@ def replace_masks(p: Predictions) -> Predictions:
     min_gap = mask_gap(p)
     if min_gap == math.inf:
         return p
-    blocks = [z.masked_fill(_gaps(z) >= min_gap, -torch.inf) for z in p.logits.split(_block_rows(p))]
+    blocks = [z.masked_fill(_gaps(z) >= min_gap, -torch.inf) for (z,) in row_blocks(p.logits)]
     return p.with_logits(torch.cat(blocks))
 
 
@@ -38,7 +37,8 @@ def mask_gap(p: Predictions) -> float:
     if not float(high) - float(low) >= MIN_MASK_GAP:
         return math.inf
     max_ordinary_gap, max_label_gap, candidates = 0.0, 0.0, list[Tensor]()
-    for gap, y in _gap_blocks(p):
+    for z, y in row_blocks(p.logits, p.labels):
+        gap = _gaps(z)
         label_gap = gap.gather(1, y[:, None])
         max_label_gap = max(max_label_gap, float(label_gap.where(label_gap.isfinite(), 0.0).max()))
         max_ordinary_gap = max(max_ordinary_gap, float(gap.where(gap < MIN_MASK_GAP, 0.0).max()))
@@ -48,18 +48,6 @@ def mask_gap(p: Predictions) -> float:
     follows_jump = (next_smaller > 0) & (gaps >= MIN_MASK_RATIO * next_smaller)
     mask_gaps = gaps[follows_jump & (gaps > max_label_gap)]  # in ascending order
     return float(mask_gaps[0]) if len(mask_gaps) else math.inf
-
-
-def _block_rows(p: Predictions) -> int:
-    """Return the number of rows to process at a time, which bounds the memory."""
-    return max(1, BLOCK_ELEMENTS // p.k)
-
-
-def _gap_blocks(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for blocks of rows, the gaps (rows, k) below the top of their row, and the labels (rows)."""
-    rows = _block_rows(p)
-    for z, y in zip(p.logits.split(rows), p.labels.split(rows), strict=True):
-        yield _gaps(z), y
 
 
 def _gaps(logits: Tensor) -> Tensor:

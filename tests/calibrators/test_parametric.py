@@ -548,7 +548,7 @@ def test_curvature_is_summed_over_blocks_of_rows(shape, weighted, monkeypatch):
     ridge = torch.full(shape, 0.1, dtype=torch.float64)
     at = AffineFit(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
     expected = _approximate_preconditioner(x, at, ridge, 0.2, often)
-    monkeypatch.setattr("calibrant.calibrators._affine_solver.BLOCK_ELEMENTS", 30)
+    monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
         "calibrant.calibrators._affine_solver._block_curvature",
         lambda x, *rest: block_sizes.append(len(x)) or _block_curvature(x, *rest),

@@ -22,6 +22,7 @@ from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.io.results import write_by_suffix
 from calibrant.metrics import Comparison, Summary, fits_summary
 from calibrant.predictions import Predictions
+from calibrant.predictions.folds import num_units
 
 DEFAULT_FOLDS = 5
 ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # shown beside an Auto that loses accuracy
@@ -122,7 +123,7 @@ def assess(
         plan = plan_assessment(
             val, test, calibrators, metrics, choose, folds, of, check_tolerance(tolerance), on_progress
         )
-        fits = fit_candidates(plan)
+        fits = {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
         evaluation = evaluate_fits(plan, fits)
         choice = choose_calibrator(plan, fits, evaluation)
         return _build_assessment(plan, fits, evaluation, choice)
@@ -188,15 +189,7 @@ def plan_assessment(
     return Plan(val, test, candidates, requested_name, event, metric_names, folds, tolerance, guard, on_progress)
 
 
-# 2. Fits
-
-
-def fit_candidates(plan: Plan) -> dict[str, Any]:
-    """Fit each candidate on all fitting data."""
-    return {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
-
-
-# 3. Evaluation
+# 2. Evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +235,7 @@ def _check_chunks(chunks: Iterable[Predictions], plan: Plan) -> Iterable[Predict
         num_examples += len(aligned)
 
 
-# 4. Choice
+# 3. Choice
 
 
 @dataclass(frozen=True)
@@ -278,8 +271,7 @@ def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: M
     It is infinite for a calibrator that introduces zero probabilities, even if no such class occurred, and NaN for a
     loaded calibrator that was fitted on the same data.
     """
-    val = plan.val
-    max_folds = len(val) if val.clusters is None else len(val.clusters.unique())
+    val, max_folds = plan.val, num_units(plan.val)
     if max_folds < 2:
         return {}
     nll = dict[str, float]()

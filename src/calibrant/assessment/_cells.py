@@ -1,7 +1,8 @@
 """Cells and headings of tables that the terminal and the page share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from calibrant._text import display_name, format_percent
 from calibrant.assessment._results import MeasurementData, Row
@@ -14,47 +15,30 @@ GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE 
 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
     """Return the cells of a row per group, worst first, then of the mean over groups and of all rows together."""
-    groups, event = measurement.groups, measurement.event
+    groups, info = measurement.groups, measurement["nll"].info
     assert groups is not None
-
-    def row(name: str, count: str, values: Sequence[float], interval: str, floor: str) -> list[str]:
-        mean_confidence, frequency, gap, ece, nll = values
-        return [
-            *(name, count, format_percent(mean_confidence, 1), format_percent(frequency, 1), f"{100 * gap:+z.1f}"),
-            *(interval, f"{100 * ece:.2f}", floor, measurement["nll"].info.text(nll)),
-        ]
-
-    def interval_text(low: float, high: float) -> str:
-        return f"[{100 * low:+z.1f}, {100 * high:+z.1f}]"
-
-    def floor_text(mean: float, high: float) -> str:
-        return f"{100 * mean:.2f}, up to {100 * high:.2f}"
-
-    columns = ("said", "happened", "gap", "ece", "nll")
-    rows = [
-        row(
-            display_name(r["group"]),
-            f"{r['count']:,.6g}" if r["count"] % 1 else f"{int(r['count']):,}",
-            [r[name] for name in columns],
-            interval_text(r["low"], r["high"]),
-            floor_text(r["floor"], r["floor_high"]),
-        )
-        for r in groups.records()
-    ]
-    means = [groups.macro(name) for name in columns]
     gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
-    frequency = measurement.observed_frequency.value
-    pooled = [measurement.mean_confidence, frequency, gap.value, ece.value, measurement["nll"].value]
+    means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
+    pooled = {"count": measurement.n, "said": measurement.mean_confidence, "gap": gap.value, "low": gap.low}
+    pooled |= {"happened": measurement.observed_frequency.value, "high": gap.high, "ece": ece.value}
+    pooled |= {"floor": floor.value, "floor_high": floor.high, "nll": measurement["nll"].value}
+    rows = [(display_name(record["group"]), record) for record in groups.records()]
+    rows += [(f"mean over {measurement.event.groups}", means), ("all", pooled)]
+    return [_group_cells(name, values, info) for name, values in rows]
+
+
+def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
+    """Return the cells of a row of the table of groups; means over groups have no count and no intervals."""
+    count, floor = values.get("count", ""), f"{100 * values['floor']:.2f}"
+    if count != "":
+        count = f"{count:,.6g}" if count % 1 else f"{int(count):,}"
     return [
-        *rows,
-        row(f"mean over {event.groups}", "", means, "", f"{100 * groups.macro('floor'):.2f}"),
-        row(
-            "all",
-            f"{measurement.n:,}",
-            pooled,
-            interval_text(gap.low, gap.high),
-            floor_text(floor.value, floor.high),
-        ),
+        *(name, count, format_percent(values["said"], 1), format_percent(values["happened"], 1)),
+        f"{100 * values['gap']:+z.1f}",
+        f"[{100 * values['low']:+z.1f}, {100 * values['high']:+z.1f}]" if "low" in values else "",
+        f"{100 * values['ece']:.2f}",
+        f"{floor}, up to {100 * values['floor_high']:.2f}" if "floor_high" in values else floor,
+        nll_info.text(values["nll"]),
     ]
 
 

@@ -229,15 +229,17 @@ class MeasurementData:
         Args:
             source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
         """
-        content: dict[str, Any] = {"n": self.n, "k": self.k, "judged": self.event.title}
-        content |= {"bins": self.bins, "level": self.level}
-        content |= {"clusters": self.clusters} if self.clusters else {}
-        content |= {} if self.names is None else {"classes": self.names}
-        content |= {} if self.groups is None else {"groups": self.groups.records()}
-        content |= {} if self.row_groups is None else {"row_groups": self.row_groups.records()}
-        content["results"] = [row for row in self.records() if not (row.get("group") or row.get("row_group"))]
-        content |= {"verdict": asdict(self.verdict), "notes": list(self.remarks)}
-        content["provenance"] = provenance(source, data=[self.source_facts("measured")], calibrators=[])
+        groups = {"groups": self.groups, "row_groups": self.row_groups}
+        content: dict[str, Any] = {
+            **{"n": self.n, "k": self.k, "judged": self.event.title, "bins": self.bins, "level": self.level},
+            **({"clusters": self.clusters} if self.clusters else {}),
+            **({} if self.names is None else {"classes": self.names}),
+            **{name: table.records() for name, table in groups.items() if table is not None},
+            "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
+            "verdict": asdict(self.verdict),
+            "notes": list(self.remarks),
+            "provenance": provenance(source, data=[self.source_facts("measured")], calibrators=[]),
+        }
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
 
 

@@ -485,14 +485,22 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
     The lowest edge is the smallest confidence itself, so that (lo, hi] leaves that example out: their published
     AdaECE values have this property, and so has AdaFocal (Ghosh et al. 2022).
     """
-    c, order = confidence.detach().cpu().double().sort()
-    w = np.ones(len(c)) if weights is None else weights.detach().cpu().double()[order].numpy()
-    end = w.cumsum()
-    n = end[-1]
-    first_copy, last_copy = end - w, np.maximum(end - 1, end - w)  # positions, if a weight is a number of copies
-    position = np.stack([first_copy, last_copy], 1).ravel()
-    edges = np.interp(np.linspace(0, n, bins + 1), position, c.numpy().repeat(2))
+    positions, copies, n = sorted_copies(confidence, weights)
+    edges = np.interp(np.linspace(0, n, bins + 1), positions, copies)
     return torch.from_numpy(edges).to(confidence.device)
+
+
+def sorted_copies(values: Tensor, weights: Tensor | None = None) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return positions and values of the first and last copies in the sorted list that has `weight` copies of each.
+
+    The third result is the length of the list, the total weight.
+    """
+    x, order = values.detach().cpu().double().sort()
+    w = np.ones(len(x)) if weights is None else weights.detach().cpu().double()[order].numpy()
+    end = w.cumsum()
+    first_copy = end - w
+    positions = np.stack([first_copy, np.maximum(end - 1, first_copy)], 1).ravel()
+    return positions, x.numpy().repeat(2), float(end[-1])
 
 
 # Sorting

@@ -12,6 +12,8 @@ from typing import Any, no_type_check
 import numpy as np
 from numba import njit  # pyright: ignore
 
+from calibrant.backend import minorant
+
 MANY_CLASSES = 128  # number from which a row fills the vectors by itself and columns of rows would not stay in cache
 _BLOCK_ROWS = 64
 _LANES = 16  # numbers compared at a time
@@ -300,39 +302,7 @@ def row_hashes(z, y, keys, total):
             total[i] += words[j] * keys[j]
 
 
-@_compile
-@no_type_check
-def _cross_product(ax, ay, bx, by, cx, cy):
-    """Return the cross product of b - a and c - b, positive if the path a, b, c turns left."""
-    return (bx - ax) * (cy - by) - (by - ay) * (cx - bx)
-
-
-@_compile
-@no_type_check
-def venn_abers_pass(w, s, slopes):
-    """Fill the slopes (n) of `calibrators._isotonic._venn_abers_pass`, from weights w and weighted means s."""
-    n = len(w)
-    cx, cy = np.empty(n + 2), np.empty(n + 2)  # corners of the minorant
-    cx[0], cy[0], top = -1.0, -1.0, 1
-    x, y = 0.0, 0.0
-    for i in range(n + 1):
-        if i:
-            x, y = x + w[i - 1], y + s[i - 1]
-        while top > 1 and _cross_product(cx[top - 2], cy[top - 2], cx[top - 1], cy[top - 1], x, y) <= 0:
-            top -= 1
-        cx[top], cy[top], top = x, y, top + 1
-    cx[:top], cy[:top] = cx[:top][::-1].copy(), cy[:top][::-1].copy()
-    px, py = -1.0, -1.0
-    for i in range(n):
-        x0, y0, x1, y1 = cx[top - 1], cy[top - 1], cx[top - 2], cy[top - 2]
-        slopes[i] = (y1 - y0) / (x1 - x0)
-        px, py = px + w[i], py + s[i]
-        if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
-            continue
-        top -= 1
-        while top > 1 and _cross_product(px, py, cx[top - 1], cy[top - 1], cx[top - 2], cy[top - 2]) <= 0:
-            top -= 1
-        cx[top], cy[top], top = px, py, top + 1
+venn_abers_pass = _compile(minorant.venn_abers_pass)
 
 
 @_compile

@@ -17,7 +17,7 @@ from calibrant.calibrators._affine_solver import (
 )
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
-from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
+from calibrant.calibrators._temperature import TemperatureCache, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 from calibrant.registry import CALIBRATORS
@@ -125,7 +125,7 @@ class Vector:
                 `StructuredVector`.
         """
         start = None if warm_start is None else AffineFit(warm_start.scale, warm_start.bias)
-        return fit_vector(p, fit_nll_temperature(p), start, ridge=ridge).with_certificate(p)
+        return fit_vector(TemperatureCache(p), start, ridge=ridge).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -185,7 +185,7 @@ class Matrix:
                 code="conflicting_settings",
             )
         start = None if warm_start is None else AffineFit(warm_start.weight, warm_start.bias)
-        return fit_matrix(p, fit_nll_temperature(p), start, penalty=penalty, ridge=ridge).with_certificate(p)
+        return fit_matrix(TemperatureCache(p), start, penalty=penalty, ridge=ridge).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -271,45 +271,36 @@ def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
     return _log_prob_floor(x - x.amax(-1, keepdim=True))
 
 
-def fit_vector(
-    p: Predictions,
-    temperature_fit: TemperatureFit,
-    start: AffineFit | None = None,
-    *,
-    ridge: float = 0.0,
-    tolerance: float = GRADIENT_TOLERANCE,
-) -> Solution[Vector]:
-    """Fit `Vector` without a certificate, given the temperature that minimizes the NLL."""
-    temperature = temperature_fit.finite_temperature
+def fit_vector(cache: TemperatureCache, start: AffineFit | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
+    """Fit `Vector` without a certificate."""
+    p, temperature = cache.p, cache.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
     strength, identity = ridge * p.k / p.total_weight, torch.ones(p.k, dtype=torch.float64)
-    fit = fit_affine(x, identity, strength, strength, start, tolerance, min_ridge=MIN_RIDGE)
+    fit = fit_affine(x, identity, strength, strength, start, cache.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
 
 def fit_matrix(
-    p: Predictions,
-    temperature_fit: TemperatureFit,
+    cache: TemperatureCache,
     start: AffineFit | None = None,
     *,
     penalty: float | None = None,
     ridge: float | None = None,
-    tolerance: float = GRADIENT_TOLERANCE,
 ) -> Solution[Matrix]:
-    """Fit `Matrix` without a certificate, given the temperature that minimizes the NLL.
+    """Fit `Matrix` without a certificate.
 
     With a ridge, the penalties are those of Berta et al. (2025); otherwise ODIR with the given penalty, or one chosen
     by cross-validation.
     """
-    temperature = temperature_fit.finite_temperature
+    p, temperature = cache.p, cache.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _centered_logits(z, temperature, floor))
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
         eye, strength = torch.eye(p.k, dtype=torch.float64), ridge
-        fit = fit_affine(x, eye, *shrinkage(p.total_weight, p.k, ridge), start, tolerance)
+        fit = fit_affine(x, eye, *shrinkage(p.total_weight, p.k, ridge), start, cache.tolerance)
     return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,32 +104,28 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
 
 
 def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
-    r"""Minimize the Brier score of a mixture over its three weights w, exactly.
+    r"""Minimize the Brier score of a mixture over its three weights w on the simplex.
 
-    The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic. On every face of the simplex, whose
-    members have a weight, its minimum solves a linear system (with a Lagrange multiplier for the sum of 1). The best of
-    these minima with nonnegative weights is the solution.
+    The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic.
     """
+    from scipy.optimize import minimize  # slow to import
+
     truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
     weights = parts[0].new_ones(1) if p.weights is None else p.weights
     weighted_parts, n = [part * weights[:, None] for part in parts], p.total_weight
     quadratic = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in weighted_parts]).cpu()
     linear = torch.stack([(a * truth).sum() / n for a in weighted_parts]).cpu()
-    best, lowest = torch.zeros(3, dtype=torch.float64), math.inf
-    for size in (1, 2, 3):
-        for face in combinations(range(3), size):
-            members = list(face)
-            system = torch.ones(size + 1, size + 1, dtype=torch.float64)
-            system[:size, :size] = 2 * quadratic[members][:, members]
-            system[size, size] = 0
-            right_side = torch.cat([2 * linear[members], torch.ones(1, dtype=torch.float64)])
-            w = torch.zeros(3, dtype=torch.float64)
-            w[members] = torch.linalg.lstsq(system, right_side[:, None], driver="gelsd").solution[:size, 0]
-            if bool((w < -1e-12).any()) or abs(float(w.sum()) - 1) > 1e-9:
-                continue
-            value = float(w @ quadratic @ w - 2 * linear @ w)
-            if value < lowest - 1e-15:
-                best, lowest = w.clamp_min(0), value
+
+    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+        return float(w @ q @ w - 2 * b @ w), 2 * (q @ w - b)
+
+    q, b, uniform = quadratic.numpy(), linear.numpy(), np.full(len(parts), 1 / len(parts))
+    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    options = {"ftol": 1e-16, "maxiter": 1000}
+    end: Any = minimize(
+        objective, uniform, jac=True, method="SLSQP", bounds=[(0, 1)] * len(parts), constraints=simplex, options=options
+    )
+    best = torch.from_numpy(end.x).clamp_min(0)
     slope = 2 * (quadratic @ best - linear)
     gap = float((slope @ best - slope.min()).clamp_min(0))
     return Mixture(best / best.sum(), gap, 1)

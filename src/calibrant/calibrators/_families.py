@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from calibrant.calibrators._affine import fit_matrix, fit_vector
-from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE, AffineFit
+from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._binary import fit_beta, fit_platt, fit_quadratic
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fitting import Solution
@@ -17,12 +17,12 @@ from calibrant.calibrators._isotonic import fit_venn_abers
 from calibrant.calibrators._monotone import fit_monotone
 from calibrant.calibrators._structured import (
     SmoothedTemperature,
-    TemperatureCache,
     fit_smoothed_temperature,
     fit_structured_matrix,
     fit_structured_vector,
     smoothing_cost,
 )
+from calibrant.calibrators._temperature import TemperatureCache
 from calibrant.predictions import Predictions
 
 MIN_STACKING_EXAMPLES = 20  # with fewer, no out-of-fold predictions are made
@@ -57,74 +57,47 @@ class CalibratorFamily:
         return self.parameter_count == "matrix" and n * k * k > MAX_MATRIX_WORK
 
 
-# Fits of the families: to predictions with cached temperatures, from a fit to similar data
-
-
 def _fit_identity(x: TemperatureCache, _: Any) -> Solution[SmoothedTemperature]:
     """Return the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
     temperature, count = torch.tensor([1.0, x.p.total_weight], dtype=torch.float64)
     return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(x.p))
 
 
-def _fit_monotone(x: TemperatureCache, start: Tensor | None) -> Solution[Any]:
-    """Fit `Monotone`, from slopes that were fitted to similar data."""
-    return fit_monotone(x.p, x.nll_fit, start, tolerance=0.01 * x.tolerance**2)
-
-
-def _fit_structured_vector(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
-    """Fit `StructuredVector` with a robust temperature."""
-    return fit_structured_vector(x, start, robust=True)
-
-
-def _fit_structured_matrix(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
-    """Fit `StructuredMatrix` with a robust temperature."""
-    return fit_structured_matrix(x, start, robust=True)
-
-
-def _fit_vector(x: TemperatureCache, start: AffineFit | None, ridge: float = 0.0) -> Solution[Any]:
-    """Fit `Vector` with a ridge, to the tolerance of the cache."""
-    return fit_vector(x.p, x.nll_fit, start, ridge=ridge, tolerance=x.tolerance)
-
-
-def _fit_light_vector(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
-    """Fit `Vector` with a tenth of the ridge of `StructuredVector`."""
-    return _fit_vector(x, start, LIGHT_RIDGE)
-
-
-def _fit_light_matrix(x: TemperatureCache, start: AffineFit | None) -> Solution[Any]:
-    """Fit `Matrix` with a tenth of the ridge of `StructuredMatrix`."""
-    return fit_matrix(x.p, x.nll_fit, start, ridge=LIGHT_RIDGE, tolerance=x.tolerance)
-
-
 REQUIRED_FAMILIES = (
     CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
-    CalibratorFamily(
-        "SmoothedTemperature", lambda x, _: fit_smoothed_temperature(x, robust=True), preserves_argmax=True
-    ),
+    CalibratorFamily("SmoothedTemperature", lambda x, _: fit_smoothed_temperature(x), preserves_argmax=True),
 )
 FAMILIES = (
     *REQUIRED_FAMILIES,
-    CalibratorFamily("Monotone", _fit_monotone, preserves_argmax=True, classes="more"),
-    CalibratorFamily("StructuredVector", _fit_structured_vector, parameter_count="vector", classes="two"),
-    CalibratorFamily("StructuredMatrix", _fit_structured_matrix, parameter_count="matrix", classes="two"),
+    CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True, classes="more"),
+    CalibratorFamily("StructuredVector", fit_structured_vector, parameter_count="vector", classes="two"),
+    CalibratorFamily("StructuredMatrix", fit_structured_matrix, parameter_count="matrix", classes="two"),
     CalibratorFamily("Platt", lambda x, _: fit_platt(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("Beta", lambda x, _: fit_beta(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("Quadratic", lambda x, _: fit_quadratic(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("VennAbers", lambda x, _: fit_venn_abers(x.p), handicap=math.inf, classes="two"),
     CalibratorFamily(
         "Monotone then StructuredMatrix",
-        _fit_structured_matrix,
+        fit_structured_matrix,
         parameter_count="matrix",
         base="Monotone",
         handicap=1.0,
         classes="more",
     ),
     CalibratorFamily(
-        f"Vector(ridge={LIGHT_RIDGE})", _fit_light_vector, parameter_count="vector", handicap=3.0, classes="more"
+        f"Vector(ridge={LIGHT_RIDGE})",
+        partial(fit_vector, ridge=LIGHT_RIDGE),
+        parameter_count="vector",
+        handicap=3.0,
+        classes="more",
     ),
-    CalibratorFamily("Vector", _fit_vector, parameter_count="vector", handicap=3.0, classes="more"),
+    CalibratorFamily("Vector", fit_vector, parameter_count="vector", handicap=3.0, classes="more"),
     CalibratorFamily(
-        f"Matrix(ridge={LIGHT_RIDGE})", _fit_light_matrix, parameter_count="matrix", handicap=3.0, classes="more"
+        f"Matrix(ridge={LIGHT_RIDGE})",
+        partial(fit_matrix, ridge=LIGHT_RIDGE),
+        parameter_count="matrix",
+        handicap=3.0,
+        classes="more",
     ),
 )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant import io
 from calibrant._text import to_one_line
-from calibrant.backend.digests import tensors_digest
+from calibrant.backend.digests import read_tensors, tensors_digest
 from calibrant.backend.overlap import Sketch
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._apply import num_classes
@@ -312,19 +312,7 @@ def _in_range(value: Any, allowed: Range) -> bool:
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and tensors of a file, after checking its format, version and checksum."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise InputError(f"Expected a file, got {path}, which does not exist. Try another path.", code="no_file")
-    try:
-        with safe_open(path, "pt") as file:
-            meta = dict(file.metadata() or {})
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(
-            f"Expected a safetensors file, got {path} ({to_one_line(error)}). Try a file of calibrators.save.",
-            code="unreadable",
-        ) from None
+    meta, tensors = read_tensors(path)
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(

@@ -1,13 +1,13 @@
 """Isotonic regression: nondecreasing maps of probabilities without a parametric form."""
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.backend import minorant
 from calibrant.backend.bins import TIE_TOLERANCE, GroupedScores
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import Certificate
@@ -216,28 +216,6 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
     slopes = np.empty(len(weight))
     if compiled := kernels(torch.empty(0)):
         compiled.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
-        return slopes
-    widths, heights = weight.tolist(), (mean * weight).tolist()
-    px, py = -1.0, -1.0  # the point before the added example; it ends at the origin
-    corners = [(px, py)]  # of the minorant; from right to left after the reversal
-    for point in zip(accumulate(widths, initial=0.0), accumulate(heights, initial=0.0), strict=True):
-        while len(corners) > 1 and _cross_product(corners[-2], corners[-1], point) <= 0:
-            corners.pop()
-        corners.append(point)
-    corners.reverse()
-    for i, (width, height) in enumerate(zip(widths, heights, strict=True)):
-        (x0, y0), (x1, y1) = corners[-1], corners[-2]
-        slopes[i] = (y1 - y0) / (x1 - x0)
-        px, py = px + width, py + height  # the example moves past point i
-        if (py - y0) * (x1 - x0) >= (y1 - y0) * (px - x0):
-            continue
-        corners.pop()
-        while len(corners) > 1 and _cross_product((px, py), corners[-1], corners[-2]) <= 0:
-            corners.pop()
-        corners.append((px, py))
+    else:
+        minorant.venn_abers_pass(weight.tolist(), (mean * weight).tolist(), slopes)
     return slopes
-
-
-def _cross_product(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
-    """Return the cross product of b - a and c - b, positive if the path a, b, c turns left, so that b is a corner."""
-    return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])

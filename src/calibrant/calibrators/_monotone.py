@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.backend.bins import sorted_copies
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
+from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Status, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
-from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
+from calibrant.calibrators._temperature import TemperatureCache, drop_impossible
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
@@ -65,7 +66,8 @@ class Monotone:
             smoothness: Factor of the penalty.
         """
         guess = None if warm_start is None else warm_start.slopes
-        return fit_monotone(p, fit_nll_temperature(p), guess, pieces=pieces, smoothness=smoothness).with_certificate(p)
+        solution = fit_monotone(TemperatureCache(p), guess, pieces=pieces, smoothness=smoothness)
+        return solution.with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -78,23 +80,24 @@ class Monotone:
 
 
 def fit_monotone(
-    p: Predictions,
-    temperature_fit: TemperatureFit,
-    start: Tensor | None = None,
-    *,
-    pieces: int = 8,
-    smoothness: float = 1.0,
-    tolerance: float = 1e-14,
+    cache: TemperatureCache, start: Tensor | None = None, *, pieces: int = 8, smoothness: float = 1.0
 ) -> Solution[Monotone]:
-    """Fit `Monotone` without a certificate, given the temperature that minimizes the NLL and slopes to start from."""
-    temperature = temperature_fit.finite_temperature
-    v = drop_impossible(p).apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
+    """Fit `Monotone` without a certificate, from slopes `start`."""
+    p, temperature = drop_impossible(cache.p), cache.nll_fit.finite_temperature
+    v = p.apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
-    minimum = _fit_slopes(v, knots, smoothness, start, tolerance)
-    status = "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
-    status = "not converged" if minimum.gap > MAX_OPTIMUM_GAP_NATS else status
+    minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * cache.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
-    return Solution(fitted, status, minimum.gradient, minimum.evaluations, warm_start=minimum.x, gap=minimum.gap)
+    return Solution(
+        fitted, slopes_status(minimum), minimum.gradient, minimum.evaluations, warm_start=minimum.x, gap=minimum.gap
+    )
+
+
+def slopes_status(minimum: Minimum) -> Status:
+    """Return whether the search for slopes converged, and whether a slope is the smallest possible."""
+    if minimum.gap > MAX_OPTIMUM_GAP_NATS:
+        return "not converged"
+    return "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
 
 
 def _place_knots(v: Predictions, pieces: int) -> Tensor:
@@ -114,13 +117,8 @@ def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarra
     """Return numpy's quantiles of values with weights, where an integer weight is that many copies."""
     if weights is None:
         return np.quantile(values.cpu().numpy(), shares)
-    x, order = values.cpu().sort()
-    w = weights.cpu()[order].numpy()
-    end = w.cumsum()
-    first_copy = end - w  # position of the first copy of each value among all sorted copies
-    last_copy = np.maximum(end - 1, first_copy)
-    positions = np.stack([first_copy, last_copy], 1).ravel()
-    return np.interp(shares * (end[-1] - 1), positions, x.numpy().repeat(2))
+    positions, copies, n = sorted_copies(values, weights)
+    return np.interp(shares * (n - 1), positions, copies)
 
 
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:

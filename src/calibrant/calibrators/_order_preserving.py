@@ -9,10 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant.backend.lbfgs import Minimum
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
+from calibrant.backend.solvers import Certificate, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
-from calibrant.calibrators._monotone import MAX_NEG_LOG_PROB, MIN_PIECE_SLOPE, Monotone, weighted_quantiles
+from calibrant.calibrators._monotone import (
+    MAX_NEG_LOG_PROB,
+    MIN_PIECE_SLOPE,
+    Monotone,
+    slopes_status,
+    weighted_quantiles,
+)
 from calibrant.calibrators._temperature import drop_impossible
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -82,11 +88,9 @@ class IntraOrderPreserving:
         places = np.stack([weighted_quantiles(context, v.weights, shares) for context in contexts.T])
         hats = _hat_weights(contexts, torch.from_numpy(places).to(contexts.device)).flatten(1)
         minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
-        status = "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
-        status = "not converged" if minimum.gap > MAX_OPTIMUM_GAP_NATS else status
         fitted = cls(monotone, torch.from_numpy(places), minimum.x.view(-1, 2, knots))
-        solution = Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=minimum.gap)
-        return solution.with_certificate(p)
+        status, gap = slopes_status(minimum), minimum.gap
+        return Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=gap).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:

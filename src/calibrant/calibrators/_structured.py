@@ -3,19 +3,18 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import Certificate, sum_row_chunks
+from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._affine import check_matrix_classes, shrinkage
-from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE, AffineFit, apply_affine, fit_affine
+from calibrant.calibrators._affine_solver import AffineFit, apply_affine, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
-from calibrant.calibrators._temperature import TemperatureFit, drop_impossible, fit_nll_temperature
+from calibrant.calibrators._temperature import TemperatureCache, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
@@ -24,7 +23,6 @@ from calibrant.types import Logits, PerClass, PerClassPair, PositiveScalar
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 
 S = TypeVar("S", "StructuredVector", "StructuredMatrix")
-LOG_TEMPERATURE_DEVIATION = 0.5  # prior standard deviation of log T
 
 
 def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
@@ -178,29 +176,7 @@ def smoothing_cost(p: Predictions) -> float:
     return math.log1p(1 / p.total_weight)
 
 
-@dataclass(frozen=True, eq=False)
-class TemperatureCache:
-    """Predictions with the temperatures that several families start from, computed on first use."""
-
-    p: Predictions
-    tolerance: float = GRADIENT_TOLERANCE  # of the fits to these predictions
-
-    @cached_property
-    def nll_fit(self) -> TemperatureFit:
-        """The temperature that minimizes the NLL."""
-        return fit_nll_temperature(self.p)
-
-    @cached_property
-    def robust_fit(self) -> TemperatureFit:
-        """The temperature that minimizes the NLL of smoothed probabilities; single errors have little effect on it."""
-        return _fit_robust_temperature(self.p, self.nll_fit)
-
-    def temperature(self, robust: bool) -> TemperatureFit:
-        """Return `robust_fit` or `nll_fit`."""
-        return self.robust_fit if robust else self.nll_fit
-
-
-def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool) -> Solution[SmoothedTemperature]:
+def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool = True) -> Solution[SmoothedTemperature]:
     """Fit `SmoothedTemperature` without a certificate."""
     fit = x.temperature(robust)
     fitted = SmoothedTemperature(_scalar(fit.temperature), _scalar(x.p.total_weight))
@@ -208,7 +184,7 @@ def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool) -> Solution[S
 
 
 def fit_structured_vector(
-    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool
+    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
 ) -> Solution[StructuredVector]:
     """Fit `StructuredVector` without a certificate."""
     ridge = x.p.k / x.p.total_weight
@@ -216,7 +192,7 @@ def fit_structured_vector(
 
 
 def fit_structured_matrix(
-    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool
+    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
 ) -> Solution[StructuredMatrix]:
     """Fit `StructuredMatrix` without a certificate."""
     ridge, ridge_bias = shrinkage(x.p.total_weight, x.p.k)
@@ -248,54 +224,6 @@ def _fit_structured(
     fit = fit_affine(u, identity, ridge, ridge_bias, start, x.tolerance)
     fitted = cls(temperature, count, fit.weight - identity, fit.bias, _scalar(1.0))
     return replace(fit.solution(fitted), slack=smoothing_cost(x.p), clips_zeros=False)
-
-
-def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> TemperatureFit:
-    r"""Minimize the NLL of $(n p + 1/k) / (n + 1)$ with a normal prior of log T over T, by EM from an initial fit.
-
-    An example is weighted by the posterior probability that its label comes from p and not from the uniform part. An
-    example that p calls impossible has almost no weight and cannot distort T. The prior keeps T from explaining all
-    errors that way.
-    """
-    p = drop_impossible(p)
-    u, smoothing, step, passes = -math.log(initial_fit.temperature), math.log(p.total_weight * p.k), math.inf, 0
-    weights = () if p.weights is None else (p.weights,)
-    while abs(step) > 1e-7 and passes < 100:
-        derivatives = partial(_robust_derivatives, math.exp(u), smoothing)
-        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
-        slope, curvature = slope + u / LOG_TEMPERATURE_DEVIATION**2, curvature + 1 / LOG_TEMPERATURE_DEVIATION**2
-        step = -slope / max(curvature, 1e-3)
-        if abs(step) < 0.1:  # near the optimum, use the whole second derivative, in which the posteriors vary
-            step = -slope / max(curvature - correction, curvature / 4, 1e-3)
-        step = max(-1.0, min(1.0, step))
-        u, passes = u + step, passes + 1
-    return replace(initial_fit, temperature=math.exp(-u), iterations=initial_fit.iterations + passes)
-
-
-def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
-
-    The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
-
-    Args:
-        b: Inverse temperature.
-        smoothing: log(n k), the log-odds that a label of probability 1 is from softmax(b z), not from the uniform part.
-        z: Logits, (n k).
-        y: Labels, (n).
-        weights: Weights of the rows, (n), if there are any.
-    """
-    margin = z.double()
-    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
-    label_score = b * margin.gather(1, y[:, None]).squeeze(1)
-    p = margin.mul(b * LOG2_E).exp2_()  # not yet normalized
-    norm = p.sum(1)
-    mean = p.mul_(margin).sum(1) / norm
-    square = p.mul_(margin).sum(1) / norm
-    posterior = (label_score - norm.log() + smoothing).sigmoid()
-    counts = posterior * weights[0] if weights else posterior
-    first = b * mean - label_score
-    second = first + b * b * (square - mean.square())
-    return torch.stack([counts @ first, counts @ second, (counts * (1 - posterior)) @ first.square()])
 
 
 def _fit_and_refit_temperature(

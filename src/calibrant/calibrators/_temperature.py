@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
+from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
@@ -22,6 +23,7 @@ from calibrant.types import InputError, Logits, MetricText, PositiveFloat, Posit
 
 __all__ = ["Identity", "Temperature"]
 
+LOG_TEMPERATURE_DEVIATION = 0.5  # prior standard deviation of log T, for the robust temperature
 TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
     "mukhoti": np.cumsum(np.full(100, 0.1)),  # 0.1 .. 10.0; their code adds 0.1 in floats
     "wang": np.arange(1, 1001) / 100,  # 0.01 .. 10.00, as their text says
@@ -178,6 +180,28 @@ class NllDerivatives(PointEvaluation):
         return self.value + self.slope * s + self.second_derivative * s**2 / 2
 
 
+@dataclass(frozen=True, eq=False)
+class TemperatureCache:
+    """Predictions with the temperatures that several families start from, computed on first use."""
+
+    p: Predictions
+    tolerance: float = GRADIENT_TOLERANCE  # of the fits to these predictions
+
+    @cached_property
+    def nll_fit(self) -> TemperatureFit:
+        """The temperature that minimizes the NLL."""
+        return fit_nll_temperature(self.p)
+
+    @cached_property
+    def robust_fit(self) -> TemperatureFit:
+        """The temperature that minimizes the NLL of smoothed probabilities; single errors have little effect on it."""
+        return _fit_robust_temperature(self.p, self.nll_fit)
+
+    def temperature(self, robust: bool) -> TemperatureFit:
+        """Return `robust_fit` or `nll_fit`."""
+        return self.robust_fit if robust else self.nll_fit
+
+
 def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     """Minimize the NLL over T by Halley's method in u = log(1/T).
 
@@ -279,3 +303,51 @@ def _compiled_nll_derivatives(compiled: Any, b: float, z: Tensor, y: Tensor, *we
     w, out = weights[0].double().contiguous().numpy() if weights else np.empty(0), torch.zeros(5, dtype=torch.float64)
     compiled.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, out.numpy())
     return out
+
+
+def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> TemperatureFit:
+    r"""Minimize the NLL of $(n p + 1/k) / (n + 1)$ with a normal prior of log T over T, by EM from an initial fit.
+
+    An example is weighted by the posterior probability that its label comes from p and not from the uniform part. An
+    example that p calls impossible has almost no weight and cannot distort T. The prior keeps T from explaining all
+    errors that way.
+    """
+    p = drop_impossible(p)
+    u, smoothing, step, passes = -math.log(initial_fit.temperature), math.log(p.total_weight * p.k), math.inf, 0
+    weights = () if p.weights is None else (p.weights,)
+    while abs(step) > 1e-7 and passes < 100:
+        derivatives = partial(_robust_derivatives, math.exp(u), smoothing)
+        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
+        slope, curvature = slope + u / LOG_TEMPERATURE_DEVIATION**2, curvature + 1 / LOG_TEMPERATURE_DEVIATION**2
+        step = -slope / max(curvature, 1e-3)
+        if abs(step) < 0.1:  # near the optimum, use the whole second derivative, in which the posteriors vary
+            step = -slope / max(curvature - correction, curvature / 4, 1e-3)
+        step = max(-1.0, min(1.0, step))
+        u, passes = u + step, passes + 1
+    return replace(initial_fit, temperature=math.exp(-u), iterations=initial_fit.iterations + passes)
+
+
+def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+    """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
+
+    The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
+
+    Args:
+        b: Inverse temperature.
+        smoothing: log(n k), the log-odds that a label of probability 1 is from softmax(b z), not from the uniform part.
+        z: Logits, (n k).
+        y: Labels, (n).
+        weights: Weights of the rows, (n), if there are any.
+    """
+    margin = z.double()
+    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
+    label_score = b * margin.gather(1, y[:, None]).squeeze(1)
+    p = margin.mul(b * LOG2_E).exp2_()  # not yet normalized
+    norm = p.sum(1)
+    mean = p.mul_(margin).sum(1) / norm
+    square = p.mul_(margin).sum(1) / norm
+    posterior = (label_score - norm.log() + smoothing).sigmoid()
+    counts = posterior * weights[0] if weights else posterior
+    first = b * mean - label_score
+    second = first + b * b * (square - mean.square())
+    return torch.stack([counts @ first, counts @ second, (counts * (1 - posterior)) @ first.square()])

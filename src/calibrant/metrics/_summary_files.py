@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.backend.digests import tensors_digest
+from calibrant.backend.digests import read_tensors, tensors_digest
 from calibrant.io import atomic_write
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._sums import GroupSums
@@ -35,16 +35,7 @@ def write_summary(summary: Any, path: Path) -> None:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Return the fields of a `Summary`. Raises `InputError` for another or a damaged file."""
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise InputError(f"{path}: There is no such file.", code="no_file")
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except SafetensorError:
-        metadata, tensors = {}, {}
+    metadata, tensors = read_tensors(path)
     if metadata.get("format") != SUMMARY_FORMAT:
         raise InputError(f"{path}: Expected a file of Summary.save, got another file.", code="summary_file")
     if metadata.get("version") != SUMMARY_VERSION:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 
 from calibrant._text import display_name
 from calibrant.plots._predictions import LINE_COLOR, add_legend, intervals, series_colors, tidy
@@ -25,8 +24,7 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
     ax.axhline(0.0, color=LINE_COLOR, linewidth=1, label="act on none")
     top = max(float(curve.high.max()) for curve in curves.values())
     ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold", ylabel="net benefit")
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return add_legend(tidy(ax, title), {**curves, "act on all": None, "act on none": None})
+    return add_legend(tidy(ax, title, percent="x"), {**curves, "act on all": None, "act on none": None})
 
 
 def prediction_sets(table: Any, *, ax: Axes) -> Axes:
@@ -36,5 +34,4 @@ def prediction_sets(table: Any, *, ax: Axes) -> Axes:
     """
     rows = {f"{row.name} ({row.mean_size:.2f} classes)": row.coverage for row in table.rows}
     intervals(rows, ax=ax, reference=1 - table.alpha, xlabel="coverage (mean size of the sets in brackets)")
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return ax
+    return tidy(ax, "", percent="x")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 
 from calibrant.plots._predictions import BAR_COLOR, GAP_COLOR, LINE_COLOR, current_axes, tidy
 
@@ -35,8 +34,7 @@ def gap_timeline(
     ax.plot(number, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
     _mark_start(ax, since)
     ax.set(xlabel="period", ylabel="outcome minus confidence")
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return tidy(ax, title)
+    return tidy(ax, title, percent="y")
 
 
 def evidence_timeline(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.plots._predictions import BAR_COLOR, GAP_COLOR, LINE_COLOR, current_axes, tidy
 
@@ -54,5 +54,4 @@ def power_curve(
     ax.set(xlabel=units, ylabel="power")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return tidy(ax, title)
+    return tidy(ax, title, percent="y")

@@ -1,7 +1,7 @@
 """Plots of predictions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -91,9 +91,7 @@ def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
     ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", **style)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return tidy(ax, title)
+    return tidy(ax, title, percent="xy")
 
 
 def curves(
@@ -153,8 +151,7 @@ def histograms(
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return add_legend(tidy(ax, title), arrays)
+    return add_legend(tidy(ax, title, percent="y"), arrays)
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
@@ -168,9 +165,8 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
         )
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions kept", ylabel="error rate")
     ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.yaxis.set_major_formatter(PercentFormatter(1))
-    return add_legend(tidy(ax, title), lines)
+    return add_legend(tidy(ax, title, percent="x"), lines)
 
 
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
@@ -216,9 +212,7 @@ def _draw_unit_square(ax: Axes, title: str) -> Axes:
     """Draw the diagonal of perfect calibration, and set limits and labels of a reliability diagram."""
     ax.plot([0, 1], [0, 1], color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
-    for axis in ax.xaxis, ax.yaxis:
-        axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return tidy(ax, title)
+    return tidy(ax, title, percent="xy")
 
 
 def add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
@@ -229,8 +223,10 @@ def add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
     return ax
 
 
-def tidy(ax: Axes, title: str) -> Axes:
-    """Hide the upper and right spine, and set the title."""
+def tidy(ax: Axes, title: str, *, percent: Literal["", "x", "y", "xy"] = "") -> Axes:
+    """Remove the frame at the top and right, set the title, and write the numbers of some axes in percent."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=10)
+    for name in percent:
+        getattr(ax, f"{name}axis").set_major_formatter(PercentFormatter(1, decimals=0))
     return ax

@@ -1,0 +1,31 @@
+"""The isotonic fits of Venn-Abers predictors, in Python that `backend.compiled` also compiles."""
+
+from typing import no_type_check
+
+
+@no_type_check
+def venn_abers_pass(widths, heights, slopes):
+    """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means."""
+
+    def turn(a, b, c):  # the cross product of b - a and c - b, positive if the path turns left, so that b is a corner
+        return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])
+
+    moving = (-1.0, -1.0)  # the point before the added example; it ends at the origin
+    corners, end = [moving], (0.0, 0.0)  # of the minorant; from right to left after the reversal
+    for i in range(len(widths) + 1):
+        if i:
+            end = (end[0] + widths[i - 1], end[1] + heights[i - 1])
+        while len(corners) > 1 and turn(corners[-2], corners[-1], end) <= 0:
+            corners.pop()
+        corners.append(end)
+    corners.reverse()
+    for i in range(len(widths)):
+        (x0, y0), (x1, y1) = corners[-1], corners[-2]
+        slopes[i] = (y1 - y0) / (x1 - x0)
+        moving = (moving[0] + widths[i], moving[1] + heights[i])  # the example moves past point i
+        if (moving[1] - y0) * (x1 - x0) >= (y1 - y0) * (moving[0] - x0):
+            continue
+        corners.pop()
+        while len(corners) > 1 and turn(moving, corners[-1], corners[-2]) <= 0:
+            corners.pop()
+        corners.append(moving)

@@ -319,8 +319,8 @@ def test_cross_fitted_change_of_accuracy_has_an_interval():
     change = result.changes["accuracy"]
     assert result.chosen_name == "StructuredMatrix"
     assert 0 < change.low < change.difference < change.high
-    kept = assess(Predictions(z, labels), calibrators=["Temperature"]).changes["accuracy"]
-    assert kept.low == kept.difference == kept.high == 0
+    unchanged = assess(Predictions(z, labels), calibrators=["Temperature"]).changes["accuracy"]
+    assert unchanged.low == unchanged.difference == unchanged.high == 0
 
 
 def test_calibrated_predictions_do_not_store_logits(monkeypatch):

@@ -19,7 +19,7 @@ from calibrant._text import INVISIBLE_CHARACTER, abbreviate, display_name, escap
 from calibrant.events import describe_event
 from calibrant.lab.study import figures as study_figures
 from calibrant.lab.study.drawing import Drawing
-from calibrant.report import DiagramLabels, Section, details, diagram_explanations, page, render, table
+from calibrant.report import Section, details, diagram_explanations, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -46,8 +46,7 @@ def tags(text: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize("kind", NAMES)
 def test_captions_of_an_event_hold_its_name_as_text(kind):
     event = describe_event(1, 2, ("no", NAMES[kind]))
-    labels = DiagramLabels(event.probability, event.frequency, event.units, event.outcome)
-    for reading in diagram_explanations(labels):
+    for reading in diagram_explanations(event):
         assert tags(reading) == (["p"], {"class"})
 
 

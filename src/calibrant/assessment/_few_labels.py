@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.assessment._candidates import CandidateCalibrator, Progress
 from calibrant.calibrators import learned_fields
-from calibrant.metrics import Interval
+from calibrant.metrics import Interval, student_quantile
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import assign_folds, num_units
 
@@ -124,9 +124,7 @@ def _mean_interval(values: list[Tensor], folds: list[Tensor], p: Predictions) ->
 
 def _student_interval(value: float, error: float, degrees: int) -> Interval:
     """Return the interval of a mean with this standard error by Student's t distribution with `degrees` of freedom."""
-    from scipy.special import stdtrit  # slow to import
-
-    half_width = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    half_width = student_quantile(LEVEL, degrees) * error
     return Interval(value, value - half_width, value + half_width, LEVEL)
 
 

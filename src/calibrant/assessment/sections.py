@@ -36,7 +36,6 @@ from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions
 from calibrant.report import (
-    DiagramLabels,
     Section,
     bar_diagram,
     curve_diagram,
@@ -191,16 +190,15 @@ def _answer_list(answers: Sequence[Answer]) -> Markup:
 def _diagrams(measurements: LabeledMeasurements) -> Markup:
     """Return the reliability diagrams of all measurements, with how to read them."""
     event = next(iter(measurements.values())).event
-    labels = DiagramLabels(event.probability, event.frequency, event.units, event.outcome)
-    curve_reading, bar_reading = diagram_explanations(labels)
+    curve_reading, bar_reading = diagram_explanations(event)
     curves = bars = Markup()
     for name, measurement in measurements.items():
         title, table = capitalize(name), measurement.reliability_bins
         ece, kuiper = format_percent(measurement["ece"].value), format_p_value(measurement["kuiper"].p_value)
         error = f"ECE {ece}, Kuiper {kuiper}"
         level = None if measurement.clusters else measurement.level
-        curves += curve_diagram(title, measurement.ties, table, error, labels=labels)
-        bars += bar_diagram(title, table, error, labels=labels, level=level)
+        curves += curve_diagram(title, measurement.ties, table, error, event=event)
+        bars += bar_diagram(title, table, error, event=event, level=level)
     if len(measurements) == 1:
         return join_html([_place_side_by_side(curves + bars), curve_reading, bar_reading])
     bar_charts = details("Show as bar charts", _place_side_by_side(bars) + bar_reading)

@@ -1,13 +1,14 @@
 """The isotonic fits of Venn-Abers predictors, in Python that `backend.compiled` also compiles."""
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 
 @no_type_check
 def venn_abers_pass(widths, heights, slopes):
     """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means."""
 
-    def turn(a, b, c):  # the cross product of b - a and c - b, positive if the path turns left, so that b is a corner
+    def turn(a: Any, b: Any, c: Any) -> Any:
+        # the cross product of b - a and c - b, positive if the path turns left, so that b is a corner
         return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])
 
     moving = (-1.0, -1.0)  # the point before the added example; it ends at the origin

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -115,12 +115,20 @@ def fit_affine(
         )
         packed, memory = frame.to_parameters(minimum.x), minimum.memory
         passes, remaining_steps = passes + minimum.evaluations, remaining_steps - steps
-        if is_coarse and packed.numel() > MAX_POLISHED_PARAMETERS:
-            return problem.affine_fit(packed, minimum.gradient, passes, frame, memory)
-        gradient = frame.gradient_to_parameters(minimum.derivatives[0])
-        polished, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
-        if remaining_gap <= MAX_REMAINING_NATS or remaining_steps <= 0 or is_coarse:
-            return problem.affine_fit(polished, minimum.gradient, passes + 1, frame, memory, remaining_gap, ridge_cost)
+        polishes, remaining_gap, ridge_cost = not is_coarse or packed.numel() <= MAX_POLISHED_PARAMETERS, 0.0, 0.0
+        if polishes:
+            gradient = frame.gradient_to_parameters(minimum.derivatives[0])
+            packed, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
+        if is_coarse or remaining_gap <= MAX_REMAINING_NATS or remaining_steps <= 0:
+            return replace(
+                problem.affine_map(packed),
+                gradient=minimum.gradient,
+                iterations=passes + polishes,
+                preconditioner=frame,
+                memory=memory,
+                remaining_gap=remaining_gap,
+                ridge_cost=ridge_cost,
+            )
         frame, memory = None, ()
 
 
@@ -287,20 +295,10 @@ class _Problem:
         improves = remaining_gap <= MAX_REMAINING_NATS and self.value_and_gradient(stepped)[0] <= value + rounding
         return stepped if improves else packed, remaining_gap, min(ridge_cost, value)
 
-    def affine_fit(
-        self,
-        packed: Tensor,
-        gradient: float,
-        passes: int,
-        frame: "Preconditioner",
-        memory: Memory,
-        remaining_gap: float = 0.0,
-        ridge_cost: float = 0.0,
-    ) -> AffineFit:
-        """Return the result of a search, as a map of the given columns, which are not centered."""
+    def affine_map(self, packed: Tensor) -> AffineFit:
+        """Return packed parameters as a map of the given columns, which are not centered."""
         change, c = self.unpack(packed)
-        bias = c - _transform_center(change, self.center)
-        return AffineFit(self.identity + change, bias, gradient, passes, frame, memory, remaining_gap, ridge_cost)
+        return AffineFit(self.identity + change, c - _transform_center(change, self.center))
 
 
 def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
@@ -406,7 +404,7 @@ def _approximate_preconditioner(
     """
     n, k = x.shape
     row_shares = x.new_full((n, 1), 1 / n, dtype=torch.float64) if row_weights is None else row_weights / n
-    parts = [_block_curvature(*rows, fit, ridge.ndim) for rows in row_blocks(x, row_shares)]
+    parts = [_block_curvature(rows, shares, fit, ridge.ndim) for rows, shares in row_blocks(x, row_shares)]
     hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if ridge.ndim == 0:
         scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]

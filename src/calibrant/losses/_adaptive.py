@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calibrant import registry
 from calibrant.backend.bins import Bins, equal_width_edges, mukhoti_edges
-from calibrant.losses._focal import focal, power
+from calibrant.losses._focal import check_schedule, focal, power
 from calibrant.losses._likelihood import expected_loss
 from calibrant.predictions import Predictions
 from calibrant.registry import LOSSES
@@ -55,11 +55,7 @@ class Scheduled:
     epochs: Count | None = None
 
     def __post_init__(self) -> None:
-        if len(self.gammas) != len(self.shares) + 1 or list(self.shares) != sorted(self.shares):
-            raise InputError(
-                f"Expected increasing shares and one gamma more, got shares={self.shares} and gammas={self.gammas}.",
-                code="schedule",
-            )
+        check_schedule("shares", self.shares, self.gammas)
 
     @property
     def gamma(self) -> float:

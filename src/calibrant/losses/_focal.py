@@ -1,6 +1,7 @@
 """The focal family: cross-entropy weighted by the error of the model."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,14 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
     if isinstance(gamma, Tensor) and gamma.ndim < base.ndim:
         gamma = gamma.unsqueeze(-1)
     return base.clamp_min(torch.finfo(base.dtype).tiny) ** gamma
+
+
+def check_schedule(name: str, limits: Sequence[float], gammas: Sequence[float]) -> None:
+    """Raise `InputError` unless the limits at which gamma changes increase, and there is one gamma more."""
+    if len(gammas) != len(limits) + 1 or list(limits) != sorted(limits):
+        raise InputError(
+            f"Expected increasing {name} and one gamma more, got {name}={limits} and gammas={gammas}.", code="schedule"
+        )
 
 
 @LOSSES.register
@@ -92,11 +101,7 @@ def flsd(
     >>> flsd(torch.zeros(1, 10), torch.tensor([0]))
     tensor([1.3597])
     """
-    if len(gammas) != len(thresholds) + 1 or list(thresholds) != sorted(thresholds):
-        raise InputError(
-            f"Expected increasing thresholds and one gamma more, got thresholds={thresholds} and gammas={gammas}.",
-            code="schedule",
-        )
+    check_schedule("thresholds", thresholds, gammas)
 
     def loss_from_log_p(log_p: Tensor) -> Tensor:
         p = log_p.detach().exp()

@@ -299,15 +299,19 @@ def share_interval(
     return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 
-def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 for less than two examples."""
-    from scipy.special import stdtrit  # slow to import
+def share_limits(share: Tensor, n: Tensor, level: float, *, normal: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 for too few examples.
 
-    is_known = n.cpu() > 1
-    p, size = share.cpu().where(is_known, 0.5).numpy(), n.cpu().double().where(is_known, 2.0).numpy()
-    limits = mean_limits(size, p, p * (1 - p), SHARE, stdtrit(size - 1, (1 + level) / 2))
+    Student's t needs two examples; with normal quantiles, one is enough.
+    """
+    from scipy.special import ndtri, stdtrit  # slow to import
+
+    min_n, tail = 0 if normal else 1, (1 + level) / 2
+    has_limits = n.cpu() > min_n
+    p, size = share.cpu().where(has_limits, 0.5).numpy(), n.cpu().double().where(has_limits, 2.0).numpy()
+    limits = mean_limits(size, p, p * (1 - p), SHARE, ndtri(tail) if normal else stdtrit(size - 1, tail))
     low, high = (torch.as_tensor(end).to(share) for end in limits)
-    return torch.minimum(low, share).where(n > 1, 0.0), torch.maximum(high, share).where(n > 1, 1.0)
+    return torch.minimum(low, share).where(n > min_n, 0.0), torch.maximum(high, share).where(n > min_n, 1.0)
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:

@@ -99,7 +99,7 @@ class Metric(Generic[P]):
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
         annotation = next((p.annotation for p in parameters.values()), None)
-        self.takes = INPUT_KINDS.get(getattr(annotation, "__name__", annotation), "arrays")
+        self.takes = INPUT_KINDS.get(str(getattr(annotation, "__name__", annotation)), "arrays")
         self.is_binned, self.is_of_event = "bins" in parameters, self.takes in ("events", "statistics")
         self.accepts_weights = self.takes != "arrays" or "weights" in parameters
 

@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
-from calibrant.metrics._intervals import SHARE, Curve, cluster_share_interval, mean_limits
+from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
 from calibrant.metrics._null import draw_outcomes, merge_ties
 from calibrant.predictions import as_predictions
 
@@ -83,7 +82,7 @@ def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> 
     if ties.clusters is not None:
         return _clustered_precision_limits(ties.clusters, cuts, pointwise)
     n, hits = (_sums_from(x)[first] for x in (ties.total_weight, ties.correct))
-    return _share_limits(hits, n, pointwise)
+    return share_limits(hits / n, n, pointwise, normal=True)
 
 
 def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
@@ -93,8 +92,7 @@ def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
     1967).
     """
     num_bins = max(1, int((bins.count > 0).sum()))
-    n = bins.count.double()
-    return _share_limits((n * bins.accuracy).nan_to_num(0.0), n, level ** (1 / num_bins))
+    return share_limits(bins.accuracy, bins.count.double(), level ** (1 / num_bins), normal=True)
 
 
 def simultaneous_level(ties: GroupedScores, level: float) -> float:
@@ -140,23 +138,6 @@ def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -
     limits = cuts.new_tensor([*((x.low, x.high) for x in ends), (0.0, 1.0)])
     first = torch.searchsorted(sums.value.contiguous(), cuts * PROBABILITY_ROUNDING)
     low, high = limits[first].T
-    return low, high
-
-
-def _share_limits(hits: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Return the limits of the confidence interval of each share, `hits` of `n`; 0 and 1 without examples.
-
-    Args:
-        hits: Weight of the events, (m).
-        n: Weight of all examples, (m).
-        level: Confidence level of each interval by itself.
-    """
-    count = n.cpu().numpy()
-    share = (hits / n).nan_to_num(0.5).clamp(0, 1).cpu().numpy()
-    z = float(torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)))
-    low, high = mean_limits(np.maximum(count, 1e-300), share, share * (1 - share), SHARE, z)
-    is_empty = count <= 0
-    low, high = (torch.from_numpy(end).to(n) for end in (np.where(is_empty, 0.0, low), np.where(is_empty, 1.0, high)))
     return low, high
 
 

@@ -75,8 +75,6 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not describe_mismatch(value, hint):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        if _are_finite_floats(items, arguments):
-            return tuple(items)
         return tuple(map(_ints_to_floats, items, _item_hints(origin, arguments, len(items))))
     return _to_float(value) if hint is float else value
 
@@ -126,8 +124,6 @@ def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...])
     if not isinstance(value, tuple | list):
         return "a tuple"
     items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-    if _are_finite_floats(items, arguments):
-        return ""
     hints = _item_hints(origin, arguments, len(items))
     if len(hints) != len(items):
         return f"a tuple of {len(hints)}"
@@ -140,10 +136,3 @@ def _item_hints(origin: Any, arguments: tuple[Any, ...], count: int) -> tuple[An
     """Return the annotation of each item of a tuple or sequence with `count` items."""
     has_fixed_length = origin is tuple and Ellipsis not in arguments
     return arguments if has_fixed_length else arguments[:1] * count
-
-
-def _are_finite_floats(items: list[Any], hints: tuple[Any, ...]) -> bool:
-    """Whether any number of floats is allowed and given: a shortcut for grids of thousands."""
-    return (
-        hints in ((float,), (float, Ellipsis)) and set(map(type, items)) == {float} and all(map(math.isfinite, items))
-    )

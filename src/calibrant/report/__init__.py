@@ -5,7 +5,6 @@ from calibrant.report._diagrams import (
     BAR_EXPLANATION,
     CURVE_EXPLANATION,
     INFINITE_MEAN_EXPLANATION,
-    DiagramLabels,
     bar_diagram,
     curve_diagram,
     diagram_explanations,
@@ -30,7 +29,7 @@ from calibrant.report._elements import (
 )
 from calibrant.report._svg_figure import Mark, figure
 
-__all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "DiagramLabels", "Mark", "Section"]
+__all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "Mark", "Section"]
 __all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]
 __all__ += ["join_html", "join_names", "json_script", "method_label", "note", "page", "render"]
 __all__ += ["reveal_hidden_characters", "switchable_text", "table", "term", "typeset", "version_facts"]

@@ -4,7 +4,6 @@ import platform
 import textwrap
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from markupsafe import Markup
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from calibrant._text import format_percent
 from calibrant._version import __version__
 from calibrant.backend.bins import Bins, GroupedScores
+from calibrant.events import TOP_CLASS, EventKind
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
@@ -24,21 +24,9 @@ MAX_LABEL_CHARACTERS = 44  # per line of an axis label
 INFINITE_MEAN_EXPLANATION = "a true class has probability 0, which makes the mean infinite"
 
 
-class DiagramLabels(NamedTuple):
-    """Words of a reliability diagram: axes, rows, and what completes "the rows that are ..."."""
-
-    probability: str = "confidence"
-    frequency: str = "accuracy"
-    units: str = "examples"
-    outcome: str = "correct"
-
-
-TOP_CLASS_LABELS = DiagramLabels()
-
-
-def diagram_explanations(labels: DiagramLabels = TOP_CLASS_LABELS) -> tuple[Markup, Markup]:
+def diagram_explanations(event: EventKind = TOP_CLASS) -> tuple[Markup, Markup]:
     """Return how to read a reliability curve, and how to read a reliability diagram of bars."""
-    probability, _, units, outcome = labels
+    probability, units, outcome = event.probability, event.units, event.outcome
     curve = (
         f"For {units} with a given {probability}, the curve shows the share that are {outcome} (isotonic regression, "
         "without bins). A calibrated model lies on the dashed diagonal, apart from chance: its whole curve is inside "
@@ -61,7 +49,7 @@ def curve_diagram(
     bins: Bins,
     note: str = "",
     width: float = 4.0,
-    labels: DiagramLabels = TOP_CLASS_LABELS,
+    event: EventKind = TOP_CLASS,
 ) -> Markup:
     """Return a CORP reliability curve with its band, above the histogram of the predictions."""
     curve = corp_of(ties, 0.90, NUM_BAND_DRAWS, 0)
@@ -70,15 +58,15 @@ def curve_diagram(
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
-        upper.set(xlabel="", ylabel=_wrap_label(labels.frequency))
-        lower.set(xlabel=_wrap_label(labels.probability), ylabel=labels.units)
+        upper.set(xlabel="", ylabel=_wrap_label(event.frequency))
+        lower.set(xlabel=_wrap_label(event.probability), ylabel=event.units)
 
     return figure(
         draw,
-        _alt_text(f"Reliability curve, {title}", bins, labels),
+        _alt_text(f"Reliability curve, {title}", bins, event),
         caption=_caption(title, note),
         size=(width, 1.25 * width),
-        marks=[*_curve_marks(curve, float(ties.total_weight.sum()), labels), *_histogram_marks(bins, labels)],
+        marks=[*_curve_marks(curve, float(ties.total_weight.sum()), event), *_histogram_marks(bins, event)],
     )
 
 
@@ -87,7 +75,7 @@ def bar_diagram(
     bins: Bins,
     note: str = "",
     width: float = 4.0,
-    labels: DiagramLabels = TOP_CLASS_LABELS,
+    event: EventKind = TOP_CLASS,
     level: float | None = 0.90,
 ) -> Markup:
     """Return a reliability diagram of bars.
@@ -97,20 +85,20 @@ def bar_diagram(
         bins: The bins to draw.
         note: Small text below the title.
         width: Width and height in inches.
-        labels: Words of the event.
+        event: The event, whose words label the axes.
         level: Simultaneous level of the intervals in the marks, which assume independent rows. None leaves them out.
     """
 
     def draw(drawing: Figure) -> None:
         ax = reliability(bins, ax=drawing.add_subplot())
-        ax.set(xlabel=_wrap_label(labels.probability), ylabel=_wrap_label(labels.frequency))
+        ax.set(xlabel=_wrap_label(event.probability), ylabel=_wrap_label(event.frequency))
 
     return figure(
         draw,
-        _alt_text(f"Reliability diagram, {title}", bins, labels),
+        _alt_text(f"Reliability diagram, {title}", bins, event),
         caption=_caption(title, note),
         size=(width, width),
-        marks=_bar_marks(bins, labels, level),
+        marks=_bar_marks(bins, event, level),
     )
 
 
@@ -134,7 +122,7 @@ def _caption(title: str, note: str) -> Markup:
     return heading + render("<small>{}</small>", typeset(note)) if note else heading
 
 
-def _curve_marks(curve: Curve, total_weight: float, labels: DiagramLabels) -> list[Mark]:
+def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Mark]:
     """Return a mark per step of a curve: range, height, number of rows, and the band of a calibrated model."""
     assert curve.low is not None
     assert curve.high is not None
@@ -146,33 +134,33 @@ def _curve_marks(curve: Curve, total_weight: float, labels: DiagramLabels) -> li
         low, high = (float((edge[start:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
         x0, x1, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
         text = (
-            f"{labels.probability} {_format_range(x0, x1)}: {labels.frequency} {format_percent(y, 1)} of "
-            f"{total_weight * float(weight.sum()):,.0f} {labels.units}; calibrated model: {_format_range(low, high)}"
+            f"{event.probability} {_format_range(x0, x1)}: {event.frequency} {format_percent(y, 1)} of "
+            f"{total_weight * float(weight.sum()):,.0f} {event.units}; calibrated model: {_format_range(low, high)}"
         )
         marks.append(Mark((x0 + x1) / 2, y, text))
     return marks
 
 
-def _histogram_marks(bins: Bins, labels: DiagramLabels) -> list[Mark]:
+def _histogram_marks(bins: Bins, event: EventKind) -> list[Mark]:
     """Return a mark per bin that is not empty: range of the probability, number of rows, and share of all rows."""
     return [
-        Mark(x, y, f"{labels.probability} {span}: {count:,} {labels.units}, {format_percent(y, 1)} of all", 1)
+        Mark(x, y, f"{event.probability} {span}: {count:,} {event.units}, {format_percent(y, 1)} of all", 1)
         for x, span, y, count in zip(*_bin_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
         if count
     ]
 
 
-def _bar_marks(bins: Bins, labels: DiagramLabels, level: float | None) -> list[Mark]:
+def _bar_marks(bins: Bins, event: EventKind, level: float | None) -> list[Mark]:
     """Return a mark per bin that is not empty: its range, frequency, interval, mean probability and number of rows."""
     lows, highs = (limit.tolist() for limit in frequency_limits(bins, level or 0.90))
     columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist(), lows, highs
     marks: list[Mark] = []
     for x, span, accuracy, confidence, count, low, high in zip(*_bin_centers(bins), *columns, strict=True):
         if count:
-            text = f"{labels.probability} {span}: {labels.frequency} {format_percent(accuracy, 1)}"
+            text = f"{event.probability} {span}: {event.frequency} {format_percent(accuracy, 1)}"
             if level is not None:
                 text += f", simultaneous {100 * level:g} % interval {_format_range(low, high)}"
-            text += f"; mean {labels.probability} {format_percent(confidence, 1)}; {count:,} {labels.units}"
+            text += f"; mean {event.probability} {format_percent(confidence, 1)}; {count:,} {event.units}"
             marks.append(Mark(x, accuracy, text))
     return marks
 
@@ -189,9 +177,9 @@ def _format_range(low: float, high: float) -> str:
     return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
 
 
-def _alt_text(subject: str, bins: Bins, labels: DiagramLabels) -> str:
+def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:
     """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
-    probability, frequency, units, _ = labels
+    probability, frequency, units = event.probability, event.frequency, event.units
     columns = _bin_centers(bins)[1], bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
     parts = [
         f"{span}: {frequency} {format_percent(accuracy, 1)}, mean {probability} {format_percent(confidence, 1)}, "

@@ -20,7 +20,7 @@ from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.io.results import write_by_suffix
-from calibrant.metrics import Comparison, Summary, fits_summary
+from calibrant.metrics import Summary, fits_summary
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
 
@@ -311,18 +311,13 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
         protocol=_describe_protocol(plan, evaluation.data) + plan.guard.overlap_report(),
         fitting_data=plan.val,
     )
-    if not _loses_accuracy(changes):
+    if not any(row.name == "accuracy" and row.high < 0 for row in changes or ()):
         return assessment
     if ACCURACY_PRESERVING_AUTO in evaluation.tables:
         return replace(assessment, accuracy_preserving=ACCURACY_PRESERVING_AUTO)
     if choice.name == "Auto" and isinstance(evaluation.data, InMemoryEvaluation):
         return _add_accuracy_preserving_auto(plan, evaluation.data, assessment)
     return assessment
-
-
-def _loses_accuracy(changes: Comparison | None) -> bool:
-    """Return whether the accuracy falls significantly."""
-    return any(row.name == "accuracy" and row.high < 0 for row in changes or ())
 
 
 def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessment: Assessment) -> Assessment:

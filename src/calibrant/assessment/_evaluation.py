@@ -1,7 +1,7 @@
 """Apply fitted calibrators to evaluation data: predictions in memory, or chunks that are only summarized."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -69,22 +69,15 @@ class InMemoryEvaluation:
         return tuple(describe_mistakes(self.uncalibrated, self.calibrated[name], rows))
 
 
-@dataclass(eq=False)
 class StreamedEvaluation:
     """Summaries of evaluation data that is read in chunks, uncalibrated and after each calibrator."""
 
-    maps: Mapping[str, Map]
-    event: EventSelector
-    uncalibrated: Summary = field(init=False)
-    calibrated: dict[str, Summary] = field(init=False)
-    _difference_sums: dict[str, dict[str, Tensor]] = field(init=False)  # by calibrator and metric
-    _mistakes: dict[str, list[Mistake]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uncalibrated = Summary.empty(of=self.event, by_class=True)
-        self.calibrated = dict.fromkeys(self.maps, self.uncalibrated)
-        self._difference_sums = {name: {} for name in self.maps}
-        self._mistakes = {name: [] for name in self.maps}
+    def __init__(self, maps: Mapping[str, Map], event: EventSelector) -> None:
+        self.maps, self.event = maps, event
+        self.uncalibrated = Summary.empty(of=event, by_class=True)
+        self.calibrated = dict.fromkeys(maps, self.uncalibrated)
+        self._difference_sums: dict[str, dict[str, Tensor]] = {name: {} for name in maps}  # by calibrator and metric
+        self._mistakes: dict[str, list[Mistake]] = {name: [] for name in maps}
 
     def add(self, chunk: Predictions) -> None:
         """Add a chunk, in one pass over its logits and one per calibrator."""

@@ -73,8 +73,8 @@ def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
     for row in first:
         cells: list[str] = []
         for table in measurements.values():
-            rows = [r for r in table if r.name == row.name]
-            cells += [rows[0].text, interval_or_p_value(rows[0])] if rows else ["–", ""]
+            has_row = row.name in table
+            cells += [table[row.name].text, interval_or_p_value(table[row.name])] if has_row else ["–", ""]
         body.add_row(*map(escape_markup, [row.title, *cells, *([row.note] if has_notes else [])]))
     return body
 

@@ -52,23 +52,13 @@ def calibration_answer(measurement: MeasurementData) -> str:
     """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
     opening, verb = VERDICT_OPENINGS[verdict.status], "rejects" if verdict.is_miscalibrated else "does not reject"
-    rows, bound, tolerance = (
-        event.count(measurement.n),
-        format_percent(verdict.bound, 1),
-        f"{100 * verdict.tolerance:g}",
-    )
     return (
         f"{opening} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
-        f"With {rows}, an L2 error of up to {bound} cannot be ruled out; the tolerance is {tolerance} %. "
+        f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
+        f"out; the tolerance is {100 * verdict.tolerance:g} %. "
         f"ECE is {ece.text} %; that of a calibrated model is {floor.text} % on average, with a "
         f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}."
     )
-
-
-def _gap_interval(measurement: MeasurementData) -> str:
-    """Return the interval of the signed gap in points, with its level."""
-    gap = measurement["signed_gap"]
-    return f"{format_level(measurement.level)} interval {100 * gap.low:z.1f} to {100 * gap.high:z.1f}"
 
 
 def gap_points(measurement: MeasurementData) -> str:
@@ -79,11 +69,11 @@ def gap_points(measurement: MeasurementData) -> str:
 def direction_answer(measurement: MeasurementData) -> str:
     """Compare mean probability and frequency, and name the bin that contributes most to ECE if it is miscalibrated."""
     event, gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
-    opening = DIRECTION_OPENINGS[verdict.direction]
+    opening, level = DIRECTION_OPENINGS[verdict.direction], format_level(measurement.level)
     text = (
         f"{opening} The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the "
         f"{event.frequency} is {format_percent(measurement.observed_frequency.value, 1)}, a difference of "
-        f"{100 * gap.value:+z.1f} points ({_gap_interval(measurement)})."
+        f"{100 * gap.value:+z.1f} points ({level} interval {100 * gap.low:z.1f} to {100 * gap.high:z.1f})."
     )
     if verdict.is_miscalibrated:
         return f"{text} {_worst_bin_sentence(measurement)}"

@@ -283,25 +283,6 @@ def add_class_bins(p, y, w, edges, by_row, class_sums):
             class_sums[2, b] += w[i] * (y[i] == j)
 
 
-@_compile
-@no_type_check
-def row_hashes(z, y, keys, total):
-    """Fill total (n) with a sum per row, whose bits `overlap.hash_rows` mixes.
-
-    The terms are the label and the logits, read as integers, times their keys. Two float32 logits make one integer.
-    """
-    n, k = z.shape
-    num_words = len(keys) - 1
-    row = np.zeros(2 * num_words, np.float32)
-    words = row.view(np.int64)  # the same memory as integers
-    for i in range(n):
-        for j in range(k):
-            row[j] = np.float32(z[i, j]) + np.float32(0.0)  # -0 becomes 0
-        total[i] = y[i] * keys[num_words]
-        for j in range(num_words):
-            total[i] += words[j] * keys[j]
-
-
 venn_abers_pass = _compile(minorant.venn_abers_pass)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from calibrant.backend.dispatch import chunk_elements, kernels
+from calibrant.backend.solvers import map_row_chunks
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
 MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
@@ -22,22 +22,16 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     The hash is $\sum_j a_j w_j + a y$ with its bits mixed, where the a are odd random numbers, each word w holds the
     bits of two float32 logits, and y is the label.
     """
-    n, k = logits.shape
+    k = logits.shape[1]
     words = (k + 1) // 2
-    keys = _hash_keys(words + 1)
-    compiled = kernels(logits)
-    if compiled and logits.dtype in (torch.float32, torch.float64):
-        total = np.empty(n, np.int64)
-        compiled.row_hashes(logits.detach().contiguous().numpy(), labels.contiguous().numpy(), keys.numpy(), total)
-        return _mix_bits(total.view(np.uint64))
-    result = np.empty(n, dtype=np.uint64)
-    size, keys = max(1, chunk_elements(logits, _HASH_CHUNK_ELEMENTS) // k), keys.to(logits.device)
-    for first in range(0, n, size):
-        rows = slice(first, min(first + size, n))
-        values = pad(logits[rows].detach().float() + 0.0, (0, k % 2)).contiguous()  # -0 becomes 0
-        total = labels[rows].long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
-        result[rows] = _mix_bits(total.cpu().numpy().view(np.uint64))
-    return result
+    keys = _hash_keys(words + 1).to(logits.device)
+
+    def sums(z: Tensor, y: Tensor) -> Tensor:
+        values = pad(z.detach().float() + 0.0, (0, k % 2)).contiguous()  # -0 becomes 0
+        return y.long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
+
+    total = torch.cat(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
+    return _mix_bits(total.cpu().numpy().view(np.uint64))
 
 
 @lru_cache(8)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from calibrant.backend.bins import TIE_TOLERANCE, Bins, Events, assign_bins
 from calibrant.backend.solvers import Certificate, worst_status
@@ -114,13 +115,11 @@ class TopLabelBinning:
         group = torch.where(frequent, frequent.cumsum(0), 0)
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
         rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
-        width = max(len(means) for _, means, _ in rows)
-
-        def pad(values: tuple[Tensor, ...], length: int, filler: float | int) -> Tensor:
-            return torch.stack([torch.cat([v, v.new_full((length - len(v),), filler)]) for v in values])
-
-        edges, means, counts = zip(*rows, strict=True)
-        fitted = cls(group, pad(edges, width - 1, math.inf), pad(means, width, math.nan), pad(counts, width, 0), event)
+        edges, means, counts = (
+            pad_sequence(part, batch_first=True, padding_value=filler)
+            for part, filler in zip(zip(*rows, strict=True), (math.inf, math.nan, 0), strict=True)
+        )
+        fitted = cls(group, edges, means, counts, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     def guarantee(self, alpha: float = 0.1) -> float:

@@ -46,7 +46,7 @@ class Solution(Generic[Fitted]):
         fitted: Any = self.map
         metric = registry.METRICS.resolve(self.criterion)
         calibrated = p.double().apply(fitted)
-        accuracy = [_scalar_mean(part.outcomes.correct, p.weights) for part in (p, calibrated)]
+        accuracy = [float(example_mean(part.outcomes.correct, p)) for part in (p, calibrated)]
         likelihood = [0.0 + float(nll(part)) for part in (p, calibrated)]
         before, after = likelihood
         if self.criterion != "nll":
@@ -186,11 +186,6 @@ def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
     values, order = values.sort()
     total = weights[order].cumsum(0)
     return values[torch.searchsorted(total, total[-1] / 2)]
-
-
-def _scalar_mean(values: Tensor, weights: Tensor | None) -> float:
-    """Return the weighted mean of values (n) as a number."""
-    return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:

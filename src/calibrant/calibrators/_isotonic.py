@@ -1,6 +1,7 @@
 """Isotonic regression: nondecreasing maps of probabilities without a parametric form."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -52,11 +53,8 @@ class Isotonic:
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
         p = logits.double().softmax(-1)
-        bounds = self.start.tolist()
-        fitted = [
-            interpolate(self.p[start:end], self.value[start:end], p_j)
-            for start, end, p_j in zip(bounds[:-1], bounds[1:], p.T, strict=True)
-        ]
+        bounds = pairwise(self.start.tolist())
+        fitted = [interpolate(self.p[a:b], self.value[a:b], p_j) for (a, b), p_j in zip(bounds, p.T, strict=True)]
         return _log_shares(torch.stack(fitted, 1).clamp_min(self.floor))
 
 
@@ -125,8 +123,7 @@ class VennAbers:
         fitted: VennAbers = prepare(self, logits)
         lows: list[Tensor] = []
         highs: list[Tensor] = []
-        bounds = fitted.start.tolist()
-        for start, end, p_j in zip(bounds[:-1], bounds[1:], logits.double().softmax(-1).T, strict=True):
+        for (start, end), p_j in zip(pairwise(fitted.start.tolist()), logits.double().softmax(-1).T, strict=True):
             x, p_j = fitted.p[start:end], p_j.contiguous()
             low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])
             high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])

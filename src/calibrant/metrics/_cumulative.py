@@ -17,10 +17,6 @@ __all__ = ["ks", "kuiper", "mmce", "skce"]
 MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed the statistic
 
 
-def _kuiper_test(events: EventStatistics) -> Evidence:
-    return _path_test(events.ties, _path_range, range_sf)
-
-
 @metric(
     "Kuiper error",
     unit="share",
@@ -28,7 +24,7 @@ def _kuiper_test(events: EventStatistics) -> Evidence:
     term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
-    test=_kuiper_test,
+    test=lambda events: _path_test(events.ties, _path_range, range_sf),
 )
 def kuiper(events: EventStatistics) -> Scalar:
     r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
@@ -49,10 +45,6 @@ def kuiper(events: EventStatistics) -> Scalar:
     return _path_range(cumulative_gaps(events.ties))
 
 
-def _ks_test(events: EventStatistics) -> Evidence:
-    return _path_test(events.ties, _path_supremum, sup_sf)
-
-
 @metric(
     "Kolmogorov-Smirnov error",
     unit="share",
@@ -60,7 +52,7 @@ def _ks_test(events: EventStatistics) -> Evidence:
     term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
-    test=_ks_test,
+    test=lambda events: _path_test(events.ties, _path_supremum, sup_sf),
 )
 def ks(events: EventStatistics) -> Scalar:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.

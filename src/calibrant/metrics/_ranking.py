@@ -1,14 +1,12 @@
 """Ranking: AUROC, AURC and other metrics of whether confidence ranks correct predictions first."""
 
-import math
 from collections.abc import Iterator
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import TIE_TOLERANCE, EventStatistics, GroupedScores, distinct_values
+from calibrant.backend.bins import EventStatistics, GroupedScores, distinct_values
 from calibrant.backend.threads import map_chunks
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
@@ -26,21 +24,10 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
     if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
-    log_p = p.logits.T.double().contiguous().log_softmax(0)
+    # less than -1, since ties are relative to the score, and values of log p near 0 differ by its rounding
+    scores = p.logits.T.double().contiguous().log_softmax(0).sub_(1)
     for j in p.labels.unique().tolist():
-        yield _merge_rounding_ties(log_p[j]), p.labels == j
-
-
-def _merge_rounding_ties(log_p: PerExample) -> PerExample:
-    """Replace values that differ only by rounding by their smallest, so that they are ties in any order of columns.
-
-    The tolerance is relative to log p, but at least that of log p = -1.
-    """
-    value, order = log_p.sort()
-    is_distinct = value.diff() > TIE_TOLERANCE * value[1:].abs().clamp_min(1)
-    group = torch.nn.functional.pad(is_distinct.cumsum(0), (1, 0))
-    is_first = torch.nn.functional.pad(is_distinct, (1, 0), value=True)
-    return torch.empty_like(value).scatter_(0, order, value[is_first][group])
+        yield scores[j], p.labels == j
 
 
 def _placements(p: Predictions) -> PerExample:
@@ -91,34 +78,12 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     if of == "correctness":
         return auroc_of(p.with_event("top").events.ties)
 
-    on_accelerator = p.labels.device.type != "cpu"
-    if p.k > 2 and p.weights is None and not on_accelerator:
-        log_p = p.logits.T.double().contiguous().log_softmax(0).numpy()
-        classes = p.labels.unique().tolist()
-        areas = map_chunks(lambda j: _one_vs_rest_area(log_p[j], (p.labels == j).numpy()), classes, len(p))
-        return torch.tensor(areas, dtype=torch.float64).nanmean()
-
     def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
         score, positive = forecast
         return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
 
-    return torch.stack(map_chunks(area, list(_forecasts(p)), 0 if on_accelerator else len(p))).nanmean()
-
-
-def _one_vs_rest_area(log_p: np.ndarray, positive: np.ndarray) -> float:
-    """Return the area of one class against the rest, by one sort of values whose last bit holds the outcome.
-
-    The last bit is far below the tolerance within which values are ties.
-    """
-    bits = np.maximum(log_p, np.finfo(np.float64).min).view(np.int64)
-    value = np.sort(((bits & -2) | positive).view(np.float64))
-    hits = np.cumsum(value.view(np.int64) & 1)
-    is_last = np.append(np.diff(value) > TIE_TOLERANCE * np.maximum(-value[1:], 1), True)
-    hits, count = hits[is_last], np.flatnonzero(is_last) + 1
-    misses = count - hits
-    below = misses - np.diff(misses, prepend=0) / 2
-    pairs = hits[-1] * misses[-1]
-    return float((np.diff(hits, prepend=0) * below).sum() / pairs) if pairs else math.nan
+    rows = len(p) if p.labels.device.type == "cpu" else 0  # 0: in one thread
+    return torch.stack(map_chunks(area, list(_forecasts(p)), rows)).nanmean()
 
 
 def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
@@ -230,3 +195,8 @@ def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:
     """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
     weight, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
     return weight / weight[-1], wrong / weight
+
+
+def sums_from(values: Tensor) -> Tensor:
+    """Return the sum of each element and all after it, and 0 at the end."""
+    return torch.nn.functional.pad(values.flip(0).cumsum(0).flip(0), (0, 1))

@@ -89,10 +89,7 @@ def deposit(value: Tensor, gaps: Tensor, cells: int) -> Tensor:
     x = value * cells + 0.5
     right_cell = x.long()
     parts = gaps, gaps * (x - right_cell)
-    if gaps.ndim == 1:  # faster for many places
-        total, right = (torch.bincount(right_cell, part, minlength=cells + 1) for part in parts)
-    else:
-        total, right = (gaps.new_zeros(len(gaps), cells + 1).index_add_(1, right_cell, part) for part in parts)
+    total, right = (gaps.new_zeros(*gaps.shape[:-1], cells + 1).index_add_(-1, right_cell, part) for part in parts)
     grid, left = right[..., :-1].clone(), total - right
     grid[..., -1] += right[..., -1]
     grid[..., 0] += left[..., 0]

@@ -81,7 +81,7 @@ def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> 
     first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
     if ties.clusters is not None:
         return _clustered_precision_limits(ties.clusters, cuts, pointwise)
-    n, hits = (_sums_from(x)[first] for x in (ties.total_weight, ties.correct))
+    n, hits = (_ranking.sums_from(x)[first] for x in (ties.total_weight, ties.correct))
     return share_limits(hits / n, n, pointwise, normal=True)
 
 
@@ -117,11 +117,6 @@ def simultaneous_level(ties: GroupedScores, level: float) -> float:
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
     bound = float(walks.abs().amax(1).quantile(level))
     return 2 * float(torch.special.ndtr(torch.tensor(bound, dtype=torch.float64))) - 1
-
-
-def _sums_from(values: Tensor) -> Tensor:
-    """Return the sum of each element and all after it, and 0 at the end."""
-    return torch.nn.functional.pad(values.flip(0).cumsum(0).flip(0), (0, 1))
 
 
 def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:

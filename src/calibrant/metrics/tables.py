@@ -12,6 +12,7 @@ from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
 from calibrant.metrics._intervals import cluster_share_interval, share_limits
 from calibrant.metrics._moments import Edges, bin_table
+from calibrant.metrics._ranking import sums_from
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.predictions import Predictions, as_predictions
@@ -182,11 +183,8 @@ def thresholds_of(ties: GroupedScores, at: Sequence[float], level: float = 0.90)
     """Return the table of thresholds of sorted events."""
     cuts = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
     first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
-
-    def above(values: Tensor) -> Tensor:
-        return torch.cat([values.flip(0).cumsum(0).flip(0), values.new_zeros(1)])[first]
-
-    n, hits, expected_hits = above(ties.total_weight), above(ties.correct), above(ties.total_weight * ties.value)
+    columns = ties.total_weight, ties.correct, ties.total_weight * ties.value
+    n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = ties.total_weight.sum(), ties.correct.sum()
     low, high = share_limits(hits / n, n, level) if ties.clusters is None else _cluster_limits(ties, cuts, level)
     return Thresholds(

@@ -243,7 +243,7 @@ def fields_from_arrays(
     if options["groups"] is not None and "group_names" in arrays:
         options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
     options |= {"ignore_index": ignore_index} if kind != "confidence" else {}
-    if _has_several_labels(arrays) and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
+    if arrays.get("several") and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
         options |= {"probs": True} if kind == "probs" else {"logits": are_logits}
         fields = fields_from_labels(scores, targets, names=class_names, **options)
     elif kind == "confidence":
@@ -264,12 +264,7 @@ def fields_from_arrays(
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:
     """Whether the arrays of a file hold a single logit for each label, and not one for each class."""
-    if _has_several_labels(arrays):
+    if arrays.get("several"):
         return True
     shape = np.shape(arrays["logits"]) if "logits" in arrays else ()
     return len(shape) == 1 or shape[1:] == (1,)
-
-
-def _has_several_labels(arrays: Mapping[str, Any]) -> bool:
-    """Return whether the labels of a table were read as several labels per row."""
-    return bool(arrays.get("several", False))

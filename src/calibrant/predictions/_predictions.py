@@ -535,8 +535,7 @@ class Predictions:
     @property
     def correct(self) -> Tensor:
         """Whether the predicted class is right: (n) float64, 0 or 1."""
-        outcomes = self._cached_outcomes
-        return softmax.correct(self.logits, self.labels) if outcomes is None else outcomes.correct
+        return (self.predicted == self.labels).double()
 
     @property
     def log_likelihood(self) -> Tensor:

@@ -116,7 +116,7 @@ class TopLabelBinning:
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
         rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
         edges, means, counts = (
-            pad_sequence(part, batch_first=True, padding_value=filler)
+            pad_sequence(list(part), batch_first=True, padding_value=filler)
             for part, filler in zip(zip(*rows, strict=True), (math.inf, math.nan, 0), strict=True)
         )
         fitted = cls(group, edges, means, counts, event)

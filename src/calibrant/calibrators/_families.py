@@ -17,9 +17,10 @@ from calibrant.calibrators._isotonic import fit_venn_abers
 from calibrant.calibrators._monotone import fit_monotone
 from calibrant.calibrators._structured import (
     SmoothedTemperature,
+    StructuredMatrix,
+    StructuredVector,
     fit_smoothed_temperature,
-    fit_structured_matrix,
-    fit_structured_vector,
+    fit_structured,
     smoothing_cost,
 )
 from calibrant.calibrators._temperature import TemperatureCache
@@ -67,18 +68,21 @@ REQUIRED_FAMILIES = (
     CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
     CalibratorFamily("SmoothedTemperature", lambda x, _: fit_smoothed_temperature(x), preserves_argmax=True),
 )
+_fit_structured_matrix = partial(fit_structured, StructuredMatrix)
 FAMILIES = (
     *REQUIRED_FAMILIES,
     CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True, classes="more"),
-    CalibratorFamily("StructuredVector", fit_structured_vector, parameter_count="vector", classes="two"),
-    CalibratorFamily("StructuredMatrix", fit_structured_matrix, parameter_count="matrix", classes="two"),
+    CalibratorFamily(
+        "StructuredVector", partial(fit_structured, StructuredVector), parameter_count="vector", classes="two"
+    ),
+    CalibratorFamily("StructuredMatrix", _fit_structured_matrix, parameter_count="matrix", classes="two"),
     CalibratorFamily("Platt", lambda x, _: fit_platt(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("Beta", lambda x, _: fit_beta(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("Quadratic", lambda x, _: fit_quadratic(x.p), handicap=1.0, classes="two"),
     CalibratorFamily("VennAbers", lambda x, _: fit_venn_abers(x.p), handicap=math.inf, classes="two"),
     CalibratorFamily(
         "Monotone then StructuredMatrix",
-        fit_structured_matrix,
+        _fit_structured_matrix,
         parameter_count="matrix",
         base="Monotone",
         handicap=1.0,

@@ -1,7 +1,6 @@
 """Structured scaling: affine maps of smoothed log-probabilities with penalties that shrink as the data grow."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -107,7 +106,7 @@ class StructuredVector:
             robust: As in `SmoothedTemperature`.
         """
         start = None if warm_start is None else AffineFit(1 + warm_start.scale, warm_start.bias)
-        return _fit_and_refit_temperature(fit_structured_vector, p, start, refit_temperature, robust)
+        return _fit_and_refit_temperature(cls, p, start, refit_temperature, robust)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -157,7 +156,7 @@ class StructuredMatrix:
         check_matrix_classes(p.k, cls.__name__)
         eye = torch.eye(p.k, dtype=torch.float64)
         start = None if warm_start is None else AffineFit(eye + warm_start.weight, warm_start.bias)
-        return _fit_and_refit_temperature(fit_structured_matrix, p, start, refit_temperature, robust)
+        return _fit_and_refit_temperature(cls, p, start, refit_temperature, robust)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -183,58 +182,37 @@ def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool = True) -> Sol
     return Solution(fitted, fit.status, fit.gradient, fit.iterations, fit.standard_error, slack=smoothing_cost(x.p))
 
 
-def fit_structured_vector(
-    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
-) -> Solution[StructuredVector]:
-    """Fit `StructuredVector` without a certificate."""
-    ridge = x.p.k / x.p.total_weight
-    return _fit_structured(StructuredVector, x, torch.ones(x.p.k, dtype=torch.float64), ridge, ridge, start, robust)
-
-
-def fit_structured_matrix(
-    x: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
-) -> Solution[StructuredMatrix]:
-    """Fit `StructuredMatrix` without a certificate."""
-    ridge, ridge_bias = shrinkage(x.p.total_weight, x.p.k)
-    return _fit_structured(StructuredMatrix, x, torch.eye(x.p.k, dtype=torch.float64), ridge, ridge_bias, start, robust)
-
-
-def _fit_structured(
-    cls: type[S],
-    x: TemperatureCache,
-    identity: Tensor,
-    ridge: Tensor | float,
-    ridge_bias: float,
-    start: AffineFit | None,
-    robust: bool,
+def fit_structured(
+    cls: type[S], cache: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
 ) -> Solution[S]:
-    """Fit a structured map: smooth the probabilities, then fit the affine map of their logarithms with a ridge.
+    """Fit a structured map without a certificate: smooth the probabilities, then fit the map of their logarithms.
 
     Args:
         cls: Class of the map, which stores the difference of its weights from the identity.
-        x: Predictions with their temperatures.
-        identity: Weights of the identity, ones (k) or the unit matrix (k k).
-        ridge: Penalty of the differences from the identity, a number or one for each weight.
-        ridge_bias: Penalty of the intercepts.
+        cache: Predictions with their temperatures.
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
     """
-    temperature, count = _scalar(x.temperature(robust).temperature), _scalar(x.p.total_weight)
-    u = x.p.apply(lambda z: smoothed_log_probs(z, temperature, count))
-    fit = fit_affine(u, identity, ridge, ridge_bias, start, x.tolerance)
+    p, temperature = cache.p, _scalar(cache.temperature(robust).temperature)
+    ridge, ridge_bias = p.k / p.total_weight, p.k / p.total_weight
+    identity, count = torch.ones(p.k, dtype=torch.float64), _scalar(p.total_weight)
+    if cls is StructuredMatrix:
+        identity, (ridge, ridge_bias) = torch.eye(p.k, dtype=torch.float64), shrinkage(p.total_weight, p.k)
+    u = p.apply(lambda z: smoothed_log_probs(z, temperature, count))
+    fit = fit_affine(u, identity, ridge, ridge_bias, start, cache.tolerance)
     fitted = cls(temperature, count, fit.weight - identity, fit.bias, _scalar(1.0))
-    return replace(fit.solution(fitted), slack=smoothing_cost(x.p), clips_zeros=False)
+    return replace(fit.solution(fitted), slack=smoothing_cost(p), clips_zeros=False)
 
 
 def _fit_and_refit_temperature(
-    fit: Callable[..., Solution[S]], p: Predictions, start: AffineFit | None, refit_temperature: bool, robust: bool
+    cls: type[S], p: Predictions, start: AffineFit | None, refit_temperature: bool, robust: bool
 ) -> S:
     """Fit a map and its certificate, and with `refit_temperature` also its final temperature.
 
     The final temperature divides the logits of the map. It corrects a confidence that shrinkage leaves too low or too
     high, as seen on predictions for examples that the map was not fitted on.
     """
-    solution = fit(TemperatureCache(p), start, robust=robust)
+    solution = fit_structured(cls, TemperatureCache(p), start, robust=robust)
     if refit_temperature:
         final = _out_of_fold_temperature(solution.map, p, robust)
         solution = replace(solution, map=replace(solution.map, final=final))

@@ -14,7 +14,6 @@ from calibrant import Predictions, Watch, calibrators
 from calibrant.decisions import Sets, certify_threshold
 from calibrant.deployment import Contract
 from calibrant.deployment._contract import _seal
-from calibrant.metrics import Summary
 from calibrant.monitoring import check
 
 NAMES = ("cat", "dog", "owl")
@@ -57,7 +56,7 @@ def test_parts_are_those_of_the_functions(contract):
     calibrated = reference.apply(contract.calibrator)
     assert contract.threshold == certify_threshold(calibrated, risk=0.1)
     assert contract.sets == Sets.fit(calibrated)
-    assert contract.reference["ece"] == Summary.from_predictions(calibrated)["ece"]
+    assert contract.manifest["requirements"]["held"] == [c.description for c in check(calibrated, REQUIRE).conditions]
     mapped = new.apply(contract.calibrator)
     assert torch.equal(contract.acts_on(new), contract.threshold.acts_on(mapped))
     assert torch.equal(contract.prediction_sets(new), contract.sets.apply(mapped))
@@ -211,7 +210,7 @@ def test_manifest_that_contradicts_the_parts_is_refused(contract, tmp_path, sect
 
 
 @pytest.mark.parametrize("digests", [False, True])
-@pytest.mark.parametrize("name", ["calibrator.safetensors", "reference.safetensors", "sets.json"])
+@pytest.mark.parametrize("name", ["calibrator.safetensors", "sets.json"])
 @pytest.mark.parametrize("names", [NAMES, ("a", "b")], ids=["same_classes", "other_classes"])
 def test_parts_of_another_contract_are_refused(contract, tmp_path, name, names, digests):
     """Even if all digests are right, a part that was derived from another calibrator or reference is refused."""
@@ -220,14 +219,12 @@ def test_parts_of_another_contract_are_refused(contract, tmp_path, name, names, 
     manifest, parts = read(contract, path)
     second_manifest, second_parts = read(second, tmp_path / "other.contract")
     if digests:  # the manifest of the other contract, too, as far as it is about this part
-        section = {"sets.json": "sets", "reference.safetensors": "reference"}.get(name)
-        if section is not None:
-            manifest[section] = second_manifest[section]
+        manifest["sets"] = second_manifest["sets"] if name == "sets.json" else manifest["sets"]
     write(path, manifest, parts | {name: second_parts[name]}, sealed=digests, digests=digests)
     assert code_of(Contract.load, path) == ("parts_mismatch" if digests else "checksum")
 
 
-@pytest.mark.parametrize("name", ["calibrator.safetensors", "reference.safetensors", "sets.json"])
+@pytest.mark.parametrize("name", ["calibrator.safetensors", "sets.json"])
 def test_lacking_and_additional_parts_are_refused(contract, tmp_path, name):
     path = tmp_path / "m.contract"
     manifest, parts = read(contract, path)

@@ -24,7 +24,7 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     """
     k = logits.shape[1]
     words = (k + 1) // 2
-    keys = _hash_keys(words + 1).to(logits.device)
+    keys = hash_keys(words + 1).to(logits.device)
 
     def sums(z: Tensor, y: Tensor) -> Tensor:
         values = pad(z.detach().float() + 0.0, (0, k % 2)).contiguous()  # -0 becomes 0
@@ -35,7 +35,7 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
 
 
 @lru_cache(8)
-def _hash_keys(count: int) -> Tensor:
+def hash_keys(count: int) -> Tensor:
     """Return odd random numbers, (count) int64, the same in every process."""
     return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1)
 

@@ -19,7 +19,6 @@ from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_thre
 from calibrant.io import atomic_write
 from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.io.results import check_suffix, provenance
-from calibrant.metrics import Summary
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.types import InputError
@@ -27,7 +26,7 @@ from calibrant.types import InputError
 CONTRACT_FORMAT = "calibrant-contract"
 CONTRACT_VERSION = "1"
 _MANIFEST = "contract.json"
-_PARTS = _CALIBRATOR, _REFERENCE, _SETS = "calibrator.safetensors", "reference.safetensors", "sets.json"
+_PARTS = _CALIBRATOR, _SETS = "calibrator.safetensors", "sets.json"
 _ORIGIN_KEYS = ("calibrator", "data")  # digests of what a part was derived from
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, OSError, EOFError),
@@ -49,7 +48,6 @@ class Contract:
     """
 
     calibrator: Any
-    reference: Summary  # of the calibrated reference predictions
     requirements: tuple[str, ...]  # that held on the reference
     level: float  # probability that a verdict on a requirement is not wrong
     threshold: CertifiedThreshold | None
@@ -58,7 +56,7 @@ class Contract:
     k: int
     class_names: tuple[str, ...] | None
     manifest: Mapping[str, Any] = field(repr=False)
-    parts: Mapping[str, bytes] = field(repr=False)  # content of the files of the calibrator, the reference and the sets
+    parts: Mapping[str, bytes] = field(repr=False)  # content of the files of the calibrator and the sets
 
     @classmethod
     def create(
@@ -95,13 +93,12 @@ class Contract:
         with as_predictions(predictions) as p:
             calibrated = calibrators.calibrate(calibrator, p.double())
             calibrated = calibrated.with_default_event(of)
-            if require:
-                _check_holds(check(calibrated, require, of=calibrated.of, level=level))
+            held = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else []
             threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
             if threshold is not None and not threshold.is_certified:
                 raise InputError(threshold.reason, code="not_certified")
             sets = None if alpha is None else Sets.fit(calibrated, alpha=alpha, score=score)
-            parts = _write_parts(calibrator, Summary.from_predictions(calibrated), sets)
+            parts = _write_parts(calibrator, sets)
             digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
             origin = {"calibrator": digests[_CALIBRATOR], "data": p.digest}
             manifest = {
@@ -112,7 +109,7 @@ class Contract:
                 "class_names": None if p.class_names is None else list(p.class_names),
                 "parts": digests,
                 "reference": origin | {"n": p.num_examples},
-                "requirements": origin | {"texts": list(require), "level": level},
+                "requirements": origin | {"texts": list(require), "level": level, "held": held},
                 "threshold": None if threshold is None else origin | asdict(threshold),
                 "sets": None if sets is None else origin,
                 "provenance": provenance(),
@@ -122,9 +119,9 @@ class Contract:
     def __str__(self) -> str:
         lines = [
             f"Contract {self.seal[:_SEAL_CHARACTERS]}: {type(self.calibrator).__name__} for {self.k} classes, tested "
-            f"on {len(self.reference):,} examples."
+            f"on {self.manifest['reference']['n']:,} examples."
         ]
-        lines += [f"Required, and held: {text}" for text in self.requirements]
+        lines += [f"Required, and held: {text}" for text in self.manifest["requirements"]["held"]]
         lines += [] if self.threshold is None else [self.threshold.reason]
         if self.sets is not None:
             lines.append(f"Prediction sets contain the class with probability {format_percent(1 - self.sets.alpha)}.")
@@ -154,13 +151,9 @@ class Contract:
         Raises:
             InputError: If there are no requirements.
         """
-        if not self.requirements:
-            raise InputError(
-                "Expected a contract with requirements, got none. Try Contract.create(..., require=...).",
-                code="no_requirement",
-            )
+        requirements = _promise(self.requirements, "requirements", "require=...", "no_requirement")
         calibrated = self.calibrate(predictions)
-        return check(calibrated, self.requirements, of=self.of, by_group=by_group, level=self.level)
+        return check(calibrated, requirements, of=self.of, by_group=by_group, level=self.level)
 
     def acts_on(self, predictions: Predictions) -> Tensor:
         """Return whether to act on each new prediction (n), as the network gives it, or to abstain.
@@ -168,12 +161,8 @@ class Contract:
         Raises:
             InputError: If there is no threshold.
         """
-        if self.threshold is None:
-            raise InputError(
-                "Expected a contract with a threshold, got none. Try Contract.create(..., risk=0.05).",
-                code="no_threshold",
-            )
-        return self.threshold.acts_on(self.calibrate(predictions))
+        threshold = _promise(self.threshold, "a threshold", "risk=0.05", "no_threshold")
+        return threshold.acts_on(self.calibrate(predictions))
 
     def prediction_sets(self, predictions: Predictions) -> Tensor:
         """Return the prediction sets (n, k) of new predictions, as the network gives them.
@@ -181,12 +170,8 @@ class Contract:
         Raises:
             InputError: If there are no sets.
         """
-        if self.sets is None:
-            raise InputError(
-                "Expected a contract with prediction sets, got none. Try Contract.create(..., alpha=0.1).",
-                code="no_sets",
-            )
-        return self.sets.apply(self.calibrate(predictions))
+        sets = _promise(self.sets, "prediction sets", "alpha=0.1", "no_sets")
+        return sets.apply(self.calibrate(predictions))
 
     # Files
 
@@ -228,7 +213,6 @@ class Contract:
                 paths[name].write_bytes(content)
             try:
                 calibrator = calibrators.load(paths[_CALIBRATOR])
-                reference = Summary.load(paths[_REFERENCE])
                 sets = None if manifest["sets"] is None else Sets.load(paths[_SETS])
             except InputError as error:
                 raise InputError(str(error).replace(f"{folder}/", ""), code=error.code) from None
@@ -236,7 +220,6 @@ class Contract:
         facts = {key: value for key, value in (threshold or {}).items() if key not in _ORIGIN_KEYS}
         contract = cls(
             calibrator=calibrator,
-            reference=reference,
             requirements=tuple(requirements["texts"]),
             level=requirements["level"],
             threshold=None if threshold is None else CertifiedThreshold(**facts),
@@ -252,35 +235,42 @@ class Contract:
 
     def _check_parts(self) -> None:
         """Raise `InputError` unless all parts are of the same calibrator, reference and classes."""
-        manifest, n = self.manifest, len(self.reference)
+        manifest = self.manifest
         origin = {"calibrator": manifest["parts"][_CALIBRATOR], "data": manifest["reference"]["data"]}
-        belongs = {
-            "reference": n == manifest["reference"]["n"]
-            and (self.reference.k, self.reference.class_names) == (self.k, self.class_names),
-            "calibrator": calibrators.num_classes(self.calibrator) in (None, 0, self.k),
-            "threshold": self.threshold is None or _is_consistent(self.threshold, n),
-            "sets": (_SETS in self.parts) == (self.sets is not None)
-            and (self.sets is None or (self.sets.k, self.sets.class_names) == (self.k, self.class_names)),
-        }
-        for name in ("reference", "requirements", "threshold", "sets"):
-            part = manifest[name]
-            belongs[name] = belongs.get(name, True) and (not part or origin.items() <= part.items())
-        if mixed := [name for name, is_own in belongs.items() if not is_own]:
+        derived = ("reference", "requirements", "threshold", "sets")
+        mixed = {name for name in derived if manifest[name] and not origin.items() <= manifest[name].items()}
+        if calibrators.num_classes(self.calibrator) not in (None, 0, self.k):
+            mixed.add("calibrator")
+        if self.threshold is not None and not _is_consistent(self.threshold, manifest["reference"]["n"]):
+            mixed.add("threshold")
+        if (_SETS in self.parts) != (self.sets is not None):
+            mixed.add("sets")
+        if self.sets is not None and (self.sets.k, self.sets.class_names) != (self.k, self.class_names):
+            mixed.add("sets")
+        if mixed:
             raise InputError(
-                f"Expected parts that belong together, got {', '.join(mixed)} of another contract. Try creating the "
-                "contract again.",
+                f"Expected parts that belong together, got {', '.join(sorted(mixed))} of another contract. Try "
+                "creating the contract again.",
                 code="parts_mismatch",
             )
 
 
-def _check_holds(result: CheckResult) -> None:
-    """Raise `InputError` unless all conditions hold."""
+def _promise(part: Any, name: str, option: str, code: str) -> Any:
+    """Return a part of a contract; raise `InputError` if it was not promised."""
+    if not part:
+        raise InputError(f"Expected a contract with {name}, got none. Try Contract.create(..., {option}).", code=code)
+    return part
+
+
+def _check_holds(result: CheckResult) -> list[str]:
+    """Return the values and bounds of all conditions; raise `InputError` unless all hold."""
     if result.status != "holds":
         failed = [str(condition) for condition in result.conditions if condition.status != "holds"]
         raise InputError(
             f"Expected requirements that hold, got {'; '.join(' '.join(text.split()) for text in failed)}.",
             code="requirement_not_met",
         )
+    return [condition.description for condition in result.conditions]
 
 
 def _is_consistent(threshold: CertifiedThreshold, n: int) -> bool:
@@ -293,12 +283,11 @@ def _is_consistent(threshold: CertifiedThreshold, n: int) -> bool:
     )
 
 
-def _write_parts(calibrator: Any, reference: Summary, sets: Sets | None) -> dict[str, bytes]:
+def _write_parts(calibrator: Any, sets: Sets | None) -> dict[str, bytes]:
     """Return the content of the files of all parts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         calibrators.save(calibrator, folder / _CALIBRATOR)
-        reference.save(folder / _REFERENCE)
         if sets is not None:
             sets.save(folder / _SETS)
         return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
@@ -319,7 +308,7 @@ def _read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         manifest = json.loads(_read_member(archive, _MANIFEST))
         _check_manifest(manifest)
         parts = manifest["parts"]
-        if names != sorted([_MANIFEST, *parts]) or not {_CALIBRATOR, _REFERENCE} <= set(parts) <= set(_PARTS):
+        if names != sorted([_MANIFEST, *parts]) or not {_CALIBRATOR} <= set(parts) <= set(_PARTS):
             raise InputError(
                 f"Expected the parts {', '.join(parts)}, got {', '.join(names)}. Try another copy.", code="parts"
             )

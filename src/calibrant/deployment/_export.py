@@ -1,6 +1,5 @@
 """Export calibrators, prediction sets and thresholds to one file that runs without Calibrant."""
 
-import math
 import pprint
 from dataclasses import is_dataclass
 from importlib.resources import files
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._version import __version__
+from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.fusion import Fusion
@@ -94,7 +94,7 @@ def numpy_source(
     """
     fitted, k = serialize(calibrator), calibrators.num_classes(calibrator) or "k"
     maps = _source_of("calibrant.deployment", "_numpy_maps.py")
-    parts, usage, code = "", "", [f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
+    parts, usage, code = "", "", [_NUMBERS, f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
         code += [
@@ -104,7 +104,7 @@ def numpy_source(
     if threshold is not None:
         value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
         usage += " acts_on(logits) tells which rows to act on."
-        code += [f"THRESHOLD = {_number(value)}", _ACTS_ON]
+        code += [f"THRESHOLD = {_format(value)}", _ACTS_ON]
     head = _EXPORT_HEAD.format(parts=parts, version=__version__, k=k, usage=usage)
     return "\n\n".join([head.strip(), maps.strip(), *code]) + "\n"
 
@@ -118,7 +118,7 @@ def fusion_source(fusion: Fusion) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
     head = _FUSION_HEAD.format(version=__version__, signals=", ".join(fusion.signals))
     learned = {key: _to_plain(value) for key, value in fusion.learned.items()}
-    code = [f"FITTED: Fitted = {_format(learned)}", _FUSE]
+    code = [_NUMBERS, f"FITTED: Fitted = {_format(learned)}", _FUSE]
     return "\n\n".join([head.strip(), _source_of("calibrant", "_fusion_map.py").strip(), *code]) + "\n"
 
 
@@ -128,6 +128,7 @@ probability_right(signals, groups) takes a mapping of the signals {signals}: one
 missing; and the group of each answer, or None.
 """
 '''
+_NUMBERS = "inf, nan = np.inf, np.nan"
 _FUSE = '''
 def probability_right(signals: Mapping[str, Any], groups: Any = None) -> Array:
     """Return the probability that each answer is right (n)."""
@@ -191,9 +192,8 @@ def _to_plain(value: Any) -> Any:
 
 def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
     """Return what the numpy form of prediction sets needs."""
-    words = (sets.k + 1) // 2
-    keys = np.random.default_rng(0).integers(0, 2**63, words + 1, dtype=np.int64) | 1  # those of `hash_rows`
-    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys[:words].tolist()}
+    keys = hash_keys((sets.k + 1) // 2).tolist()
+    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
     if isinstance(sets, CrossSets):
         scores = [part.tolist() for part in sets.scores]
         return numbers | {"alpha": sets.alpha, "maps": list(map(serialize, sets.maps)), "scores": scores}
@@ -201,27 +201,8 @@ def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
 
 
 def _format(value: Any) -> str:
-    """Return Python source of a value; infinities and NaN are spelled by numpy."""
-    return pprint.pformat(_spell(value), width=_LINE_WIDTH, compact=True, sort_dicts=False)
-
-
-class _Name(float):
-    """A number that is no literal."""
-
-    def __repr__(self) -> str:
-        return "np.nan" if math.isnan(self) else "np.inf" if self > 0 else "-np.inf"
-
-
-def _spell(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return _Name(value)
-    if isinstance(value, dict):
-        return {key: _spell(item) for key, item in value.items()}
-    return [_spell(item) for item in value] if isinstance(value, list) else value
-
-
-def _number(value: float) -> str:
-    return repr(value) if math.isfinite(value) else "np.inf"
+    """Return Python source of a value, in which `inf` and `nan` are names."""
+    return pprint.pformat(value, width=_LINE_WIDTH, compact=True, sort_dicts=False)
 
 
 def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: int | None) -> None:

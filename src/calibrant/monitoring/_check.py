@@ -21,11 +21,6 @@ from calibrant.types import InputError
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
-STATUS_WORDS: dict[CheckStatus, str] = {
-    "holds": "HOLDS",
-    "broken": "BROKEN",
-    "too_little_data": "TOO LITTLE DATA",
-}
 CHECK_LEVEL = 0.95
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
 Bound = Callable[[float], Interval]  # from an error rate
@@ -47,14 +42,19 @@ class Condition:
     is_percent: bool
     is_upper: bool
 
-    def __str__(self) -> str:
+    @property
+    def description(self) -> str:
+        """The requirement, the value of its metric, and the bounds that decide it."""
         place = "" if self.group is None else f" [{display_name(self.group)}]"
-        words = f"{STATUS_WORDS[self.status]:15}  {self.requirement}{place}: {self._text(self.value)}"
+        words = f"{self.requirement}{place}: {self._text(self.value)}"
         if self.status == "too_little_data":
             words += f", between {self._text(self.low)} and {self._text(self.high)}"
             return words + ("" if self.needed is None else f"; {self.needed:,} {self.unit}s would decide")
         shows_high = self.is_upper == (self.status == "holds")
         return words + f", {f'at most {self._text(self.high)}' if shows_high else f'at least {self._text(self.low)}'}"
+
+    def __str__(self) -> str:
+        return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
 
     def _text(self, value: float) -> str:
         return f"{100 * value:.2f} %" if self.is_percent else f"{value:.4f}"

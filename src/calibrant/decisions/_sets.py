@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -198,21 +198,8 @@ class Sets:
         """Write the sets to a .json file."""
         path = Path(path)
         check_suffix(path, (".json",))
-        content = {
-            "format": SETS_FORMAT,
-            "version": SETS_VERSION,
-            "written_by": __version__,
-            "alpha": self.alpha,
-            "score": self.score,
-            "penalty": self.penalty,
-            "seed": self.seed,
-            "by": self.by,
-            "names": self.names,
-            "thresholds": [None if math.isinf(t) else t for t in self.thresholds],
-            "counts": self.counts,
-            "class_names": self.class_names,
-            "k": self.k,
-        }
+        header = {"format": SETS_FORMAT, "version": SETS_VERSION, "written_by": __version__}
+        content = header | asdict(self) | {"thresholds": [None if math.isinf(t) else t for t in self.thresholds]}
         with atomic_write(path) as draft:
             draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -231,36 +218,29 @@ class Sets:
                 raise InputError(
                     f"{path}: Expected sets of version {SETS_VERSION}, got {content['version']!r}.", code="version"
                 )
-            return cls._from_content(content)
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"{path}: Expected sets that Sets.save wrote, got a damaged file.", code="damaged"
-            ) from None
+            content = {name: tuple(part) if isinstance(part, list) else part for name, part in content.items()}
+            content["thresholds"] = tuple(math.inf if t is None else t for t in content["thresholds"])
+            sets = cls(**{field.name: content[field.name] for field in fields(cls)})
+            if sets.is_consistent:
+                return sets
+        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+            pass
+        raise InputError(f"{path}: Expected sets that Sets.save wrote, got a damaged file.", code="damaged")
 
-    @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> "Sets":
-        """Build from the content of a file; raises ValueError, KeyError or TypeError if it is damaged."""
-        names = tuple(map(str, content["names"]))
-        thresholds = tuple(math.inf if t is None else float(t) for t in content["thresholds"])
-        counts, k, by = tuple(map(int, content["counts"])), int(content["k"]), content["by"]
-        class_names = None if content["class_names"] is None else tuple(map(str, content["class_names"]))
-        expected = k if by == "class" else 1 if by is None else len(names)
-        is_consistent = (
-            len(names) == len(thresholds) == len(counts) == expected
-            and len(set(names)) == len(names)
-            and (by == "class" or ALL_ROWS in names)
-            and by in (None, "class", "groups")
-            and content["score"] in SET_SCORES
-            and 0 < float(content["alpha"]) < 1
-            and (class_names is None or len(class_names) == k)
-            and not any(map(math.isnan, thresholds))
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
+        num_thresholds = self.k if self.by == "class" else 1 if self.by is None else len(self.names)
+        return (
+            len(self.names) == len(set(self.names)) == len(self.thresholds) == len(self.counts) == num_thresholds
+            and (self.by == "class" or (self.by in (None, "groups") and ALL_ROWS in self.names))
+            and self.score in SET_SCORES
+            and 0 < self.alpha < 1
+            and isinstance(self.penalty, int | float)
+            and isinstance(self.seed, int)
+            and self.k == len(self.class_names or range(self.k))
+            and not any(map(math.isnan, self.thresholds))
         )
-        if not is_consistent:
-            raise ValueError
-        settings = float(content["alpha"]), content["score"], float(content["penalty"]), int(content["seed"])
-        return cls(*settings, by, names, thresholds, counts, class_names, k)
 
 
 def check_set_settings(alpha: float, score: str, penalty: float) -> None:
@@ -332,17 +312,12 @@ def _group_names(p: Predictions) -> list[str]:
 def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: float) -> SetRow:
     labels, members = p.labels[mask], sets[mask]
     w = torch.ones_like(labels, dtype=torch.float64) if p.weights is None else p.weights[mask].double()
-    size = members.sum(1).double()
     total = float(w.sum())
-    if not len(labels) or total == 0:
+    if not total:
         return SetRow(name, 0, Interval(math.nan, 0.0, 1.0, level), math.nan, math.nan, math.nan)
     hits = members.gather(1, labels[:, None]).squeeze(1).double()
     clusters = None if p.clusters is None else p.clusters[mask]
-    return SetRow(
-        name,
-        len(labels),
-        share_interval(hits, None if p.weights is None else w, level, clusters),
-        float((w * size).sum()) / total,
-        float((w * (size == 0)).sum()) / total,
-        float((w * (size == 1)).sum()) / total,
-    )
+    coverage = share_interval(hits, None if p.weights is None else w, level, clusters)
+    size = members.sum(1)
+    mean_size, empty, single = (float((w * part).sum()) / total for part in (size, size == 0, size == 1))
+    return SetRow(name, len(labels), coverage, mean_size, empty, single)

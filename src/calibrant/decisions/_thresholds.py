@@ -127,12 +127,12 @@ def _refusal(p: Predictions, n: np.ndarray, errors: np.ndarray, risk: float, del
             f"even without errors at least {needed:,} are needed."
         )
     is_large = n >= needed
-    lowest = float((errors[is_large] / n[is_large]).min()) if is_large.any() else math.nan
-    if math.isnan(lowest):
+    if not is_large.any():
         return (
             f"No threshold is certified: fewer than {needed:,} predictions lie above the lowest threshold, {GRID[0]}."
         )
+    lowest_share = format_percent((errors[is_large] / n[is_large]).min())
     return (
-        f"No threshold is certified: at best {format_percent(lowest)} of the predictions above one are wrong, not "
+        f"No threshold is certified: at best {lowest_share} of the predictions above one are wrong, not "
         f"clearly below {format_percent(risk)}. Try a larger risk, more examples, or a better model."
     )

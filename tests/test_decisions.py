@@ -93,7 +93,7 @@ def test_cross_conformal_files_keep_every_bit(tmp_path):
     assert loaded.guaranteed_coverage == fitted.guaranteed_coverage
     calibrators.save(calibrators.fit("Temperature", p), tmp_path / "c.safetensors")
     assert code_of(CrossSets.load, tmp_path / "c.safetensors") == "file_content"
-    assert code_of(CrossSets.fit_folds, draw(60, 7, clusters=np.arange(60) // 2)) == "clusters_refused"
+    assert code_of(CrossSets.fit_folds, draw(60, 7, clusters=np.arange(60) // 2)) == "dependent_rows"
 
 
 def test_integer_weights_are_copies():
@@ -234,9 +234,9 @@ def test_settings_of_thresholds_are_checked():
     assert code_of(certify_threshold, p, risk=0.0) == "risk_range"
     assert code_of(certify_threshold, p, delta=1.0) == "delta_range"
     weighted = Predictions.from_confidence([0.9] * 3, [1] * 3, [1.0, 2.0, 3.0])
-    assert code_of(certify_threshold, weighted) == "weights_refused"
+    assert code_of(certify_threshold, weighted) == "dependent_rows"
     clustered = Predictions.from_confidence([0.9] * 3, [1] * 3, clusters=[0, 0, 1])
-    assert code_of(certify_threshold, clustered) == "clusters_refused"
+    assert code_of(certify_threshold, clustered) == "dependent_rows"
 
 
 # Costs

@@ -305,5 +305,5 @@ def test_methods_of_single_outcomes_refuse_fractions(tmp_path):
     assert code_of(planning.quick_sample_size, p, detect=0.1) == "fractional_outcomes"
     polars.DataFrame({"confidence": [0.9, 0.4], "correct": [0.5, 0.0]}).write_csv(tmp_path / "day.csv")
     assert code_of(add_file, Watch(), tmp_path / "day.csv") == "fractional_outcomes"
-    assert code_of(decisions.certify_threshold, p) == "weights_refused"
+    assert code_of(decisions.certify_threshold, p) == "dependent_rows"
     assert code_of(Watch().add, p) == "dependent_rows"

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from calibrant import Watch
 from calibrant.monitoring import lock_state
-from calibrant.monitoring._evidence import EVIDENCE_FIELDS
+from calibrant.monitoring._evidence import Wealth
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 COMMAND = [sys.executable, "-m", "calibrant", "watch"]
@@ -37,7 +37,7 @@ def test_state_reads_back_exactly_and_goes_on(watch, tmp_path):
     later = [x.add_labels([200], draw(333).labels[200:201]) for x in (watch, loaded)]
     assert later[0].rows == 330
     assert later[0].verdict == later[1].verdict
-    for name in EVIDENCE_FIELDS:
+    for name in Wealth.names():
         np.testing.assert_array_equal(getattr(later[0].evidence, name), getattr(later[1].evidence, name))
     empty = tmp_path / "empty.watch"
     Watch(of=None).save(empty)
@@ -66,7 +66,7 @@ def test_other_versions_and_files_are_refused(watch, tmp_path):
     save_file(load_file(path), path)
     assert code_of(Watch.load, path) == "state_file"
     path.write_bytes(b"not a state")
-    assert code_of(Watch.load, path) == "state_file"
+    assert code_of(Watch.load, path) == "unreadable"
     assert code_of(Watch.load, tmp_path / "missing.watch") == "no_file"
     assert code_of(watch.save, tmp_path / "a.pickle") == "suffix"
 
@@ -75,7 +75,7 @@ def test_truncated_state_is_refused(watch, tmp_path):
     path = tmp_path / "a.watch"
     watch.save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    assert code_of(Watch.load, path) == "state_file"
+    assert code_of(Watch.load, path) == "unreadable"
 
 
 def test_locked_state_is_refused_after_a_while(tmp_path):

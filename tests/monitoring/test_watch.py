@@ -11,14 +11,14 @@ from refusals import code_of
 
 import calibrant
 from calibrant import Predictions, Watch
-from calibrant.monitoring._evidence import EVIDENCE_FIELDS
+from calibrant.monitoring._evidence import Wealth
 from calibrant.monitoring._rows import MAX_RECENT_ROWS
 
 
 def assert_same_state(first, second):
     """Assert that two watches have processed the same rows, bit by bit."""
     assert (first.rows, first.verdict.alarm) == (second.rows, second.verdict.alarm)
-    for name in EVIDENCE_FIELDS:
+    for name in Wealth.names():
         np.testing.assert_array_equal(getattr(first.evidence, name), getattr(second.evidence, name))
     assert first.group_names == second.group_names
 

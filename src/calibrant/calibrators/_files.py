@@ -16,16 +16,17 @@ from torch import Tensor
 
 from calibrant import io
 from calibrant._text import to_one_line
-from calibrant.backend.digests import read_tensors, tensors_digest
+from calibrant.backend.digests import tensors_digest
 from calibrant.backend.overlap import Sketch
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitting_digests as _digests
 from calibrant.calibrators._compose import is_custom_calibrator, learned_fields
+from calibrant.io.arrays import read_tensors
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Calibrator, InputError, Range
+from calibrant.types import Calibrator, InputError, Range, prefix_errors
 
 FORMAT, VERSION = "calibrant.calibrator", 5
 METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
@@ -312,7 +313,8 @@ def _in_range(value: Any, allowed: Range) -> bool:
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return the metadata and tensors of a file, after checking its format, version and checksum."""
-    meta, tensors = read_tensors(path)
+    with prefix_errors(f"{path}"):
+        tensors, meta = read_tensors(path)
     version = meta.get("version", "")
     if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(

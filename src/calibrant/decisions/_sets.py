@@ -236,8 +236,8 @@ class Sets:
             and (self.by == "class" or (self.by in (None, "groups") and ALL_ROWS in self.names))
             and self.score in SET_SCORES
             and 0 < self.alpha < 1
-            and isinstance(self.penalty, int | float)
-            and isinstance(self.seed, int)
+            and self.penalty >= 0
+            and self.seed % 1 == 0
             and self.k == len(self.class_names or range(self.k))
             and not any(map(math.isnan, self.thresholds))
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from calibrant._text import format_percent
+from calibrant._text import format_percent, join_names
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -87,12 +87,13 @@ def certify_threshold(
 
 
 def check_independent(p: Predictions, remedy: str) -> None:
-    """Raise `InputError` for predictions with weights or clusters; `remedy` is what to try."""
-    for name in ("weights", "clusters"):
-        if getattr(p, name) is not None:
-            raise InputError(
-                f"Expected independent examples that count once, got {name}. Try {remedy}.", code=f"{name}_refused"
-            )
+    """Raise `InputError` for predictions with weights, clusters or groups of rows; `remedy` is what to try."""
+    names = {"weights": p.weights, "clusters": p.clusters, "groups of rows": p.row_groups}
+    if refused := [name for name, column in names.items() if column is not None]:
+        raise InputError(
+            f"Expected independent examples that count once, got {join_names(refused)}. Try {remedy}.",
+            code="dependent_rows",
+        )
 
 
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:

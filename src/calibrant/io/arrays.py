@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calibrant._text import shorten_list, shorten_repr
+from calibrant._text import shorten_list, shorten_repr, to_one_line
 from calibrant.types import InputError
 
 SCORE_KEYS = ("logits", "probs", "confidence")
@@ -87,13 +87,30 @@ def _npy_labels(path: Path) -> tuple[str, Path]:
 
 def read_safetensors(path: Path) -> Arrays:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
-    file = safe_open(path, framework="pt")
-    return select_arrays({key: file.get_tensor(key) for key in file.keys()} | _metadata_lists(file))  # noqa: SIM118
+    tensors, metadata = read_tensors(path)
+    return select_arrays(tensors | _metadata_lists(metadata))
 
 
-def _metadata_lists(file: Any) -> dict[str, Any]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of a .safetensors file.
+
+    Raises:
+        InputError: If there is no such file, or it is damaged or of another format.
+    """
+    if not path.is_file():
+        raise InputError("There is no such file.", code="no_file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(
+            f"Expected a .safetensors file, got another or a damaged one ({to_one_line(error)}).", code="unreadable"
+        ) from None
+
+
+def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the names of classes and groups, and the ids, which the metadata of a .safetensors file hold as JSON."""
-    return {key: json.loads(text) for key, text in (file.metadata() or {}).items() if key in (*NAME_LIST_KEYS, "ids")}
+    return {key: json.loads(text) for key, text in metadata.items() if key in (*NAME_LIST_KEYS, "ids")}
 
 
 def read_torch(path: Path) -> Arrays:
@@ -185,7 +202,8 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
     file = safe_open(path, framework="pt")
     names = set(file.keys())
     score_key, label_key = find_score_and_label_keys(names)
-    name_lists = {name: entries for name, entries in _metadata_lists(file).items() if name in NAME_LIST_KEYS}
+    name_lists = _metadata_lists(file.metadata() or {})
+    name_lists.pop("ids", None)
     row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & names
     views = {name: file.get_slice(name) for name in row_arrays}
     num_rows, *other_dimensions = views[score_key].get_shape()

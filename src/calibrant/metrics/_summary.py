@@ -24,7 +24,7 @@ from calibrant.metrics._summary_files import read_summary, write_summary
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
@@ -197,7 +197,8 @@ class Summary(BinSums):
         Raises:
             InputError: If the file is no summary, is damaged, or has a later version.
         """
-        return cls(**read_summary(Path(path)))
+        with prefix_errors(f"{path}"):
+            return cls(**read_summary(Path(path)))
 
     def __len__(self) -> int:
         return int(self.total("rows"))

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.backend.digests import read_tensors, tensors_digest
+from calibrant.backend.digests import tensors_digest
 from calibrant.io import atomic_write
+from calibrant.io.arrays import read_tensors
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._sums import GroupSums
 from calibrant.types import InputError
@@ -35,19 +36,16 @@ def write_summary(summary: Any, path: Path) -> None:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Return the fields of a `Summary`. Raises `InputError` for another or a damaged file."""
-    metadata, tensors = read_tensors(path)
+    tensors, metadata = read_tensors(path)
     if metadata.get("format") != SUMMARY_FORMAT:
-        raise InputError(f"{path}: Expected a file of Summary.save, got another file.", code="summary_file")
+        raise InputError("Expected a file of Summary.save, got another file.", code="summary_file")
     if metadata.get("version") != SUMMARY_VERSION:
         raise InputError(
-            f"{path}: Expected a summary of version {SUMMARY_VERSION}, got {metadata.get('version')}. Try upgrading "
-            "calibrant.",
+            f"Expected a summary of version {SUMMARY_VERSION}, got {metadata.get('version')}. Try upgrading calibrant.",
             code="newer_format",
         )
     if metadata.pop("sha256", "") != tensors_digest(metadata, tensors):
-        raise InputError(
-            f"{path}: Expected the summary as it was written, got a damaged or changed file.", code="checksum"
-        )
+        raise InputError("Expected the summary as it was written, got a damaged or changed file.", code="checksum")
     values = json.loads(metadata["settings"]) | {key: value for key, value in tensors.items() if "." not in key}
     for name, part in _CLASSES_OF_PARTS.items():
         inside = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(f"{name}.")}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._text import shorten_list
+from calibrant.decisions import check_independent
 from calibrant.monitoring._rows import UNKNOWN_LABEL, batch_digest, hash_ids, number_keys
 from calibrant.monitoring._times import to_seconds
 from calibrant.predictions import Predictions
@@ -42,7 +42,7 @@ class Batch:
             ids: As for `Watch.add`.
             times: As for `Watch.add`.
         """
-        _check_independent(p)
+        check_independent(p, "one row per cluster, without weights")
         p = p.reorder_classes(class_names)
         if of is None:
             of = "top" if p.of == "classes" else p.of
@@ -64,14 +64,3 @@ class Batch:
         digest = batch_digest(keys, probs[order], groups, seconds)
         keys = number_keys(digest, n) if keys is None else keys
         return cls(p, p.of, keys, labels[order], probs[order], groups, p.group_names, seconds, is_calendar, digest)
-
-
-def _check_independent(p: Predictions) -> None:
-    """Raise `InputError` for predictions whose rows are not one bet each."""
-    names = {"weights": p.weights, "clusters": p.clusters, "groups of rows": p.row_groups}
-    if unusable := [name for name, column in names.items() if column is not None]:
-        raise InputError(
-            f"Expected rows that count once and do not depend on each other, got {shorten_list(unusable)}. Try one row "
-            "per cluster, without weights.",
-            code="dependent_rows",
-        )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds, metric_bounds
+from calibrant.monitoring._features import used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
 from calibrant.planning import quick_sample_size
@@ -192,36 +194,20 @@ def _check_requirement(
     requirement: Requirement, p: Predictions, pair: ModelPair | None, error_rate: float, *, by_group: bool
 ) -> Iterator[Condition]:
     """Yield the condition of all examples and, `by_group`, of every group."""
-    parts: list[tuple[str | None, Predictions, Bound]] = []
-    examples = pair.new if requirement.is_relative and pair is not None else p
-    for group in (None, *(_used_groups(examples) if by_group else ())):
-        if requirement.is_relative:
-            assert pair is not None
-            part = pair if group is None else pair.select_group(group)
-            parts.append((group, part.new, _difference_bound(requirement, part)))
-        else:
-            selected = p if group is None else p.select_group(group)
-            parts.append((group, selected, _metric_bound(requirement, selected)))
-    broken = _broken_parts(requirement, [bound for _, _, bound in parts], error_rate)
-    for i, (group, part, bound) in enumerate(parts):
-        condition = _build_condition(requirement, group, part, bound(error_rate), is_broken=i in broken)
+    is_relative = requirement.is_relative
+    whole: Any = pair if is_relative else p
+    bounds_of = difference_bounds if is_relative else metric_bounds
+    examples = pair.new if pair is not None and is_relative else p
+    groups = (None, *(used_groups(examples) if by_group else ()))
+    parts = [whole if group is None else whole.select_group(group) for group in groups]
+    bounds: list[Bound] = [partial(bounds_of, requirement.method, part) for part in parts]
+    broken = _broken_parts(requirement, bounds, error_rate)
+    for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
+        examples = part.new if is_relative else part
+        condition = _build_condition(requirement, group, examples, bounds[i](error_rate), is_broken=i in broken)
         if condition.status == "too_little_data":
-            condition = replace(condition, needed=_required_size(requirement, part, condition, 1 - error_rate))
+            condition = replace(condition, needed=_required_size(requirement, examples, condition, 1 - error_rate))
         yield condition
-
-
-def _used_groups(p: Predictions) -> list[str]:
-    assert p.groups is not None
-    assert p.group_names is not None
-    return [p.group_names[i] for i in p.groups.unique().tolist()]
-
-
-def _metric_bound(requirement: Requirement, p: Predictions) -> Bound:
-    return lambda error_rate: metric_bounds(requirement.method, p, error_rate)
-
-
-def _difference_bound(requirement: Requirement, pair: ModelPair) -> Bound:
-    return lambda error_rate: difference_bounds(requirement.method, pair, error_rate)
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, join_names
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
-from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds
 from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences
 from calibrant.monitoring._pairing import ModelPair, pair_models
@@ -169,21 +168,31 @@ def compare(
     >>> compare(p, q).differs, compare(p, p).differs
     (True, False)
     """
+    check_test_options(level, (old, new) if by_group else ())
+    with as_predictions(old) as first, as_predictions(new) as second:
+        pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
+        rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
+    notes = () if any(row.name == "nll" for row in rows) else (_INFINITE_NLL_NOTE,)
+    return CompareResult(rows, level, len(pair.old), len(pair.new), (pair.note, *notes), pair)
+
+
+def check_test_options(level: float, grouped: Sequence[Predictions]) -> None:
+    """Raise `InputError` unless the level is in (0, 1) and all predictions of `grouped` have groups."""
     if not 0 < level < 1:
         raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
-    with as_predictions(old) as first, as_predictions(new) as second:
-        if by_group and (first.groups is None or second.groups is None):
-            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
-        pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
-        frame = FeatureFrame.from_pair(
-            pair.old, pair.new, is_paired=pair.paired_by is not None, has_labels=True, by_group=by_group
-        )
-        p_values, adjusted = test_difference(frame, pair, seed)
-        rows = [compared_row(frame, pair, key, p_values[i], adjusted[i]) for i, key in enumerate(frame.tests)]
-    return CompareResult(tuple(rows), level, len(pair.old), len(pair.new), (pair.note, *_notes(frame)), pair)
+    if any(p.groups is None for p in grouped):
+        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
 
 
-def test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int) -> tuple[ComparedRow, ...]:
+    """Return the rows of all tests of a pair."""
+    is_paired = pair.paired_by is not None
+    frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
+    p_values = zip(frame.tests, *_test_difference(frame, pair, seed), strict=True)
+    return tuple(_compared_row(frame, pair, key, float(p), float(adjusted)) for key, p, adjusted in p_values)
+
+
+def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the p-values and adjusted p-values of all tests of a frame."""
     n_old, n_new = num_units(pair.old), num_units(pair.new)
     if min(n_old, n_new) < MIN_COMPARED_UNITS:
@@ -199,43 +208,36 @@ def test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np
     return unpaired_p_values(*sums, frame.statistics, seed)
 
 
-test_difference.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]  # no test for pytest
+_INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
 
 
-def _notes(frame: FeatureFrame) -> list[str]:
-    if "nll" in frame.scores:
-        return []
-    return ["The negative log-likelihood is infinite, and is not compared: a true class has probability 0."]
-
-
-def compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
+def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
     """Return the row of a test, with values, limits and details."""
-    if key.name in ("predicted classes", "labels"):
-        difference, detail = _largest_share_change(pair, of_labels=key.name == "labels")
-        numbers = math.nan, math.nan, difference, math.nan, math.nan
-        return ComparedRow(key.name, key.group, *numbers, float(p_value), float(adjusted), detail)
-    if key.name == "confidences":
-        difference, detail = _largest_cdf_change(frame, pair)
-        numbers = math.nan, math.nan, difference, math.nan, math.nan
-        return ComparedRow(key.name, key.group, *numbers, float(p_value), float(adjusted), detail)
-    if key.group is not None:
-        pair = pair.select_group(key.group)
-    limits = Interval(math.nan, math.nan, math.nan)
+    nan = math.nan
+    if key.name in ("confidences", "predicted classes", "labels"):
+        is_cdf = key.name == "confidences"
+        change, detail = _largest_cdf_change(frame, pair) if is_cdf else _largest_share_change(pair, key.name)
+        return ComparedRow(key.name, key.group, nan, nan, change, nan, nan, p_value, adjusted, detail)
+    pair = pair if key.group is None else pair.select_group(key.group)
+    low, high = nan, nan
     if key.name == "confidence":
         a, b = (_mean_confidence(p) for p in (pair.old, pair.new))
     else:
         method = METRICS.method(key.name)
         a, b = (float(method.function(p)) for p in (pair.old, pair.new))
-        limits = limits if key.name == "ece" else difference_bounds(method, pair, 0.025)
-    return ComparedRow(key.name, key.group, a, b, b - a, limits.low, limits.high, float(p_value), float(adjusted))
+        if key.name != "ece":
+            limits = difference_bounds(method, pair, 0.025)
+            low, high = limits.low, limits.high
+    return ComparedRow(key.name, key.group, a, b, b - a, low, high, p_value, adjusted)
 
 
 def _mean_confidence(p: Predictions) -> float:
     return float(np.average(confidences(p), weights=None if p.weights is None else p.weights.cpu().numpy()))
 
 
-def _largest_share_change(pair: ModelPair, *, of_labels: bool) -> tuple[float, str]:
-    shares = [class_shares(p, p.labels if of_labels else p.predicted) for p in (pair.old, pair.new)]
+def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
+    """Return the largest change of the share of a class, and a text on it, for "labels" or "predicted classes"."""
+    shares = [class_shares(p, p.labels if name == "labels" else p.predicted) for p in (pair.old, pair.new)]
     change = shares[1] - shares[0]
     j = int(np.abs(change).argmax())
     names = pair.new.class_names

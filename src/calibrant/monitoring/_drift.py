@@ -8,14 +8,8 @@ from typing import Any
 
 from calibrant._text import cut_middle, display_name, format_percent
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
-from calibrant.monitoring._compare import (
-    ComparedRow,
-    compared_row,
-    list_titles,
-    test_difference,
-)
+from calibrant.monitoring._compare import ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
-from calibrant.monitoring._features import FeatureFrame
 from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._titles import TITLES
@@ -156,28 +150,22 @@ def drift(
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)
     """
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
+    check_test_options(level, (reference, new) if by_group else ())
     with as_predictions(reference) as first, as_predictions(new) as second:
         second = second.reorder_classes(first.class_names)
         if first.k != second.k:
             raise InputError(f"Expected predictions of {first.k} classes, got {second.k}.", code="num_classes")
-        if by_group and (first.groups is None or second.groups is None):
-            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
         if num_units(first) < MIN_REFERENCE_ROWS:
             raise InputError(
                 f"Expected at least {MIN_REFERENCE_ROWS} labeled examples, or clusters, got {num_units(first)}.",
                 code="few_examples",
             )
         pair = ModelPair(first.with_default_event(of), second.with_default_event(of), None, _SAMPLE_NOTE)
-        frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=False, has_labels=False, by_group=by_group)
-        p_values, adjusted = test_difference(frame, pair, seed)
-        rows = [compared_row(frame, pair, key, p_values[i], adjusted[i]) for i, key in enumerate(frame.tests)]
+        rows = compared_rows(pair, has_labels=False, by_group=by_group, seed=seed)
         estimates = estimate_without_labels(pair.old, pair.new)
         shift = estimate_label_shift(first, second, seed)
-    notes = [_SAMPLE_NOTE, *([shift] if isinstance(shift, str) else [])]
-    label_shift = None if isinstance(shift, str) else shift
-    return DriftResult(tuple(rows), label_shift, estimates, level, len(first), len(second), tuple(notes), pair)
+    label_shift, notes = (None, (_SAMPLE_NOTE, shift)) if isinstance(shift, str) else (shift, (_SAMPLE_NOTE,))
+    return DriftResult(rows, label_shift, estimates, level, len(first), len(second), notes, pair)
 
 
 def _estimate_text(estimate: Estimate) -> str:

@@ -6,12 +6,13 @@ without the losses of the time before (an e-detector; Shin, Ramdas and Rinaldo 2
 martingales that start at 1 is one as well, and P(it ever reaches 1/a) <= a (Ville 1939).
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
 
 from calibrant.monitoring._bets import BETS, LOG_BET_WEIGHTS
+from calibrant.monitoring._rows import AlignedArrays
 
 LOOK_ROWS = 10  # the wealth is looked at after every ten rows, however rows arrive
 START_ROWS = 100  # rows between two starting times of bets
@@ -20,7 +21,7 @@ SUM_NAMES = ("rows", "residual", "squared_residual", "brier", "squared_brier_res
 
 
 @dataclass(frozen=True, eq=False)
-class Wealth:
+class Wealth(AlignedArrays):
     """The wealth of s tests by e bets, and sums over their rows."""
 
     log_wealth: np.ndarray  # (s e) of the bets that have started, before the weights of the bets
@@ -34,9 +35,6 @@ class Wealth:
     peak_bet: np.ndarray  # (s) int64, the best bet of that look
     alarm_row: np.ndarray  # (s) int64, number of rows when the wealth first reached the threshold, or -1
     sums: np.ndarray  # (s 5) as SUM_NAMES; residuals are outcomes minus confidences
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
     @classmethod
     def empty(cls, num_tests: int) -> "Wealth":
@@ -156,19 +154,6 @@ class Wealth:
             alarm_row=np.where((self.alarm_row < 0) & (later_peak >= thresholds), later.peak_row + row, self.alarm_row),
             sums=self.sums + later.sums,
         )
-
-
-EVIDENCE_FIELDS = tuple(field.name for field in fields(Wealth))
-
-
-def concatenate(*parts: Wealth) -> Wealth:
-    """Return the evidence of the tests of several parts."""
-    return Wealth(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in EVIDENCE_FIELDS})
-
-
-def select_tests(evidence: Wealth, tests: np.ndarray) -> Wealth:
-    """Return the evidence of some tests, by index."""
-    return Wealth(**{name: getattr(evidence, name)[tests] for name in EVIDENCE_FIELDS})
 
 
 def mix_bets(log_wealth: np.ndarray) -> np.ndarray:

@@ -57,8 +57,8 @@ class FeatureFrame:
         labels, label_scale = np.zeros(0, np.int64), np.zeros(0)
         if has_labels and not is_paired:
             labels, label_scale = _frequent_classes(old, new, lambda p: p.labels)
-        groups = _shared_groups(old, new) if by_group else ()
-        return cls(scores, cuts, edges, classes, labels, class_scale, label_scale, groups)
+        groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS] if by_group else ()
+        return cls(scores, cuts, edges, classes, labels, class_scale, label_scale, tuple(groups))
 
     @property
     def tests(self) -> list[TestKey]:
@@ -103,11 +103,7 @@ class FeatureFrame:
 
     def values(self, sums: np.ndarray) -> list[np.ndarray]:
         """Return the means, distributions and shares of sums (..., m), each over its last axis."""
-        blocks, start = list[np.ndarray](), 0
-        for size in self._sizes():
-            blocks.append(sums[..., start : start + size])
-            start += size
-        return blocks
+        return np.split(sums, np.cumsum(self._sizes())[:-1], axis=-1)
 
     def _sizes(self) -> list[int]:
         bins = [] if self.bin_edges is None else [max(len(self.bin_edges) - 1, 1)]
@@ -173,14 +169,11 @@ def _frequent_classes(
     return classes, np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))
 
 
-def _shared_groups(old: Predictions, new: Predictions) -> tuple[str, ...]:
-    """Return the groups that occur in both sets, in alphabetical order."""
-    names: list[set[str]] = []
-    for p in (old, new):
-        if p.groups is None or p.group_names is None:
-            return ()
-        names.append({p.group_names[i] for i in p.groups.unique().tolist()})
-    return tuple(sorted(names[0] & names[1]))[:MAX_COMPARED_GROUPS]
+def used_groups(p: Predictions) -> list[str]:
+    """Return the names of the groups that occur, in the order of their indices."""
+    if p.groups is None or p.group_names is None:
+        return []
+    return [p.group_names[i] for i in p.groups.unique().tolist()]
 
 
 def _is_in_group(p: Predictions, group: str) -> np.ndarray:

@@ -8,6 +8,7 @@ from calibrant.monitoring._evidence import LOOK_ROWS
 
 MAX_PERIODS = 400  # the last ones are kept
 PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance", "brier")  # sums; variance of a calibrated model
+PERIOD_ARRAYS = ("predicted", "first_row", "sums", "peak")  # fields of `Periods`
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +38,10 @@ class Periods:
 
     def appended(self, name: str, predicted: int) -> "Periods":
         """Return the periods followed by a new one with this number of predictions, of which no row is processed."""
-        periods = Periods(
-            self.first,
-            (*self.names, name),
-            np.append(self.predicted, predicted),
-            np.append(self.first_row, -1),
-            np.concatenate([self.sums, np.zeros((1, len(PERIOD_COLUMNS)))]),
-            np.append(self.peak, 0.0),
+        period = Periods(
+            0, (name,), np.array([predicted]), np.array([-1]), np.zeros((1, len(PERIOD_COLUMNS))), np.zeros(1)
         )
-        return periods._last()
-
-    def _last(self) -> "Periods":
-        """Drop all but the last `MAX_PERIODS` periods."""
-        surplus = max(0, len(self) - MAX_PERIODS)
-        columns = {name: getattr(self, name)[surplus:] for name in ("names", "predicted", "first_row", "sums", "peak")}
-        return replace(self, first=self.first + surplus, **columns)
+        return self.then(period, 0)
 
     def advance(self, row: int, periods: np.ndarray, columns: np.ndarray, peaks: np.ndarray) -> "Periods":
         """Return the periods after further rows.
@@ -74,19 +64,13 @@ class Periods:
         return replace(self, sums=sums, peak=peak, first_row=first_row)
 
     def then(self, later: "Periods", row: int) -> "Periods":
-        """Return these periods and later ones, whose rows begin after `row` rows."""
-        first_row = np.where(later.first_row < 0, -1, later.first_row + row)
+        """Return the last `MAX_PERIODS` of these periods and later ones, whose rows begin after `row` rows."""
+        later = replace(later, first_row=np.where(later.first_row < 0, -1, later.first_row + row))
         if later.first:  # the periods between are not kept
-            return replace(later, first=self.count + later.first, first_row=first_row)
-        periods = Periods(
-            self.first,
-            self.names + later.names,
-            np.concatenate([self.predicted, later.predicted]),
-            np.concatenate([self.first_row, first_row]),
-            np.concatenate([self.sums, later.sums]),
-            np.concatenate([self.peak, later.peak]),
-        )
-        return periods._last()
+            return replace(later, first=self.count + later.first)
+        surplus = max(0, len(self) + len(later) - MAX_PERIODS)
+        arrays = {name: np.concatenate([getattr(self, name), getattr(later, name)])[surplus:] for name in PERIOD_ARRAYS}
+        return Periods(self.first + surplus, (self.names + later.names)[surplus:], **arrays)
 
     def name_at(self, row: int) -> str | None:
         """Return the name of the period of a processed row, or None if it is no longer kept."""

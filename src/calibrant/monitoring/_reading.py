@@ -1,7 +1,7 @@
 """Read files for a watch: predictions whose labels may be missing, or labels that come later."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from calibrant._text import shorten_list
 from calibrant.io.cells import to_numbers
 from calibrant.io.column_names import find_role_columns
 from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.files import is_pattern
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.labels import label_values
 from calibrant.monitoring._watch import Watch
@@ -19,32 +20,6 @@ from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
 
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date")  # in any case; the first one that exists
-
-
-@dataclass(frozen=True, eq=False)
-class PredictionFile:
-    """Predictions with their ids and times, and a mask of the rows that have a label."""
-
-    predictions: Predictions
-    labeled: np.ndarray
-    ids: Any = None
-    times: Any = None
-
-    def add_to(self, watch: Watch, name: str | None = None) -> Watch:
-        """Return the watch with these predictions."""
-        return watch.add(self.predictions, labeled=self.labeled, ids=self.ids, times=self.times, name=name)
-
-
-@dataclass(frozen=True, eq=False)
-class LabelFile:
-    """Labels of rows that were predicted before."""
-
-    ids: Any
-    labels: Any
-
-    def add_to(self, watch: Watch, name: str | None = None) -> Watch:
-        """Return the watch with these labels."""
-        return watch.add_labels(self.ids, self.labels)
 
 
 def add_file(
@@ -69,28 +44,31 @@ def add_file(
         **options: For tables, as in `Predictions.from_table`.
     """
     with prefix_errors(f"{path}"):
-        content = read_watched_file(path, time, of, options)
-        if calibrate is not None and isinstance(content, PredictionFile):
-            content = replace(content, predictions=calibrate(content.predictions))
-        return content.add_to(watch)
-
-
-def read_watched_file(
-    path: str | Path, time: str | None, of: Any, options: Mapping[str, Any]
-) -> PredictionFile | LabelFile:
-    """Read predictions or labels; see `add_file`."""
-    reading = TableOptions.from_keywords(options)
-    if not io.is_table(path) and not Path(path).is_dir() and not any(mark in Path(path).name for mark in "*?["):
-        arrays = io.read(path, reading, needs_labels=False)
+        reading = TableOptions.from_keywords(options)
+        labeled = times = None
+        if io.is_table(path) or is_pattern(Path(path)):
+            frame = io.read_table(path, reading).frame
+            time = _find_time_column(frame, time)
+            columns = io.infer_columns(frame.drop(time) if time else frame, reading)
+            if not columns.scores and columns.confidence is None:
+                return watch.add_labels(*_read_labels(frame, columns, reading))
+            arrays, labeled = _read_predictions(frame, columns, reading)
+            times = frame[time] if time else None
+        else:
+            arrays = io.read(path, reading, needs_labels=False)
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=reading.are_logits)
+        if p.examples is not None:
+            raise _fractions_refused()
+        labeled = np.full(len(p), has_labels) if labeled is None else labeled
+        if len(p) != len(labeled):
+            raise InputError(
+                f"Expected {len(labeled):,} complete rows, got {len(p):,}. Try removing the others first, without "
+                "--drop.",
+                code="incomplete_rows",
+            )
         p = p if of is None else p.with_event(of)
-        return PredictionFile(p, np.full(len(p), has_labels), arrays.get("ids"))
-    frame = io.read_table(path, reading).frame
-    time = _find_time_column(frame, time)
-    columns = io.infer_columns(frame.drop(time) if time else frame, reading)
-    if not columns.scores and columns.confidence is None:
-        return _read_labels(frame, columns, reading)
-    return _read_predictions(frame, columns, reading, time, of)
+        p = p if calibrate is None else calibrate(p)
+        return watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
 
 
 def _find_time_column(frame: Any, time: str | None) -> str | None:
@@ -102,7 +80,8 @@ def _find_time_column(frame: Any, time: str | None) -> str | None:
     return time or next((by_name[name] for name in TIME_COLUMNS if name in by_name), None)
 
 
-def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> LabelFile:
+def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[Any, np.ndarray]:
+    """Return ids and labels of rows that were predicted before."""
     explicit = reading.columns.get("label") or reading.columns.get("correct")
     roles = {name: role for role in ("correct", "label") for name in find_role_columns(role, frame.columns)}
     label = explicit or next(reversed(roles), None)
@@ -117,9 +96,9 @@ def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> LabelFi
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
         if bool((correct != correct.round()).any()):
             raise _fractions_refused()
-        return LabelFile(frame[columns.id], correct.astype(np.int64))
+        return frame[columns.id], correct.astype(np.int64)
     values = label_values(frame[label])
-    return LabelFile(frame[columns.id], values - reading.labels_from if reading.labels_from is not None else values)
+    return frame[columns.id], values - reading.labels_from if reading.labels_from else values
 
 
 def _fractions_refused() -> InputError:
@@ -129,9 +108,9 @@ def _fractions_refused() -> InputError:
     )
 
 
-def _read_predictions(frame: Any, columns: Columns, reading: TableOptions, time: str | None, of: Any) -> PredictionFile:
-    """Read predictions; missing labels are filled with one that occurs, and masked."""
-    truth = next((name for name in (columns.correct, columns.label) if name is not None), None)
+def _read_predictions(frame: Any, columns: Columns, reading: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the arrays of predictions, and which have a label; missing labels are filled with one that occurs."""
+    truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
     if truth is not None:
         labeled = frame[truth].is_not_null().to_numpy()
@@ -140,14 +119,4 @@ def _read_predictions(frame: Any, columns: Columns, reading: TableOptions, time:
         else:
             names = {name: None for name in ("label", "correct", "predicted") if getattr(columns, name) == truth}
             columns = replace(columns, **names)
-    arrays = frame_to_arrays(frame, columns, reading)
-    p, _ = from_unlabeled_arrays(arrays, are_logits=reading.are_logits)
-    if p.examples is not None:
-        raise _fractions_refused()
-    if len(p) != len(frame):
-        raise InputError(
-            f"Expected {len(frame):,} complete rows, got {len(p):,}. Try removing the others first, without --drop.",
-            code="incomplete_rows",
-        )
-    p = p if of is None else p.with_event(of)
-    return PredictionFile(p, labeled, arrays.get("ids"), None if time is None else frame[time])
+    return frame_to_arrays(frame, columns, reading), labeled

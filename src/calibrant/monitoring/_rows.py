@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,8 +14,33 @@ UNKNOWN_LABEL = -1
 MAX_RECENT_ROWS = 100_000  # processed rows whose id and label are remembered
 
 
+Aligned = TypeVar("Aligned", bound="AlignedArrays")
+
+
 @dataclass(frozen=True, eq=False)
-class Rows:
+class AlignedArrays:
+    """A base for dataclasses whose fields are arrays with the same first axis."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the arrays."""
+        return tuple(field.name for field in fields(cls))
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.names()[0]))
+
+    def __getitem__(self: Aligned, rows: Any) -> Aligned:
+        """Select rows by slice, mask or indices."""
+        return type(self)(**{name: getattr(self, name)[rows] for name in self.names()})
+
+    def concatenate(self: Aligned, added: Aligned) -> Aligned:
+        """Return these rows and others after them."""
+        pairs = {name: (getattr(self, name), getattr(added, name)) for name in self.names()}
+        return type(self)(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(AlignedArrays):
     """Rows in the order of prediction."""
 
     keys: np.ndarray  # (n) uint64, hashes of the ids
@@ -24,22 +49,11 @@ class Rows:
     groups: np.ndarray  # (n) int64, or -1
     periods: np.ndarray  # (n) int64
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, rows: Any) -> "Rows":
-        """Select rows by slice, mask or indices."""
-        return Rows(**{name: getattr(self, name)[rows] for name in ROWS_FIELDS})
-
     @classmethod
     def empty(cls, k: int) -> "Rows":
         """Return no rows of k classes."""
         integers = np.zeros(0, dtype=np.int64)
         return cls(np.zeros(0, dtype=np.uint64), integers, np.zeros((0, k)), integers, integers)
-
-    def concatenate(self, added: "Rows") -> "Rows":
-        """Return these rows and others after them."""
-        return Rows(**{name: np.concatenate([getattr(self, name), getattr(added, name)]) for name in ROWS_FIELDS})
 
     def with_labels(self, rows: np.ndarray, labels: np.ndarray) -> "Rows":
         """Return the rows with more labels.
@@ -50,7 +64,7 @@ class Rows:
         check_same_labels(self.labels[rows], labels)
         all_labels = self.labels.copy()
         all_labels[rows] = np.where(labels == UNKNOWN_LABEL, all_labels[rows], labels)
-        return Rows(self.keys, all_labels, self.probs, self.groups, self.periods)
+        return replace(self, labels=all_labels)
 
     @property
     def num_leading_labels(self) -> int:
@@ -59,11 +73,8 @@ class Rows:
         return int(unlabeled[0]) if len(unlabeled) else len(self)
 
 
-ROWS_FIELDS = tuple(field.name for field in fields(Rows))
-
-
 @dataclass(frozen=True, eq=False)
-class RecentRows:
+class RecentRows(AlignedArrays):
     """Fingerprints of the last processed rows: their keys and labels."""
 
     keys: np.ndarray  # (n) uint64
@@ -74,12 +85,9 @@ class RecentRows:
         """Return no rows."""
         return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
 
-    def extended(self, keys: np.ndarray, labels: np.ndarray) -> "RecentRows":
+    def extended(self, rows: "Rows | RecentRows") -> "RecentRows":
         """Return the fingerprints of these and later rows, at most MAX_RECENT_ROWS."""
-        return RecentRows(
-            np.concatenate([self.keys, keys])[-MAX_RECENT_ROWS:],
-            np.concatenate([self.labels, labels])[-MAX_RECENT_ROWS:],
-        )
+        return self.concatenate(replace(self, keys=rows.keys, labels=rows.labels))[-MAX_RECENT_ROWS:]
 
 
 def check_same_labels(old: np.ndarray, new: np.ndarray) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant._validation import EventSelector
 from calibrant._validation.labels import to_class_indices
 from calibrant.monitoring._batch import Batch
-from calibrant.monitoring._evidence import LOOK_ROWS, Wealth, concatenate, select_tests
+from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
 from calibrant.monitoring._looks import LookSettings, compute_looks
 from calibrant.monitoring._periods import Periods
 from calibrant.monitoring._rows import (
@@ -25,7 +25,7 @@ from calibrant.monitoring._rows import (
 from calibrant.monitoring._times import format_time
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 MAX_CLASSES = 200  # that have tests of their own
 
@@ -168,7 +168,7 @@ class Watch:
             np.arange(len(self.pending)) < (len(self.pending) if rows is None else rows)
         )
         dropped = self.pending[is_dropped]
-        recent = self.recent.extended(dropped.keys, dropped.labels)
+        recent = self.recent.extended(dropped)
         return replace(self, pending=self.pending[~is_dropped], recent=recent)._process()
 
     def reset(self) -> "Watch":
@@ -230,7 +230,8 @@ class Watch:
         """
         from calibrant.monitoring._files import load_fields
 
-        return cls(**load_fields(Path(path)))
+        with prefix_errors(f"{path}"):
+            return cls(**load_fields(Path(path)))
 
     # Steps of `add`
 
@@ -301,24 +302,21 @@ class Watch:
         used, first = np.unique(batch.groups[rows], return_index=True)
         names = [batch.group_names[i] for i in used[np.argsort(first)]]
         group_names = (*self.group_names, *(name for name in names if name not in self.group_names))
-        added = len(group_names) - len(self.group_names)
-        evidence = select_tests(
-            self.evidence, np.r_[: len(self.evidence) - 1, np.full(added + 1, len(self.evidence) - 1)]
-        )
         index_of = {name: i for i, name in enumerate(group_names)}
         index = np.array([index_of.get(name, -1) for name in batch.group_names])
-        return replace(self, group_names=group_names, evidence=evidence), index[batch.groups[rows]]
+        state = replace(self, group_names=group_names, evidence=_arrange_groups(self, group_names))
+        return state, index[batch.groups[rows]]
 
     def _process(self) -> "Watch":
         """Return the state after all whole blocks of leading labeled rows."""
         count = self.pending.num_leading_labels // LOOK_ROWS * LOOK_ROWS
         if not self.k or not count:
             return self
-        done_rows = self.pending[:count]
+        processed = self.pending[:count]
         settings = self.settings
         thresholds = settings.thresholds
         evidence, periods, row = self.evidence, self.periods, self.rows
-        for part in settings.split(done_rows):
+        for part in settings.split(processed):
             looks = compute_looks(part, settings)
             evidence, totals = evidence.advance(row, looks.log_factors, looks.sums, thresholds)
             peaks = (totals / thresholds).max(1)
@@ -330,7 +328,7 @@ class Watch:
             evidence=evidence,
             periods=periods,
             pending=self.pending[count:],
-            recent=self.recent.extended(done_rows.keys, done_rows.labels),
+            recent=self.recent.extended(processed),
         )
 
 
@@ -358,7 +356,7 @@ def _join(first: Watch, later: Watch) -> Watch:
         evidence=evidence.then(later_evidence, first.rows, joined.settings.thresholds),
         periods=periods,
         pending=pending,
-        recent=first.recent.extended(later.recent.keys, later.recent.labels),
+        recent=first.recent.extended(later.recent),
         batches=np.concatenate([first.batches, later.batches]),
     )
 
@@ -366,9 +364,7 @@ def _join(first: Watch, later: Watch) -> Watch:
 def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
     """Return the evidence with tests of these groups in this order; unknown ones are copies of the spare test."""
     assert watch.group_names is not None
-    num_others = len(watch.evidence) - 1 - len(watch.group_names)
-    places = {name: num_others + i for i, name in enumerate(watch.group_names)}
     spare = len(watch.evidence) - 1
-    groups = [places.get(name, spare) for name in group_names]
-    fixed = select_tests(watch.evidence, np.arange(num_others))
-    return concatenate(fixed, select_tests(watch.evidence, np.array([*groups, spare])))
+    num_fixed = spare - len(watch.group_names)
+    places = {name: num_fixed + i for i, name in enumerate(watch.group_names)}
+    return watch.evidence[np.array([*range(num_fixed), *(places.get(name, spare) for name in group_names), spare])]

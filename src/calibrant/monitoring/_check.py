@@ -277,6 +277,14 @@ def _required_size(requirement: Requirement, p: Predictions, condition: Conditio
     return math.ceil(needed / digit) * digit if needed < 1e12 else None
 
 
+_FILE_KEYS: dict[str, tuple[Any, str]] = {  # types, and their description
+    "require": (list, "a list of texts"),
+    "level": (float, "a number"),
+    "of": ((str, int), "a name or index"),
+    "by": (str, "a name"),
+}
+
+
 def read_requirements(path: str | Path) -> dict[str, Any]:
     """Read a TOML file of requirements: `require`, and optionally `level`, `of` and `by`.
 
@@ -289,16 +297,12 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: Expected TOML, got an error: {error}.", code="toml") from None
-    types: dict[str, tuple[type, ...]] = {"require": (list,), "level": (float,), "of": (str, int), "by": (str,)}
     for key, value in content.items():
-        if key not in types:
-            text = f"{path}: Expected keys among {', '.join(types)}, got {shorten_repr(key)}."
-            raise InputError(text, code="toml_key")
-        is_list_of_texts = not isinstance(value, list) or all(isinstance(item, str) for item in value)
-        if not isinstance(value, types[key]) or not is_list_of_texts:
+        if key not in _FILE_KEYS:
             raise InputError(
-                f"{path}: Expected {key} as {'a list of texts' if key == 'require' else types[key][0].__name__}, got "
-                f"{shorten_repr(value)}.",
-                code="toml_value",
+                f"{path}: Expected keys among {', '.join(_FILE_KEYS)}, got {shorten_repr(key)}.", code="toml_key"
             )
+        types, expected = _FILE_KEYS[key]
+        if not isinstance(value, types) or (key == "require" and not all(isinstance(text, str) for text in value)):
+            raise InputError(f"{path}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="toml_value")
     return content

@@ -11,7 +11,7 @@ import numpy as np
 from calibrant._text import cut_middle, display_name, format_percent, join_names
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences
+from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences, row_weights
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
 from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
@@ -232,7 +232,7 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
 
 
 def _mean_confidence(p: Predictions) -> float:
-    return float(np.average(confidences(p), weights=None if p.weights is None else p.weights.cpu().numpy()))
+    return float(np.average(confidences(p), weights=row_weights(p)))
 
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:

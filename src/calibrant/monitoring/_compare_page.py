@@ -1,11 +1,11 @@
 """The page of a comparison."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calibrant import report
@@ -14,7 +14,7 @@ from calibrant.plots import BAR_COLOR, GAP_COLOR, reliability
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
-    from calibrant.monitoring._compare import CompareResult
+    from calibrant.monitoring._compare import ComparedRow, CompareResult
 
 
 def compare_page(result: "CompareResult", command: str) -> str:
@@ -30,28 +30,39 @@ def compare_page(result: "CompareResult", command: str) -> str:
 
 
 def _differences(result: "CompareResult") -> Markup:
-    differing = result.differing
-    rows = [
-        [
-            row.title,
-            row.text(row.old),
-            row.text(row.new),
-            row.text(row.difference, "+"),
-            "" if math.isnan(row.low) else f"{row.text(row.low, '+')} to {row.text(row.high, '+')}",
-            f"{row.adjusted_p_value:.3f}",
-            row.detail,
-        ]
-        for row in result.rows
-    ]
-    head = ["", "old", "new", "difference", "95 % of the difference", "p", "where most"]
     text = (
         f"Marked rows differ beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of rows: if "
         f"the models are exchangeable, the probability that any row is marked is at most {100 * result.level:g} %. "
         "Of distributions, the difference is that of the share in the last column."
     )
-    body = report.table(
-        head, rows, caption="differences", highlighted=[row in differing for row in result.rows], long_row_names=True
-    )
+    return tests_table(result.rows, result.differing, "old", text, caption="differences")
+
+
+def tests_table(
+    rows: "Sequence[ComparedRow]", differing: "Sequence[ComparedRow]", reference: str, text: str, caption: str
+) -> Markup:
+    """Return the table of tests, with the limits of differences if there are any, and the text below it.
+
+    Args:
+        rows: Rows of the table.
+        differing: Rows to mark.
+        reference: Title of the first column of numbers.
+        text: Explanation.
+        caption: Caption of the table.
+    """
+    limits = ["" if math.isnan(row.low) else f"{row.text(row.low, '+')} to {row.text(row.high, '+')}" for row in rows]
+    columns = {
+        "": [row.title for row in rows],
+        reference: [row.text(row.old) for row in rows],
+        "new": [row.text(row.new) for row in rows],
+        "difference": [row.text(row.difference, "+") for row in rows],
+        **({"95 % of the difference": limits} if any(limits) else {}),
+        "p": [f"{row.adjusted_p_value:.3f}" for row in rows],
+        "where most": [row.detail for row in rows],
+    }
+    highlighted = [row in differing for row in rows]
+    cells = list(map(list, zip(*columns.values(), strict=True)))
+    body = report.table(list(columns), cells, caption=caption, highlighted=highlighted, long_row_names=True)
     return report.join_html([body, report.note(text)])
 
 
@@ -75,9 +86,9 @@ def confidence_figure(predictions: dict[str, Predictions]) -> Markup:
     """Return the cumulative distributions of confidence in one figure."""
 
     def draw(drawing: Figure) -> None:
-        ax = drawing.subplots()
+        ax, shares = drawing.subplots(), np.linspace(0, 1, 201)
         for (name, p), color in zip(predictions.items(), (BAR_COLOR, GAP_COLOR), strict=True):
-            _draw_distribution(p, name, color, ax)
+            ax.step(np.quantile(confidences(p), shares), shares, color=color, label=name, where="post")
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of predictions up to it")
         ax.legend(frameon=False)
         ax.spines[["top", "right"]].set_visible(False)
@@ -86,8 +97,3 @@ def confidence_figure(predictions: dict[str, Predictions]) -> Markup:
         f"{name}, median {float(np.median(confidences(p))):.3f}" for name, p in predictions.items()
     )
     return report.figure(draw, alt_text, caption="Distribution of confidence", size=(5.0, 3.0))
-
-
-def _draw_distribution(p: Predictions, name: str, color: str, ax: Axes) -> None:
-    points = np.quantile(confidences(p), np.linspace(0, 1, 201))
-    ax.step(points, np.linspace(0, 1, 201), color=color, label=name, where="post")

@@ -1,12 +1,11 @@
 """Drift of predictions without labels: tests, new class shares, and estimated accuracy."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import cut_middle, display_name, format_percent
+from calibrant._text import cut_middle, format_percent
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
@@ -72,16 +71,13 @@ class DriftResult:
             mark = "*" if row in self.drifted else " "
             numbers = f"{row.text(row.old):>10}{row.text(row.new):>10}{row.adjusted_p_value:9.3f}"
             lines.append(f"{mark} {cut_middle(row.title, 31):32}{numbers}")
-        lines += ["", f"  {'estimated without labels':32}{'reference':>10}{'new':>10}{'90 % limits':>22}"]
+        head = "reference", "new", "90 % limits"
+        lines += ["", _table_line("estimated without labels", *head)]
         for i, estimate in enumerate(self.estimates):
-            title = "  weighted form" if i % 2 else TITLES[estimate.name]
-            lines.append(f"  {title:32}{_estimate_text(estimate)}")
+            lines.append(_table_line("  weighted form" if i % 2 else TITLES[estimate.name], *estimate.cells))
         if self.label_shift is not None:
-            lines += ["", f"  {'class shares':32}{'reference':>10}{'new':>10}{'90 % limits':>22}"]
-            for share in self.label_shift.shares:
-                limits = f"{format_percent(share.low)} to {format_percent(share.high)}"
-                numbers = f"{format_percent(share.reference):>10}{format_percent(share.value):>10}{limits:>22}"
-                lines.append(f"  {cut_middle(display_name(share.name), 31):32}{numbers}")
+            lines += ["", _table_line("class shares", *head)]
+            lines += [_table_line(*share.cells) for share in self.label_shift.shares]
             lines += ["", self.shift_sentence]
         return "\n".join(line.rstrip() for line in lines)
 
@@ -168,13 +164,5 @@ def drift(
     return DriftResult(rows, label_shift, estimates, level, len(first), len(second), notes, pair)
 
 
-def _estimate_text(estimate: Estimate) -> str:
-    is_percent = estimate.name != "event_brier"
-
-    def text(value: float) -> str:
-        if math.isnan(value):
-            return ""
-        return format_percent(value) if is_percent else f"{value:.4f}"
-
-    limits = f"{text(estimate.low)} to {text(estimate.high)}"
-    return f"{text(estimate.reference):>10}{text(estimate.value):>10}{limits:>22}"
+def _table_line(title: str, reference: str, value: str, limits: str) -> str:
+    return f"  {cut_middle(title, 31):32}{reference:>10}{value:>10}{limits:>22}"

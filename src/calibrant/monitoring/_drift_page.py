@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from calibrant import report
-from calibrant._text import display_name, format_percent
-from calibrant.monitoring._compare_page import confidence_figure
+from calibrant._text import format_percent
+from calibrant.monitoring._compare_page import confidence_figure, tests_table
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._titles import TITLES
 
@@ -33,9 +33,7 @@ def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
         [
             TITLES[estimate.name] if i % 2 == 0 else "",
             estimate.method,
-            _text(estimate, estimate.reference),
-            _text(estimate, estimate.value),
-            f"{_text(estimate, estimate.low)} to {_text(estimate, estimate.high)}",
+            *estimate.cells,
             estimate.assumption,
         ]
         for i, estimate in enumerate(estimates)
@@ -48,44 +46,18 @@ def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
     return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), report.note(text)])
 
 
-def _text(estimate: Estimate, value: float) -> str:
-    return f"{value:.4f}" if estimate.name == "event_brier" else format_percent(value)
-
-
 def _tests(result: "DriftResult") -> Markup:
-    rows = [
-        [
-            row.title,
-            row.text(row.old),
-            row.text(row.new),
-            row.text(row.difference, "+"),
-            f"{row.adjusted_p_value:.3f}",
-            row.detail,
-        ]
-        for row in result.rows
-    ]
-    head = ["", "reference", "new", "difference", "p", "where most"]
     text = (
         f"Marked rows have drifted beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of "
         f"rows: without drift, the probability that any row is marked is at most {100 * result.level:g} %."
     )
-    highlighted = [row in result.drifted for row in result.rows]
-    body = report.table(head, rows, caption="tests", highlighted=highlighted, long_row_names=True)
-    return report.join_html([body, report.note(text)])
+    return tests_table(result.rows, result.drifted, "reference", text, caption="tests")
 
 
 def _shares(result: "DriftResult") -> Markup:
     assert result.label_shift is not None
     shift = result.label_shift
-    rows = [
-        [
-            display_name(share.name),
-            format_percent(share.reference),
-            format_percent(share.value),
-            f"{format_percent(share.low)} to {format_percent(share.high)}",
-        ]
-        for share in shift.shares
-    ]
+    rows = [list(share.cells) for share in shift.shares]
     body = report.table(["class", "reference", "new", "90 % limits"], rows, caption="class shares", long_row_names=True)
     limits = f"{format_percent(shift.accuracy_low)} to {format_percent(shift.accuracy_high)}"
     text = (

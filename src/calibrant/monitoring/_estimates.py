@@ -1,6 +1,7 @@
 """Estimates of accuracy, gap and Brier score without labels, each with its assumption."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._text import format_percent
 from calibrant.metrics import Sample, student_quantile
+from calibrant.monitoring._features import confidences, row_weights
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
@@ -21,6 +24,11 @@ ESTIMATE_LEVEL = 0.90
 _RIDGE = 1.0
 _NEWTON_STEPS = 30
 _MAX_LOG_ODDS = 12.0
+_SCORES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {  # at outcomes 0 and 1, by confidence
+    "accuracy": lambda c: (np.zeros_like(c), np.ones_like(c)),
+    "signed_gap": lambda c: (c, c - 1),
+    "event_brier": lambda c: (c**2, (1 - c) ** 2),
+}
 _FoldMaps = list[tuple[Any, Tensor]]  # a fitted map and the rows outside its fitting data
 SAME_PROBABILITIES = "rows with the same probabilities are right as often as in the reference"
 
@@ -36,6 +44,12 @@ class Estimate:
     value: float
     low: float  # 90 % limits
     high: float
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The reference, the value and its limits as texts."""
+        digits = "{:.4f}".format if self.name == "event_brier" else format_percent
+        return digits(self.reference), digits(self.value), f"{digits(self.low)} to {digits(self.high)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +82,9 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
     """
     ratio, maps = density_ratio(reference, new), _fit_folds(reference)
     top = _event_data(reference.with_event("top"), new.with_event("top"), maps, ratio)
-    estimates = [*_estimate_accuracy(top)]
     data = top if reference.of == "top" else _event_data(reference, new, maps, ratio)
-    estimates += _estimate_event(data, "signed_gap")
-    estimates += _estimate_event(data, "event_brier")
-    return tuple(estimates)
+    event_estimates = [estimate for name in ("signed_gap", "event_brier") for estimate in _estimate_score(name, data)]
+    return (*_estimate_score("accuracy", top), *event_estimates)
 
 
 def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio: np.ndarray) -> _EventData:
@@ -81,15 +93,15 @@ def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio
     for fitted, held_out in maps:
         expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], fitted)
         new_expected += _calibrated_events(new, fitted) / len(maps)
-    arrays = (part.cpu().double().numpy() for part in (reference.events.confidence, reference.events.outcome))
     return _EventData(
-        *arrays,
+        confidence=confidences(reference),
+        outcome=reference.events.outcome.cpu().double().numpy(),
         expected=expected,
-        new_confidence=new.events.confidence.cpu().double().numpy(),
+        new_confidence=confidences(new),
         new_expected=new_expected,
         ratio=ratio,
-        weights=_row_weights(reference),
-        new_weights=_row_weights(new),
+        weights=row_weights(reference),
+        new_weights=row_weights(new),
         clusters=reference.clusters,
     )
 
@@ -107,49 +119,16 @@ def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
     return calibrated.gather(1, index[:, None]).squeeze(1).cpu().numpy()
 
 
-def _row_weights(p: Predictions) -> np.ndarray:
-    return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
-
-
-def _estimate_accuracy(data: _EventData) -> list[Estimate]:
-    return _estimate_mean_score(
-        "accuracy", data, data.outcome, data.expected, data.new_expected, np.ones_like(data.new_expected)
-    )
-
-
-def _estimate_event(data: _EventData, name: str) -> list[Estimate]:
-    """Return the estimates of a score that is linear in the outcome: $s_0 + (s_1 - s_0) a$."""
-    scores = {
-        "signed_gap": lambda c: (c, c - 1),  # at outcomes 0 and 1
-        "event_brier": lambda c: (c**2, (1 - c) ** 2),
-    }[name]
-    at_0, at_1 = scores(data.confidence)
-    new_at_0, new_at_1 = scores(data.new_confidence)
-    values = at_0 + (at_1 - at_0) * data.outcome
-    expected = at_0 + (at_1 - at_0) * data.expected
-    new_slope = new_at_1 - new_at_0
-    new_expected = new_at_0 + new_slope * data.new_expected
-    return _estimate_mean_score(name, data, values, expected, new_expected, new_slope)
-
-
-def _estimate_mean_score(
-    name: str,
-    data: _EventData,
-    values: np.ndarray,
-    expected: np.ndarray,
-    new_expected: np.ndarray,
-    new_slope: np.ndarray,
-) -> list[Estimate]:
+def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
     """Estimate the mean score of the new rows: "confidence-based", and "weighted", as in `estimate_without_labels`.
 
-    Args:
-        name: Name of the score.
-        data: Confidences and outcomes.
-        values: Score of each reference row (n).
-        expected: Its expectation given the confidence, out of fold (n).
-        new_expected: Expectation of each new row's score (m).
-        new_slope: Score of each new row at outcome 1 minus its score at outcome 0 (m).
+    The score is linear in the outcome a: $s_0 + (s_1 - s_0) a$.
     """
+    at_0, at_1 = _SCORES[name](data.confidence)
+    new_at_0, new_at_1 = _SCORES[name](data.new_confidence)
+    values, expected = (at_0 + (at_1 - at_0) * outcome for outcome in (data.outcome, data.expected))
+    new_slope = new_at_1 - new_at_0
+    new_expected = new_at_0 + new_slope * data.new_expected
     w, new_w = data.weights, data.new_weights
     reference = float(w @ values / w.sum())
     new_mean = float(new_w @ new_expected / new_w.sum())
@@ -190,11 +169,11 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
     predicted class. Ratios beyond 20 are cut.
     """
     x, y = _discriminating_features(reference, new), np.repeat([0.0, 1.0], [len(reference), len(new)])
-    w = np.concatenate([_row_weights(p) / _row_weights(p).sum() for p in (reference, new)])
+    w = np.concatenate([row_weights(p) / row_weights(p).sum() for p in (reference, new)])
     w *= min(len(reference), len(new))  # both sides weigh the same
     coefficients = _fit_logistic(x, y, w)
     ratio = np.exp(np.clip(x[: len(reference)] @ coefficients, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))
-    weights = _row_weights(reference)
+    weights = row_weights(reference)
     return ratio * weights.sum() / (weights @ ratio)
 
 
@@ -203,7 +182,7 @@ def _discriminating_features(reference: Predictions, new: Predictions) -> np.nda
     rows: list[np.ndarray] = []
     k = reference.k
     for p in (reference.with_event("top"), new.with_event("top")):
-        c = np.clip(p.events.confidence.cpu().double().numpy(), 1e-6, 1 - 1e-6)
+        c = np.clip(confidences(p), 1e-6, 1 - 1e-6)
         z = np.log(c / (1 - c))
         predicted = p.predicted.cpu().numpy()
         one_hot = predicted[:, None] == np.arange(1, min(k, 20))

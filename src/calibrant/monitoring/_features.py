@@ -88,7 +88,6 @@ class FeatureFrame:
 
     def _row_features(self, p: Predictions) -> np.ndarray:
         """Return the features of every row, times its weight, (n, m)."""
-        w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy().astype(np.float64)
         confidence = confidences(p)
         values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)
         columns = [values, confidence[:, None] <= self.cuts]
@@ -99,7 +98,7 @@ class FeatureFrame:
         columns.append(p.predicted.cpu().numpy()[:, None] == self.classes)
         columns.append(p.labels.cpu().numpy()[:, None] == self.labels)
         columns += [values * _is_in_group(p, group)[:, None] for group in self.groups]
-        return np.concatenate(columns, 1) * w[:, None]
+        return np.concatenate(columns, 1) * row_weights(p)[:, None]
 
     def values(self, sums: np.ndarray) -> list[np.ndarray]:
         """Return the means, distributions and shares of sums (..., m), each over its last axis."""
@@ -131,6 +130,11 @@ class FeatureFrame:
 def confidences(p: Predictions) -> np.ndarray:
     """Return the confidence of each row in the event."""
     return p.events.confidence.cpu().double().numpy()
+
+
+def row_weights(p: Predictions) -> np.ndarray:
+    """Return the weight of each row, 1 without weights."""
+    return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
 
 
 def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:

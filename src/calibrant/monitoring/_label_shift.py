@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibrant._text import display_name, format_percent
 from calibrant.calibrators import PriorShift
 from calibrant.predictions import Predictions
 
@@ -24,6 +25,12 @@ class ClassShare:
     value: float
     low: float  # 90 % limits
     high: float
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """The name, the share in the reference, the new share and its limits as texts."""
+        limits = f"{format_percent(self.low)} to {format_percent(self.high)}"
+        return display_name(self.name), format_percent(self.reference), format_percent(self.value), limits
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,8 @@ def _test_cells(test: TestState) -> list[str]:
     return [
         test.title,
         f"{test.rows:,}",
-        _percent(test.gap.value, "+.2f"),
-        f"{_percent(test.gap.low, '+.2f')} to {_percent(test.gap.high, '+.2f')}",
+        _percent(test.gap.value),
+        f"{_percent(test.gap.low)} to {_percent(test.gap.high)}",
         "" if test.brier is None else _score_text(test.brier),
         test.evidence_text,
         state,
@@ -141,5 +141,5 @@ def _score_text(score: ConfidenceSequence) -> str:
     return "" if math.isnan(score.value) else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
 
 
-def _percent(value: float, digits: str) -> str:
-    return "" if math.isnan(value) else f"{100 * value:{digits}} %"
+def _percent(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:+.2f} %"

@@ -77,30 +77,21 @@ def _parse_limit(text: str, requirement: str) -> float:
 
 
 def _check_metric(requirement: Requirement) -> None:
-    metric, method, text = requirement.metric, requirement.method, shorten_repr(requirement.text)
+    metric, method = requirement.metric, requirement.method
+    is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
     if requirement.is_relative:
-        if not isinstance(metric, Metric) or metric.per_example is None or method.settings or method.name == "auroc":
-            raise InputError(
-                f"Expected a mean over examples relative to 'old' in {text}, got {method.text}. Try accuracy, nll, "
-                "brier or event_brier.",
-                code="requirement_metric",
-            )
-        return
-    if not isinstance(metric, Metric) or not (metric.has_interval or method.name in BOUNDED_BY_L2):
-        raise InputError(
-            f"Expected a metric with an interval in {text}, got {method.text}. Try ece, debiased_l2, signed_gap, "
-            "accuracy, brier, nll or auroc.",
-            code="requirement_metric",
-        )
-    if method.name in BOUNDED_BY_L2 and set(method.settings) - {"bins"}:
-        raise InputError(
-            f"Expected {method.name} without settings but bins in {text}, got {method.text}.",
-            code="requirement_metric",
-        )
-    if method.name not in BOUNDED_BY_L2 and method.settings and metric.per_example is not None:
-        raise InputError(
-            f"Expected {method.name} without settings in {text}, got {method.text}.", code="requirement_metric"
-        )
+        is_usable = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
+        expected = "a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
+    elif not is_metric or not (metric.has_interval or is_l2_bounded):
+        is_usable, expected = False, "a metric with an interval, such as ece, signed_gap, accuracy, nll or auroc,"
+    elif is_l2_bounded:
+        is_usable, expected = set(method.settings) <= {"bins"}, f"{method.name} without settings but bins"
+    else:
+        is_usable = not method.settings or metric.per_example is None
+        expected = f"{method.name} without settings"
+    if not is_usable:
+        text = shorten_repr(requirement.text)
+        raise InputError(f"Expected {expected} in {text}, got {method.text}.", code="requirement_metric")
 
 
 def _check_limit(requirement: Requirement) -> None:

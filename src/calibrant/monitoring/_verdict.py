@@ -1,7 +1,7 @@
 """What a watch shows so far: alarms, confidence sequences, and texts about them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -111,22 +111,21 @@ class WatchVerdict:
             ("pending_rows", "Rows that wait for labels", "gauge", self.pending),
         ):
             lines += [*_prometheus_head(name, text, kind), f"calibrant_watch_{name} {value}"]
-        for name, text in (
-            ("test_alarm", "Whether the test has raised an alarm"),
-            ("log10_evidence", "Evidence against calibration"),
-            ("gap", "Mean outcome minus mean confidence"),
-            ("gap_low", "Lower limit of the gap at all times"),
-            ("gap_high", "Upper limit of the gap at all times"),
-        ):
+        for name, text, value_of in _PROMETHEUS_GAUGES:
             lines += _prometheus_head(name, text, "gauge")
             for test in self.tests:
-                values = float(test.alarm), test.log10_evidence, test.gap.value, test.gap.low, test.gap.high
-                by_name: dict[str, float] = dict(
-                    zip(("test_alarm", "log10_evidence", "gap", "gap_low", "gap_high"), values, strict=True)
-                )
                 labels = f'kind="{test.kind}",name="{_escape_label(test.name)}"'
-                lines.append(f"calibrant_watch_{name}{{{labels}}} {_prometheus_number(by_name[name])}")
+                lines.append(f"calibrant_watch_{name}{{{labels}}} {_prometheus_number(value_of(test))}")
         return "\n".join(lines) + "\n"
+
+
+_PROMETHEUS_GAUGES: tuple[tuple[str, str, Callable[[TestState], float]], ...] = (  # of each test
+    ("test_alarm", "Whether the test has raised an alarm", lambda test: float(test.alarm)),
+    ("log10_evidence", "Evidence against calibration", lambda test: test.log10_evidence),
+    ("gap", "Mean outcome minus mean confidence", lambda test: test.gap.value),
+    ("gap_low", "Lower limit of the gap at all times", lambda test: test.gap.low),
+    ("gap_high", "Upper limit of the gap at all times", lambda test: test.gap.high),
+)
 
 
 def describe_alarm(test: TestState) -> str:
@@ -184,11 +183,8 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
 def _test_content(test: TestState) -> dict[str, Any]:
     """Return a test as JSON content, without NaN."""
     content = asdict(test) | {"alarm": test.alarm}
-    for name in ("gap", "brier"):
-        sequence: ConfidenceSequence | None = getattr(test, name)
-        content[name] = None
-        if sequence is not None and test.rows:
-            content[name] = sequence._asdict()
+    for name, sequence in (("gap", test.gap), ("brier", test.brier)):
+        content[name] = sequence._asdict() if sequence is not None and test.rows else None
     return content
 
 

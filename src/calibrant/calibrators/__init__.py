@@ -35,7 +35,7 @@ from calibrant.calibrators._binning import *
 from calibrant.calibrators._compose import *
 from calibrant.calibrators._compose import calibrate, cross_fit, fitting_digests, learned_fields, pool
 from calibrant.calibrators._ensemble import *
-from calibrant.calibrators._files import load, load_instance, origin, save
+from calibrant.calibrators._files import content_digest, load, load_instance, origin, save
 from calibrant.calibrators._fitting import fit
 from calibrant.calibrators._focal import *
 from calibrant.calibrators._groups import *
@@ -54,6 +54,7 @@ __all__ = [
     "Capabilities",
     "calibrate",
     "capabilities",
+    "content_digest",
     "cross_fit",
     "fit",
     "fitting_digests",

@@ -23,7 +23,7 @@ def export_command(
         int | None, typer.Option(metavar="N", min=2, help="Number of classes, for calibrators that take any.")
     ] = None,
     sets: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Prediction sets (.json) to put into a .py file.")
+        Path | None, typer.Option(metavar="FILE", help="Prediction sets (.safetensors) to put into a .py file.")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(metavar="P", min=0, max=1, help="Smallest confidence to act on, for a .py file.")

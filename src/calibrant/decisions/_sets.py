@@ -1,26 +1,21 @@
 """Conformal prediction sets: all classes that fit, with a guaranteed probability to contain the true one."""
 
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from calibrant import calibrators
 from calibrant._text import format_percent, shorten_list
-from calibrant._version import __version__
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
-from calibrant.io import atomic_write
-from calibrant.io.results import check_suffix
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
-SETS_FORMAT = "calibrant-sets"
-SETS_VERSION = "1"
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # above a threshold, which scores that are computed in another way may lie
 _RANK_ROUNDING = 1e-9  # (n + 1) (1 - alpha) that exceeds a whole number by less equals it
@@ -195,49 +190,26 @@ class Sets:
             return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, self.by, level)
 
     def save(self, path: str | Path) -> None:
-        """Write the sets to a .json file."""
-        path = Path(path)
-        check_suffix(path, (".json",))
-        header = {"format": SETS_FORMAT, "version": SETS_VERSION, "written_by": __version__}
-        content = header | asdict(self) | {"thresholds": [None if math.isinf(t) else t for t in self.thresholds]}
-        with atomic_write(path) as draft:
-            draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        """Write the sets to a .safetensors file."""
+        calibrators.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Sets":
-        """Read the sets of a file that `save` wrote.
+        """Read sets that `save` wrote.
 
         Raises:
-            InputError: If the file is none, is damaged, or has another version.
+            InputError: If the file is another one, or is damaged.
         """
-        try:
-            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(content, dict) or content.get("format") != SETS_FORMAT:
-                raise InputError(f"{path}: Expected sets that Sets.save wrote, got another file.", code="not_sets")
-            if content["version"] != SETS_VERSION:
-                raise InputError(
-                    f"{path}: Expected sets of version {SETS_VERSION}, got {content['version']!r}.", code="version"
-                )
-            content = {name: tuple(part) if isinstance(part, list) else part for name, part in content.items()}
-            content["thresholds"] = tuple(math.inf if t is None else t for t in content["thresholds"])
-            sets = cls(**{field.name: content[field.name] for field in fields(cls)})
-            if sets.is_consistent:
-                return sets
-        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
-            pass
-        raise InputError(f"{path}: Expected sets that Sets.save wrote, got a damaged file.", code="damaged")
+        return calibrators.load_instance(path, cls)
 
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
+        check_set_settings(self.alpha, self.score, self.penalty)
         num_thresholds = self.k if self.by == "class" else 1 if self.by is None else len(self.names)
         return (
             len(self.names) == len(set(self.names)) == len(self.thresholds) == len(self.counts) == num_thresholds
-            and (self.by == "class" or (self.by in (None, "groups") and ALL_ROWS in self.names))
-            and self.score in SET_SCORES
-            and 0 < self.alpha < 1
-            and self.penalty >= 0
-            and self.seed % 1 == 0
+            and (self.by == "class" or ALL_ROWS in self.names)
             and self.k == len(self.class_names or range(self.k))
             and not any(map(math.isnan, self.thresholds))
         )

@@ -1,13 +1,8 @@
-"""A contract: a calibrator, what it was tested on, and what was promised for it, sealed in one file."""
+"""A contract: a calibrator, and what was promised for it on the data that tested it, sealed in one file."""
 
-import hashlib
-import json
-import math
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +18,6 @@ from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.types import InputError
 
-CONTRACT_FORMAT = "calibrant-contract"
-CONTRACT_VERSION = "1"
-_MANIFEST = "contract.json"
-_PARTS = _CALIBRATOR, _SETS = "calibrator.safetensors", "sets.json"
-_ORIGIN_KEYS = ("calibrator", "data")  # digests of what a part was derived from
-_DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, OSError, EOFError),
-    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError),
-)
-_MAX_BYTES = 1 << 30  # of a member, unpacked
 _SEAL_CHARACTERS = 12  # of the seal in texts
 
 
@@ -40,23 +25,24 @@ _SEAL_CHARACTERS = 12  # of the seal in texts
 class Contract:
     """A fitted calibrator with the requirements, the threshold and the sets that were tested on a reference.
 
-    `create` tests a calibrator on labeled predictions that are new to it, and `save` seals the parts in one file.
-    The seal is the SHA-256 digest of the manifest, which holds the digest of every part and, for what was derived,
-    those of the calibrator and the reference that it was derived from. A file that was changed, or whose parts come
-    from several contracts, is refused. The seal protects against accidents and mistakes; against forgery, compare it
-    with one that was noted elsewhere.
+    `create` tests a calibrator on labeled predictions that are new to it, and `save` writes everything to one file with
+    a checksum. The seal is a digest of all fields. It protects against accidents and mistakes; against forgery, compare
+    it with one that was noted elsewhere.
     """
 
     calibrator: Any
     requirements: tuple[str, ...]  # that held on the reference
+    held: tuple[str, ...]  # the value and the bounds of each requirement
     level: float  # probability that a verdict on a requirement is not wrong
     threshold: CertifiedThreshold | None
     sets: Sets | None
     of: EventSelector  # event of requirements and threshold
     k: int
     class_names: tuple[str, ...] | None
-    manifest: Mapping[str, Any] = field(repr=False)
-    parts: Mapping[str, bytes] = field(repr=False)  # content of the files of the calibrator and the sets
+    n: int  # examples of the reference
+    data: str  # digest of the reference
+    version: str  # of Calibrant
+    time: str
 
     @classmethod
     def create(
@@ -93,44 +79,46 @@ class Contract:
         with as_predictions(predictions) as p:
             calibrated = calibrators.calibrate(calibrator, p.double())
             calibrated = calibrated.with_default_event(of)
-            held = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else []
+            held = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else ()
             threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
             if threshold is not None and not threshold.is_certified:
                 raise InputError(threshold.reason, code="not_certified")
-            sets = None if alpha is None else Sets.fit(calibrated, alpha=alpha, score=score)
-            parts = _write_parts(calibrator, sets)
-            digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-            origin = {"calibrator": digests[_CALIBRATOR], "data": p.digest}
-            manifest = {
-                "format": CONTRACT_FORMAT,
-                "version": CONTRACT_VERSION,
-                "of": calibrated.of,
-                "k": p.k,
-                "class_names": None if p.class_names is None else list(p.class_names),
-                "parts": digests,
-                "reference": origin | {"n": p.num_examples},
-                "requirements": origin | {"texts": list(require), "level": level, "held": held},
-                "threshold": None if threshold is None else origin | asdict(threshold),
-                "sets": None if sets is None else origin,
-                "provenance": provenance(),
-            }
-        return cls._from_parts(manifest | {"seal": _seal(manifest)}, parts)
+            return cls(
+                calibrator=calibrator,
+                requirements=tuple(require),
+                held=held,
+                level=level,
+                threshold=threshold,
+                sets=None if alpha is None else Sets.fit(calibrated, alpha=alpha, score=score),
+                of=calibrated.of,
+                k=p.k,
+                class_names=p.class_names,
+                n=p.num_examples,
+                data=p.digest,
+                **provenance(),
+            )
 
     def __str__(self) -> str:
         lines = [
             f"Contract {self.seal[:_SEAL_CHARACTERS]}: {type(self.calibrator).__name__} for {self.k} classes, tested "
-            f"on {self.manifest['reference']['n']:,} examples."
+            f"on {self.n:,} examples."
         ]
-        lines += [f"Required, and held: {text}" for text in self.manifest["requirements"]["held"]]
+        lines += [f"Required, and held: {text}" for text in self.held]
         lines += [] if self.threshold is None else [self.threshold.reason]
         if self.sets is not None:
             lines.append(f"Prediction sets contain the class with probability {format_percent(1 - self.sets.alpha)}.")
         return "\n".join(lines)
 
-    @property
+    @cached_property
     def seal(self) -> str:
-        """SHA-256 digest of the manifest, as hex digits."""
-        return self.manifest["seal"]
+        """SHA-256 digest of all fields, as hex digits."""
+        return calibrators.content_digest(self)
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
+        sets_fit = self.sets is None or (self.sets.k, self.sets.class_names) == (self.k, self.class_names)
+        return sets_fit and calibrators.num_classes(self.calibrator) in (None, 0, self.k)
 
     # Use
 
@@ -176,83 +164,20 @@ class Contract:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Write the contract to a .contract file, a zip archive of its parts."""
+        """Write the contract to a .contract file, which has the format of calibrators."""
         path = Path(path)
         check_suffix(path, (CONTRACT_SUFFIX,))
-        with atomic_write(path) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(self.manifest, indent=1) + "\n")
-            for name, content in self.parts.items():
-                archive.writestr(name, content)
+        with atomic_write(path) as draft:
+            calibrators.save(self, draft)
 
     @classmethod
     def load(cls, path: str | Path) -> "Contract":
         """Read a contract.
 
         Raises:
-            InputError: If the file is none, is damaged or was changed, or its parts do not belong together.
+            InputError: If the file is none, or is damaged or was changed.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise InputError(f"{path}: There is no such file.", code="no_file")
-        try:
-            return cls._from_parts(*_read_archive(path))
-        except InputError as error:
-            raise InputError(f"{path}: {error}", code=error.code) from None
-        except _DAMAGE:
-            raise InputError(
-                f"{path}: Expected a contract that Contract.save wrote, got another or a damaged file.",
-                code="contract_file",
-            ) from None
-
-    @classmethod
-    def _from_parts(cls, manifest: dict[str, Any], parts: dict[str, bytes]) -> "Contract":
-        """Build from the manifest and the content of the parts, after checking that they belong together."""
-        with tempfile.TemporaryDirectory() as folder:
-            paths = {name: Path(folder) / name for name in parts}
-            for name, content in parts.items():
-                paths[name].write_bytes(content)
-            try:
-                calibrator = calibrators.load(paths[_CALIBRATOR])
-                sets = None if manifest["sets"] is None else Sets.load(paths[_SETS])
-            except InputError as error:
-                raise InputError(str(error).replace(f"{folder}/", ""), code=error.code) from None
-        requirements, threshold = manifest["requirements"], manifest["threshold"]
-        facts = {key: value for key, value in (threshold or {}).items() if key not in _ORIGIN_KEYS}
-        contract = cls(
-            calibrator=calibrator,
-            requirements=tuple(requirements["texts"]),
-            level=requirements["level"],
-            threshold=None if threshold is None else CertifiedThreshold(**facts),
-            sets=sets,
-            of=manifest["of"],
-            k=manifest["k"],
-            class_names=None if manifest["class_names"] is None else tuple(manifest["class_names"]),
-            manifest=manifest,
-            parts=parts,
-        )
-        contract._check_parts()
-        return contract
-
-    def _check_parts(self) -> None:
-        """Raise `InputError` unless all parts are of the same calibrator, reference and classes."""
-        manifest = self.manifest
-        origin = {"calibrator": manifest["parts"][_CALIBRATOR], "data": manifest["reference"]["data"]}
-        derived = ("reference", "requirements", "threshold", "sets")
-        mixed = {name for name in derived if manifest[name] and not origin.items() <= manifest[name].items()}
-        if calibrators.num_classes(self.calibrator) not in (None, 0, self.k):
-            mixed.add("calibrator")
-        if self.threshold is not None and not _is_consistent(self.threshold, manifest["reference"]["n"]):
-            mixed.add("threshold")
-        if (_SETS in self.parts) != (self.sets is not None):
-            mixed.add("sets")
-        if self.sets is not None and (self.sets.k, self.sets.class_names) != (self.k, self.class_names):
-            mixed.add("sets")
-        if mixed:
-            raise InputError(
-                f"Expected parts that belong together, got {', '.join(sorted(mixed))} of another contract. Try "
-                "creating the contract again.",
-                code="parts_mismatch",
-            )
+        return calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
 
 
 def _promise(part: Any, name: str, option: str, code: str) -> Any:
@@ -262,7 +187,7 @@ def _promise(part: Any, name: str, option: str, code: str) -> Any:
     return part
 
 
-def _check_holds(result: CheckResult) -> list[str]:
+def _check_holds(result: CheckResult) -> tuple[str, ...]:
     """Return the values and bounds of all conditions; raise `InputError` unless all hold."""
     if result.status != "holds":
         failed = [str(condition) for condition in result.conditions if condition.status != "holds"]
@@ -270,76 +195,4 @@ def _check_holds(result: CheckResult) -> list[str]:
             f"Expected requirements that hold, got {'; '.join(' '.join(text.split()) for text in failed)}.",
             code="requirement_not_met",
         )
-    return [condition.description for condition in result.conditions]
-
-
-def _is_consistent(threshold: CertifiedThreshold, n: int) -> bool:
-    return (
-        0 <= threshold.errors <= threshold.n <= n
-        and 0 < threshold.risk < 1
-        and 0 < threshold.delta < 1
-        and 0 < threshold.threshold <= 1
-        and math.isclose(threshold.share * n, threshold.n, rel_tol=1e-9)
-    )
-
-
-def _write_parts(calibrator: Any, sets: Sets | None) -> dict[str, bytes]:
-    """Return the content of the files of all parts."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        calibrators.save(calibrator, folder / _CALIBRATOR)
-        if sets is not None:
-            sets.save(folder / _SETS)
-        return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
-
-
-def _seal(manifest: dict[str, Any]) -> str:
-    """Return the SHA-256 digest of a manifest without the seal."""
-    unsealed = {key: value for key, value in manifest.items() if key != "seal"}
-    return hashlib.sha256(json.dumps(unsealed, sort_keys=True).encode()).hexdigest()
-
-
-def _read_archive(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and the content of the parts of a contract's file, after checking all digests."""
-    with zipfile.ZipFile(path) as archive:
-        names = sorted(info.filename for info in archive.infolist())
-        if _MANIFEST not in names:
-            raise ValueError(names)
-        manifest = json.loads(_read_member(archive, _MANIFEST))
-        _check_manifest(manifest)
-        parts = manifest["parts"]
-        if names != sorted([_MANIFEST, *parts]) or not {_CALIBRATOR} <= set(parts) <= set(_PARTS):
-            raise InputError(
-                f"Expected the parts {', '.join(parts)}, got {', '.join(names)}. Try another copy.", code="parts"
-            )
-        contents = {name: _read_member(archive, name) for name in parts}
-    for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != parts[name]:
-            raise InputError(
-                f"Expected {name} as it was sealed, got a damaged or changed part. Try another copy.", code="checksum"
-            )
-    return manifest, contents
-
-
-def _check_manifest(manifest: Any) -> None:
-    if not isinstance(manifest, dict) or manifest.get("format") != CONTRACT_FORMAT:
-        raise ValueError
-    if manifest.get("version") != CONTRACT_VERSION:
-        raise InputError(
-            f"Expected a contract of version {CONTRACT_VERSION}, got {manifest.get('version')!r}. Try upgrading "
-            "calibrant.",
-            code="newer_format",
-        )
-    if manifest.get("seal") != _seal(manifest):
-        raise InputError(
-            "Expected the manifest as it was sealed, got a damaged or changed one. Try another copy.", code="seal"
-        )
-
-
-def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the content of a part; one that is too large to be genuine counts as damage."""
-    with archive.open(name) as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise ValueError(name)
-    return content
+    return tuple(condition.description for condition in result.conditions)

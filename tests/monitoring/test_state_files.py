@@ -14,7 +14,7 @@ from monitoring.streams import draw, draw_groups
 from refusals import code_of, refused
 from safetensors.numpy import load_file, save_file
 
-from calibrant import Watch
+from calibrant import Watch, calibrators
 from calibrant.monitoring import lock_state
 from calibrant.monitoring._evidence import Wealth
 
@@ -57,14 +57,16 @@ def test_state_of_many_rows_is_small(tmp_path):
 def test_other_versions_and_files_are_refused(watch, tmp_path):
     path = tmp_path / "a.watch"
     watch.save(path)
-    metadata = {"format": "calibrant-watch", "version": "99", "written_by": "9.9.9"}
+    metadata = {"format": "calibrant.calibrator", "version": "99", "calibrant": "9.9.9"}
     save_file(load_file(path), path, metadata=metadata)
-    with refused("state_version", "99", "9.9.9"):
+    with refused("newer_format", "99", "9.9.9"):
         Watch.load(path)
     finished = run("watch", path)
-    assert (finished.code, finished.returncode, finished.stderr.count("\n")) == ("state_version", 2, 1)
+    assert (finished.code, finished.returncode, finished.stderr.count("\n")) == ("newer_format", 2, 1)
     save_file(load_file(path), path)
-    assert code_of(Watch.load, path) == "state_file"
+    assert code_of(Watch.load, path) == "not_a_calibrator"
+    calibrators.save(calibrators.fit("Temperature", draw(20)), path)
+    assert code_of(Watch.load, path) == "file_content"
     path.write_bytes(b"not a state")
     assert code_of(Watch.load, path) == "unreadable"
     assert code_of(Watch.load, tmp_path / "missing.watch") == "no_file"

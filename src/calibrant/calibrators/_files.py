@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
@@ -187,7 +188,8 @@ def _check_applies(calibrator: Any) -> Any:
     return calibrator
 
 
-# Values to JSON and back: a tensor is {"tensor": key}, a tuple {"tuple": [...]}, a dataclass {"class": ..., "fields"}
+# Values to JSON and back: a tensor is {"tensor": key}, an array {"array": key}, a tuple {"tuple": [...]}, and a dataclass
+# {"class": ..., "fields": ...}
 
 
 NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # parts of calibrators
@@ -213,6 +215,8 @@ def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
         key = field_path or "value"
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": key}
+    if isinstance(value, np.ndarray):
+        return {"array": _encode(torch.from_numpy(value), field_path, tensors)["tensor"]}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -236,6 +240,8 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
     match node:
         case {"tensor": str(key)}:
             return tensors[key]
+        case {"array": str(key)}:
+            return tensors[key].numpy()
         case {"float": str(text)}:
             return float(text)
         case {"tuple": list(items)}:

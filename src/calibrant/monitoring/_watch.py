@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant import calibrators
 from calibrant._validation import EventSelector
 from calibrant._validation.labels import to_class_indices
 from calibrant.monitoring._batch import Batch
@@ -25,7 +26,7 @@ from calibrant.monitoring._rows import (
 from calibrant.monitoring._times import format_time
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
-from calibrant.types import InputError, prefix_errors
+from calibrant.types import InputError
 
 MAX_CLASSES = 200  # that have tests of their own
 
@@ -228,10 +229,12 @@ class Watch:
         Raises:
             InputError: If the file is no state, or a state of another version.
         """
-        from calibrant.monitoring._files import load_fields
+        return calibrators.load_instance(path, cls, [Wealth, Rows, RecentRows, Periods])
 
-        with prefix_errors(f"{path}"):
-            return cls(**load_fields(Path(path)))
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
+        return not self.k or len(self.evidence) == len(self.settings.weights)
 
     # Steps of `add`
 

@@ -152,7 +152,7 @@ def test_saved_sets_are_the_same(tmp_path, by):
         ({"thresholds": (float("nan"),)}, "file_content"),
         ({"score": "x"}, "field_value"),
         ({"k": 5}, "file_content"),
-        ({"alpha": 2.0}, "file_content"),
+        ({"alpha": 2.0}, "alpha_range"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, change, code):
@@ -183,7 +183,6 @@ def test_settings_of_sets_are_checked():
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
     assert code_of(Sets.fit(p), torch.zeros(2, 3)) == "num_classes"
-    assert code_of(Sets.fit(p).save, "sets.txt") == "suffix"
 
 
 # Thresholds

@@ -138,8 +138,9 @@ def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = (
         InputError: As `load` does; for an instance of another class, or one whose parts do not fit together.
     """
     loaded = load(path, extra_classes=[cls, *extra_classes])
-    if not isinstance(loaded, cls) or not loaded.is_consistent:
-        raise InputError(f"{path}: Expected a file of {cls.__name__}.save, got another file.", code="file_content")
+    with prefix_errors(f"{path}"):
+        if not isinstance(loaded, cls) or not loaded.is_consistent:
+            raise InputError(f"Expected a file of {cls.__name__}.save, got another file.", code="file_content")
     return loaded
 
 
@@ -188,8 +189,8 @@ def _check_applies(calibrator: Any) -> Any:
     return calibrator
 
 
-# Values to JSON and back: a tensor is {"tensor": key}, an array {"array": key}, a tuple {"tuple": [...]}, and a dataclass
-# {"class": ..., "fields": ...}
+# Values to JSON and back: a tensor is {"tensor": key}, an array {"array": key}, a tuple {"tuple": [...]}, and a
+# dataclass {"class": ..., "fields": ...}
 
 
 NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # parts of calibrators

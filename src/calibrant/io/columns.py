@@ -70,14 +70,14 @@ LIST_OPTIONS = ("na", "task", "filter")
 
 def _check_option(name: str, value: Any) -> Any:
     """Return the value of an option in its type; raise `InputError` for another type."""
+    option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
     is_list = name in LIST_OPTIONS and isinstance(value, Iterable) and not isinstance(value, str)
     values = list(value) if is_list else [value]
-    option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
     if name == "positive" and isinstance(value, int | float):
         values = [str(value)]
     elif option_type is int and isinstance(value, Integral) and value is not True and value is not False:
-        values = [int(value)]  # numpy integers
-    if any(not isinstance(v, option_type) or (option_type is int and isinstance(v, bool)) for v in values):
+        return int(value)  # numpy integers
+    if option_type is int or not all(isinstance(item, option_type) for item in values):
         raise InputError(f"Expected {expected} for {name}, got {shorten_repr(value)}.", code="option_value")
     return tuple(values) if name in LIST_OPTIONS else values[0]
 

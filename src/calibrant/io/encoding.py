@@ -3,6 +3,7 @@
 import codecs
 import gzip
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ BYTE_ORDER_MARKS = (
 )
 
 
-def _read_zstandard(path: Path) -> bytes:
+def read_zstandard(source: Path | BytesIO) -> bytes:
     """Decompress a text by Zstandard, which Python itself cannot before 3.14, but Polars can."""
     # Separators that no text contains keep the whole text in one cell
     read_options: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
-    return str(polars.read_csv(path, has_header=False, glob=False, **read_options).item()).encode()
+    return str(polars.read_csv(source, has_header=False, glob=False, **read_options).item()).encode()
 
 
 def _write_zstandard(path: Path, content: bytes) -> None:
@@ -42,7 +43,7 @@ COMPRESSIONS: dict[str, tuple[Callable[[Path], bytes], Callable[[Path, bytes], o
         lambda path: gzip.decompress(path.read_bytes()),
         lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)),
     ),
-    ".zst": (_read_zstandard, _write_zstandard),
+    ".zst": (read_zstandard, _write_zstandard),
 }
 
 

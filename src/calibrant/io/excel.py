@@ -93,18 +93,15 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
     """Write a value to row i and column j of a sheet, as a number, text or truth value; None leaves the cell empty."""
     if value is None:
         return
-    if isinstance(value, bool):
-        sheet.write_boolean(i, j, value)
-    elif (
-        isinstance(value, int | float)
-        and math.isfinite(value)
-        and (isinstance(value, float) or abs(value) <= MAX_EXACT_INTEGER)
-    ):
-        sheet.write_number(i, j, value)
-    elif isinstance(value, list | dict | bytes):
+    if isinstance(value, list | dict | bytes):
         raise InputError(
             "Expected numbers or texts in a sheet, got lists. Try another format, such as Parquet.", code="nested"
         )
+    is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_EXACT_INTEGER)
+    if isinstance(value, bool):
+        sheet.write_boolean(i, j, value)
+    elif is_exact and math.isfinite(value):
+        sheet.write_number(i, j, value)
     elif len(text := str(value)) > MAX_CELL_CHARACTERS:
         raise InputError(
             f"Expected up to {MAX_CELL_CHARACTERS:,} characters in a cell, got {len(text):,}. Try another format, such "

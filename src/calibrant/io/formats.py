@@ -61,37 +61,12 @@ def _load_function(function: Function) -> Callable[..., Any]:
     return getattr(importlib.import_module(f"calibrant.io.{module}"), name)
 
 
-def read_parquet(path: Path, options: Any) -> Any:
-    """Read a Parquet file."""
-    return polars.read_parquet(path, glob=False)
-
-
-def scan_parquet(path: Path) -> Any:
-    """Return a lazy frame of a Parquet file."""
-    return polars.scan_parquet(path, glob=False)
-
-
-def write_parquet(frame: Any, path: Path, dialect: Any) -> None:
-    """Write a Parquet file."""
-    frame.write_parquet(path)
-
-
 def read_arrow(path: Path, options: Any) -> Any:
     """Read an Arrow file or stream."""
     with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
         magic_bytes = file.read(6)
         file.seek(0)
         return polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file)
-
-
-def scan_arrow(path: Path) -> Any:
-    """Return a lazy frame of an Arrow file."""
-    return polars.scan_ipc(path, glob=False)
-
-
-def write_arrow(frame: Any, path: Path, dialect: Any) -> None:
-    """Write an Arrow file."""
-    frame.write_ipc(path)
 
 
 FORMATS = (
@@ -123,11 +98,13 @@ FORMATS = (
         has_decimal_text=True, is_compressible=True, note="a JSON object per row",
     ),
     Format(
-        "Parquet", (".parquet",), read_parquet, write_parquet, scan_parquet,
+        "Parquet", (".parquet",), lambda path, _: polars.read_parquet(path, glob=False),
+        lambda frame, path, _: frame.write_parquet(path), lambda path: polars.scan_parquet(path, glob=False),
         note="columns, or lists of scores in one column",
     ),
     Format(
-        "Arrow", (".arrow", ".feather", ".ipc"), read_arrow, write_arrow, scan_arrow,
+        "Arrow", (".arrow", ".feather", ".ipc"), read_arrow,
+        lambda frame, path, _: frame.write_ipc(path), lambda path: polars.scan_ipc(path, glob=False),
         note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(

@@ -1,13 +1,13 @@
 """A batch of predictions in the order of prediction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calibrant.decisions import check_independent
-from calibrant.monitoring._rows import UNKNOWN_LABEL, batch_digest, hash_ids, number_keys
+from calibrant.monitoring._rows import UNKNOWN_LABEL, Rows, batch_digest, hash_ids, number_keys
 from calibrant.monitoring._times import to_seconds
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -19,10 +19,7 @@ class Batch:
 
     predictions: Predictions
     of: Any
-    keys: np.ndarray
-    labels: np.ndarray
-    probs: np.ndarray
-    groups: np.ndarray | None
+    rows: Rows  # groups are indices of `group_names`, or -1
     group_names: tuple[str, ...] | None
     times: np.ndarray | None
     is_calendar: bool
@@ -53,14 +50,17 @@ class Batch:
             if column is not None and len(column) != n:
                 raise InputError(f"Expected {name} with one entry per row ({n:,}), got {len(column):,}.", code="shape")
         mask = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled, dtype=bool)
-        labels = np.where(mask, p.labels.cpu().numpy(), UNKNOWN_LABEL)
-        probs = p.logits.cpu().double().softmax(1).numpy()
         seconds, is_calendar = (None, False) if times is None else to_seconds(times)
-        keys = None if ids is None else hash_ids(ids)
-        order = np.arange(n) if seconds is None else np.argsort(seconds, kind="stable")
-        groups = None if p.groups is None else p.groups.cpu().numpy()[order]
-        seconds = None if seconds is None else seconds[order]
-        keys = None if keys is None else keys[order]
-        digest = batch_digest(keys, probs[order], groups, seconds)
-        keys = number_keys(digest, n) if keys is None else keys
-        return cls(p, p.of, keys, labels[order], probs[order], groups, p.group_names, seconds, is_calendar, digest)
+        rows = Rows(
+            keys=np.zeros(n, dtype=np.uint64) if ids is None else hash_ids(ids),
+            labels=np.where(mask, p.labels.cpu().numpy(), UNKNOWN_LABEL),
+            probs=p.logits.cpu().double().softmax(1).numpy(),
+            groups=np.full(n, -1) if p.groups is None else p.groups.cpu().numpy(),
+            periods=np.full(n, -1),
+        )
+        if seconds is not None:
+            order = np.argsort(seconds, kind="stable")
+            rows, seconds = rows[order], seconds[order]
+        digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
+        rows = rows if ids is not None else replace(rows, keys=number_keys(digest, n))
+        return cls(p, p.of, rows, p.group_names, seconds, is_calendar, digest)

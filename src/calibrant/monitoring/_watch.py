@@ -265,18 +265,18 @@ class Watch:
 
     def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
         """Return the state with labels of rows that it has, and a mask of the rows that are new."""
-        place, recent = locate(self.pending.keys, batch.keys), locate(self.recent.keys, batch.keys)
+        place, recent = locate(self.pending.keys, batch.rows.keys), locate(self.recent.keys, batch.rows.keys)
         is_pending, is_recent = place >= 0, (place < 0) & (recent >= 0)
         if is_pending.any():
             old = self.pending.probs[place[is_pending]]
-            if not np.array_equal(old, batch.probs[is_pending]):
+            if not np.array_equal(old, batch.rows.probs[is_pending]):
                 raise InputError(
                     "Expected the predictions that were given before, got others for the same ids. Try ids that name "
                     "one prediction each.",
                     code="row_changed",
                 )
-        check_same_labels(self.recent.labels[recent[is_recent]], batch.labels[is_recent])
-        state = replace(self, pending=self.pending.with_labels(place[is_pending], batch.labels[is_pending]))
+        check_same_labels(self.recent.labels[recent[is_recent]], batch.rows.labels[is_recent])
+        state = replace(self, pending=self.pending.with_labels(place[is_pending], batch.rows.labels[is_pending]))
         is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
         return state, is_new
 
@@ -286,7 +286,7 @@ class Watch:
             return self
         state, groups = self._with_groups(batch, rows)
         period = np.full(int(rows.sum()), self.periods.count)
-        added = Rows(batch.keys[rows], batch.labels[rows], batch.probs[rows], groups, period)
+        added = replace(batch.rows[rows], groups=groups, periods=period)
         times = None if batch.times is None else batch.times[rows]
         if name is None:
             name = str(self.periods.count + 1) if times is None else format_time(times[0], batch.is_calendar)
@@ -300,15 +300,15 @@ class Watch:
 
     def _with_groups(self, batch: "Batch", rows: np.ndarray) -> tuple["Watch", np.ndarray]:
         """Return the state with tests of new groups, and the group of each new row."""
-        if batch.group_names is None or batch.groups is None or self.group_names is None:
+        if batch.group_names is None or self.group_names is None:
             return self, np.full(int(rows.sum()), -1)
-        used, first = np.unique(batch.groups[rows], return_index=True)
+        used, first = np.unique(batch.rows.groups[rows], return_index=True)
         names = [batch.group_names[i] for i in used[np.argsort(first)]]
         group_names = (*self.group_names, *(name for name in names if name not in self.group_names))
         index_of = {name: i for i, name in enumerate(group_names)}
         index = np.array([index_of.get(name, -1) for name in batch.group_names])
         state = replace(self, group_names=group_names, evidence=_arrange_groups(self, group_names))
-        return state, index[batch.groups[rows]]
+        return state, index[batch.rows.groups[rows]]
 
     def _process(self) -> "Watch":
         """Return the state after all whole blocks of leading labeled rows."""

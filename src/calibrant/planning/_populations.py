@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -218,28 +218,8 @@ def cluster_correlation(gap: np.ndarray, variance: np.ndarray, w: np.ndarray, st
     return min(max(products / scales, 0.0), MAX_CLUSTER_CORRELATION) if scales > 0 else 0.0
 
 
-def assumed_population(
-    confidence: Any, cluster_size: int | Sequence[int] | None = None, icc: float | None = None
-) -> Population:
+def assumed_population(confidence: Any) -> Population:
     """Return the population of assumed confidences: a mean, "beta(a, b)", or an array of values."""
-    population = _parse_confidence(confidence)
-    return replace(population, clusters=None if cluster_size is None else assumed_clusters(cluster_size, icc))
-
-
-def assumed_clusters(cluster_size: int | Sequence[int], icc: float | None) -> Clusters:
-    """Return clusters of the given sizes, all equally frequent."""
-    sizes = np.atleast_1d(np.asarray(cluster_size))
-    if sizes.dtype.kind not in "iu" or sizes.ndim != 1 or not len(sizes) or int(sizes.min()) < 1:
-        raise InputError(f"Expected sizes of clusters from 1 on, got {cluster_size!r}. Try 5.", code="cluster_size")
-    if icc is None:
-        raise InputError(
-            "Expected the correlation within clusters beside their size, got none. Try icc=0.1.", code="no_icc"
-        )
-    return Clusters(sizes, icc)
-
-
-def _parse_confidence(confidence: Any) -> Population:
-    """Return a population from a mean confidence, a text "beta(a, b)", or confidences."""
     if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
         return _beta_population(*map(float, match.groups()))
     if isinstance(confidence, float | int):

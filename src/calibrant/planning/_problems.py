@@ -1,7 +1,6 @@
 """The problem behind a goal: what one simulated data set is, and when it reaches the goal."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -9,7 +8,6 @@ import numpy as np
 import torch
 
 from calibrant import metrics, registry
-from calibrant.backend.bins import Events
 from calibrant.metrics import Metric
 from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores
 from calibrant.planning._populations import (
@@ -17,7 +15,6 @@ from calibrant.planning._populations import (
     Clusters,
     Pattern,
     Population,
-    assumed_clusters,
     assumed_population,
     clustered_population,
     miscalibrate,
@@ -127,19 +124,31 @@ def event_start(population: Population, effect: float) -> float:
 
 
 def _build_population(data: PlanningData) -> Population:
+    """Return the population of assumed confidences, or of the confidences and the clusters of predictions."""
     if data.predictions is None:
-        return assumed_population(data.confidence, data.cluster_size, data.icc)
-    events, chance = select_event(data.predictions, data.of)
-    if events.clusters is not None and data.cluster_size is None:
-        return clustered_population(events, chance, data.icc)
-    clusters = None if data.cluster_size is None else assumed_clusters(data.cluster_size, data.icc)
-    return replace(observed_population(events.ties, chance), clusters=clusters)
+        population = assumed_population(data.confidence)
+    else:
+        p = data.predictions.with_default_event(data.of)
+        if p.clusters is not None and data.cluster_size is None:
+            return clustered_population(p.events, 1 / p.k, data.icc)
+        population = observed_population(p.events.ties, 1 / p.k)
+    return replace(population, clusters=_assumed_clusters(data))
 
 
-def select_event(p: Predictions, of: str | int | None) -> tuple[Events, float]:
-    """Return the events that `measure` evaluates by default, or those of `of`, and the probability of chance."""
-    p = p.with_default_event(of)
-    return p.events, 1 / p.k
+def _assumed_clusters(data: PlanningData) -> Clusters | None:
+    """Return clusters of the given sizes, all equally frequent, or None without sizes."""
+    if data.cluster_size is None:
+        return None
+    sizes = np.atleast_1d(np.asarray(data.cluster_size))
+    if sizes.dtype.kind not in "iu" or sizes.ndim != 1 or not len(sizes) or int(sizes.min()) < 1:
+        raise InputError(
+            f"Expected sizes of clusters from 1 on, got {data.cluster_size!r}. Try 5.", code="cluster_size"
+        )
+    if data.icc is None:
+        raise InputError(
+            "Expected the correlation within clusters beside their size, got none. Try icc=0.1.", code="no_icc"
+        )
+    return Clusters(sizes, data.icc)
 
 
 def difference_problem(
@@ -155,11 +164,11 @@ def difference_problem(
     else:
         if not 0 <= correlation < 1:
             raise InputError(f"Expected a correlation in [0, 1), got {correlation}. Try 0.5.", code="correlation_range")
-        scores, population_clusters = _assumed_scores(data, method, seed)
-        pairs = assumed_pairs(scores, correlation, population_clusters, seed).tilt(effect)
-        has_clusters = population_clusters is not None
+        scores, clusters = _assumed_scores(data, method, seed)
+        pairs = assumed_pairs(scores, correlation, clusters, seed).tilt(effect)
+        has_clusters = clusters is not None
         agreement = f"The scores of the two models have the correlation {correlation:g}."
-        text = (*_cluster_text(population_clusters, "differences"), agreement)
+        text = (*_cluster_text(clusters, "differences"), agreement)
     start = START_FACTOR * (pairs.error / effect) ** 2
     unit = "cluster" if has_clusters else "example"
     return Problem(
@@ -170,15 +179,15 @@ def difference_problem(
 def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
     """Return the smallest, actual and largest score (3, n) of one model, and the clusters of future examples."""
     if data.predictions is None:
-        population = assumed_population(data.confidence, data.cluster_size, data.icc)
-        return population_scores(population, method.text, seed), population.clusters
+        population = assumed_population(data.confidence)
+        return population_scores(population, method.text, seed), _assumed_clusters(data)
     metric: Any = method.target
     p = data.predictions if data.of is None else data.predictions.with_event(data.of)
     scores = torch.stack(metrics.score_values(metric, p)).cpu().numpy()
     if not np.isfinite(scores).all():
         raise InputError("Expected finite scores, got a probability of 0 for a true class. Try brier.", code="infinite")
     w = np.ones(len(scores)) if p.weights is None else p.weights.cpu().numpy()
-    clusters = None if data.cluster_size is None else assumed_clusters(data.cluster_size, data.icc)
+    clusters = _assumed_clusters(data)
     if p.clusters is not None and clusters is None:
         clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)
     rng = np.random.default_rng([seed, 2])
@@ -228,21 +237,25 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
     """Return the metric of a goal, which needs a test, an interval of an error, or a number per example."""
     method = registry.METRICS.method(text or GOAL_METRICS[goal])
     metric = method.target
-    fits: dict[Goal, Callable[[Metric[...]], bool]] = {
-        "detect": lambda m: m.has_test and m.is_of_event,
-        "bound": lambda m: (
-            m.has_interval and m.is_of_event and (m is metrics.signed_gap or m.about.higher_is_better is False)
+    needed, is_suitable = {
+        "detect": ("a metric with a test", lambda m: m.has_test and m.is_of_event),
+        "bound": ("a calibration error with an interval", _is_error_with_interval),
+        "difference": (
+            "a metric that is a mean over examples",
+            lambda m: m.per_example is not None and not method.settings,
         ),
-        "difference": lambda m: m.per_example is not None and not method.settings,
-    }
-    if not isinstance(metric, Metric) or not fits[goal](metric):
-        need = {
-            "detect": "a metric with a test",
-            "bound": "a calibration error with an interval",
-            "difference": "a metric that is a mean over examples",
-        }[goal]
-        raise InputError(f"Expected {need}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
+    }[goal]
+    if not isinstance(metric, Metric) or not is_suitable(metric):
+        raise InputError(f"Expected {needed}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
     return method
+
+
+def _is_error_with_interval(metric: Metric[...]) -> bool:
+    return (
+        metric.has_interval
+        and metric.is_of_event
+        and (metric is metrics.signed_gap or metric.about.higher_is_better is False)
+    )
 
 
 def check_settings(power: float, level: float, pattern: str, draws: int | None, seed: int) -> None:

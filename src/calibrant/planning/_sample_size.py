@@ -14,7 +14,6 @@ from calibrant.planning._problems import (
     event_problem,
     event_start,
     event_trial,
-    select_event,
     select_goal,
     select_metric,
 )
@@ -153,7 +152,8 @@ def quick_sample_size(
     check_settings(power, level, "shift", None, 0)
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
-    grouped_scores = (select_event(events, None)[0] if isinstance(events, Predictions) else events).ties
+        events = events.with_default_event().events
+    grouped_scores = events.ties
     population = observed_population(grouped_scores, chance=0.5)  # any value: the pattern "shift" does not use chance
     trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)
     n = estimate_size(PowerCurve(trial, 0), event_start(population, effect), power, QUICK_DRAWS)

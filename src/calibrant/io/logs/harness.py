@@ -61,9 +61,9 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:
     """Return the records of one filter."""
-    names = list(dict.fromkeys(str(record.get("filter", "none")) for record in records))
+    names = list(dict.fromkeys(str(record.get("filter", NO_FILTER)) for record in records))
     name = select_single_name([] if names == [NO_FILTER] else candidates, names, "filter", "--filter")
-    selected = [record for record in records if str(record.get("filter", "none")) == name]
+    selected = [record for record in records if str(record.get("filter", NO_FILTER)) == name]
     return selected, [] if name == NO_FILTER else [f"The filter is {name!r}."]
 
 
@@ -174,12 +174,16 @@ def _choice_answer(
         task,
         str(record["doc_id"]),
         correct,
-        data=record["doc"] if isinstance(record["doc"], dict) else {},
+        data=_document(record),
         reason="" if is_valid else "log-likelihoods are not finite",
         confidence=None if values is None else top_probability(values),
         logits=values,
         label=label,
     )
+
+
+def _document(record: Record) -> Record:
+    return record["doc"] if isinstance(record["doc"], dict) else {}
 
 
 def _find_label(target: Any, score: ChoiceScores) -> int | None:
@@ -235,22 +239,22 @@ def _is_score(value: Any) -> TypeGuard[float]:
 
 def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> RawAnswer:
     """Return the answer of a generation task, graded by the score `name`."""
-    response = record["filtered_resps"]
-    while isinstance(response, list):
-        response = response[0] if response else ""
+    response = _first_text(record["filtered_resps"])
     value = record.get(name)
-    reason = "invalid response" if response == INVALID_RESPONSE else "" if str(response).strip() else "empty response"
-    stated = None
-    if confidence == "stated":
-        full_response = record.get("resps")
-        while isinstance(full_response, list):
-            full_response = full_response[0] if full_response else ""
-        stated = find_stated_confidence(str(full_response))
+    reason = "invalid response" if response == INVALID_RESPONSE else "" if response.strip() else "empty response"
+    stated = find_stated_confidence(_first_text(record.get("resps"))) if confidence == "stated" else None
     return RawAnswer(
         task,
         str(record["doc_id"]),
         float(value) if _is_score(value) else None,
-        data=record["doc"] if isinstance(record["doc"], dict) else {},
+        data=_document(record),
         reason=reason,
         stated=stated,
     )
+
+
+def _first_text(responses: Any) -> str:
+    """Return the first text of nested lists, or ""."""
+    while isinstance(responses, list):
+        responses = responses[0] if responses else ""
+    return str(responses)

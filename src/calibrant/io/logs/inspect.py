@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._lazy import polars
 from calibrant._text import parse_number, shorten_repr
+from calibrant.io.encoding import read_zstandard
 from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
@@ -61,9 +61,7 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     file.seek(info.header_offset)
     header = file.read(30)  # its last two numbers are the lengths of a name and of extra fields
     file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), io.SEEK_CUR)
-    # Separators that JSON escapes keep the whole text in one cell
-    cell: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
-    text = polars.read_csv(io.BytesIO(file.read(info.compress_size)), has_header=False, **cell).item().encode()
+    text = read_zstandard(io.BytesIO(file.read(info.compress_size)))
     if zlib.crc32(text) != info.CRC:
         raise InputError(f"Expected the checksum of {info.filename}, got another one.", code="unreadable")
     return text

@@ -231,15 +231,14 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
     if any(row.subject is not None for row in used):
         arrays["groups"] = [row.subject or "no subject" for row in used]
     if all(row.logits is not None and row.label is not None for row in used):
-        return arrays | {"logits": pad_logits([row.logits or () for row in used]), "labels": _labels(used)}
+        return arrays | {
+            "logits": pad_logits([row.logits or () for row in used]),
+            "labels": np.array([row.label for row in used], dtype=np.int64),
+        }
     return arrays | {
         "confidence": np.array([row.confidence for row in used], dtype=np.float64),
         "correct": np.array([row.correct for row in used], dtype=np.float64),
     }
-
-
-def _labels(rows: Sequence[LogRow]) -> np.ndarray:
-    return np.array([row.label for row in rows], dtype=np.int64)
 
 
 def pad_logits(logits: Sequence[Sequence[float]]) -> np.ndarray:

@@ -53,7 +53,7 @@ def test_parts_are_those_of_the_functions(contract):
     calibrated = reference.apply(contract.calibrator)
     assert contract.threshold == certify_threshold(calibrated, risk=0.1)
     assert contract.sets == Sets.fit(calibrated)
-    assert contract.held == tuple(c.description for c in check(calibrated, REQUIRE).conditions)
+    assert contract.verdicts == tuple(c.description for c in check(calibrated, REQUIRE).conditions)
     mapped = new.apply(contract.calibrator)
     assert torch.equal(contract.acts_on(new), contract.threshold.acts_on(mapped))
     assert torch.equal(contract.prediction_sets(new), contract.sets.apply(mapped))

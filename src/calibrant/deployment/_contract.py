@@ -32,7 +32,7 @@ class Contract:
 
     calibrator: Any
     requirements: tuple[str, ...]  # that held on the reference
-    held: tuple[str, ...]  # the value and the bounds of each requirement
+    verdicts: tuple[str, ...]  # the value and the bounds of each requirement
     level: float  # probability that a verdict on a requirement is not wrong
     threshold: CertifiedThreshold | None
     sets: Sets | None
@@ -79,14 +79,14 @@ class Contract:
         with as_predictions(predictions) as p:
             calibrated = calibrators.calibrate(calibrator, p.double())
             calibrated = calibrated.with_default_event(of)
-            held = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else ()
+            verdicts = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else ()
             threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
             if threshold is not None and not threshold.is_certified:
                 raise InputError(threshold.reason, code="not_certified")
             return cls(
                 calibrator=calibrator,
                 requirements=tuple(require),
-                held=held,
+                verdicts=verdicts,
                 level=level,
                 threshold=threshold,
                 sets=None if alpha is None else Sets.fit(calibrated, alpha=alpha, score=score),
@@ -103,7 +103,7 @@ class Contract:
             f"Contract {self.seal[:_SEAL_CHARACTERS]}: {type(self.calibrator).__name__} for {self.k} classes, tested "
             f"on {self.n:,} examples."
         ]
-        lines += [f"Required, and held: {text}" for text in self.held]
+        lines += [f"Required, and held: {text}" for text in self.verdicts]
         lines += [] if self.threshold is None else [self.threshold.reason]
         if self.sets is not None:
             lines.append(f"Prediction sets contain the class with probability {format_percent(1 - self.sets.alpha)}.")

@@ -195,11 +195,11 @@ def _check_requirement(
 ) -> Iterator[Condition]:
     """Yield the condition of all examples and, `by_group`, of every group."""
     is_relative = requirement.is_relative
-    whole: Any = pair if is_relative else p
+    evaluated: Any = pair if is_relative else p
     bounds_of = difference_bounds if is_relative else metric_bounds
     examples = pair.new if pair is not None and is_relative else p
     groups = (None, *(used_groups(examples) if by_group else ()))
-    parts = [whole if group is None else whole.select_group(group) for group in groups]
+    parts = [evaluated if group is None else evaluated.select_group(group) for group in groups]
     bounds: list[Bound] = [partial(bounds_of, requirement.method, part) for part in parts]
     broken = _broken_parts(requirement, bounds, error_rate)
     for i, (group, part) in enumerate(zip(groups, parts, strict=True)):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 
-
 def tensors_digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 digest, as hex digits, of metadata and tensors on the CPU, in the order of their names."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())

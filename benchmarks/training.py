@@ -16,7 +16,7 @@ from scipy.sparse.linalg import svds
 from calibrant import losses, metrics
 from calibrant.lab.data import Splits
 from calibrant.lab.study.engine import network_arguments
-from calibrant.lab.study.study_file import parse_recipe
+from calibrant.lab.study.config import parse_recipe
 from calibrant.lab.study.train import predict, train
 from calibrant.registry import DATA_SETS, NETWORKS
 

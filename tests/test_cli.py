@@ -274,7 +274,7 @@ def test_list_wraps_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
     console = Console(width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr(list_methods, "console", console)
     with console.capture() as capture:
-        list_methods.list_command("metrics")
+        list_methods.list_command("metrics", None)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     assert "ece(bins=15, norm=1, edges='equal_width')" in lines
     assert any(line.startswith("    ") and "(Guo et al. 2017, eq. 3)" in line for line in lines)
@@ -305,7 +305,7 @@ def test_invalid_input_exits_with_status_2(files):
 
 
 def test_garbage_collection_resumes_after_imports():
-    code = "import gc, sys; from calibrant.cli._common import import_prediction_modules; "
+    code = "import gc, sys; from calibrant.cli._prediction_commands import import_prediction_modules; "
     code += "import_prediction_modules(); n = gc.get_freeze_count(); import_prediction_modules(); "
     code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)

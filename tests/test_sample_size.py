@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -342,9 +345,15 @@ def test_command_needs_labels_for_the_correlation_within_clusters(tmp_path):
         ("num_goals", ("--accuracy", "0.9")),
         ("suffix", ("--accuracy", "0.9", "--detect", "0.1", "--plot", "power.txt")),
         ("num_files", ("a.csv", "b.csv", "c.csv", "--detect", "0.1")),
-        ("pattern", ("--accuracy", "0.9", "--detect", "0.1", "--pattern", "wave")),
     ],
 )
 def test_command_refuses_in_one_line(code, arguments):
     finished = run("sample-size", *arguments)
     assert (finished.code, finished.returncode, finished.stderr.count("\n")) == (code, 2, 1)
+
+
+def test_command_refuses_an_unknown_pattern():
+    command = [sys.executable, "-m", "calibrant", "sample-size", "--accuracy", "0.9", "--detect", "0.1"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # a new process does not check types
+    finished = subprocess.run([*command, "--pattern", "wave"], env=environment, capture_output=True, text=True)
+    assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)

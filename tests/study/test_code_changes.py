@@ -143,9 +143,9 @@ def opened_beside(root, name):
 
     open_study = api._open_study
 
-    def opened(study, out, mirror, scale=None, with_=()):
-        result, _, paper = open_study(study, out, mirror, scale, with_)
-        return result, Store(root / "runs" / name, None, (root / "runs" / "first",)), paper
+    def opened(*arguments):
+        study, _, inputs = open_study(*arguments)
+        return study, Store(root / "runs" / name, None, (root / "runs" / "first",)), inputs
 
     return opened
 

@@ -18,7 +18,7 @@ from calibrant import Predictions, __version__, registry
 from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
-from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, folders, grids, preflight, stored_files
+from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, preflight, stored_files
 from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
 from calibrant.lab.study.stored_files import read_record, seal_record
@@ -449,8 +449,8 @@ def test_measure_rejects_repeated_calibrators(finished):
 
 def test_locked_draft_is_kept_whatever_its_age(tmp_path, calibrated_predictions):
     Store(tmp_path)
-    with folders.open_draft(tmp_path, "slow") as draft:
-        past = draft.stat().st_mtime - 3 * folders.MAX_DRAFT_AGE_SECONDS
+    with stored_files.open_draft(tmp_path, "slow") as draft:
+        past = draft.stat().st_mtime - 3 * stored_files.MAX_DRAFT_AGE_SECONDS
         os.utime(draft, (past, past))
         Store(tmp_path)  # deletes stale drafts
         assert draft.is_dir()

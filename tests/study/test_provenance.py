@@ -7,8 +7,8 @@ import pytest
 
 from calibrant import registry
 from calibrant.lab.study import Study
-from calibrant.lab.study.provenance import made_with, stale_parts
-from calibrant.lab.study.study_file import STUDIES_FOLDER
+from calibrant.lab.study.config import STUDIES_FOLDER
+from calibrant.lab.study.results import made_with, stale_parts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RECORDS = sorted(RESULTS.glob("*/made_with.json"))

@@ -11,10 +11,9 @@ from calibrant import losses
 from calibrant.lab import networks
 from calibrant.lab.data import Splits, blobs, sst
 from calibrant.lab.study import stored_files
-from calibrant.lab.study.config import Study
+from calibrant.lab.study.config import Study, parse_recipe
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.stored_files import Checkpoint
-from calibrant.lab.study.study_file import parse_recipe
 from calibrant.lab.study.train import build_optimizers, predict, train
 from calibrant.metrics import error
 from calibrant.selection import refinement_nll

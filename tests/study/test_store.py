@@ -40,7 +40,7 @@ def test_first_of_two_writers_wins(tmp_path):
 
 
 def _die_while_writing(root, where):
-    import calibrant.lab.study.folders as module
+    import calibrant.lab.study.stored_files as module
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

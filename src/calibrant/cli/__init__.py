@@ -6,15 +6,15 @@ Help loads neither torch nor polars: a command imports what it needs when it run
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer
 
 from calibrant._text import cut_middle, escape_invisible
 from calibrant._version import __version__
-from calibrant.cli import assess, card, check, compare, contract, export, list_methods, sample_size, study, watch
+from calibrant.cli import assess, card, deployment, list_methods, monitoring, sample_size, study
+from calibrant.cli._prediction_commands import prediction_command
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,19 +24,19 @@ app = typer.Typer(
 )
 MAX_ERROR_CHARACTERS = 1500
 MIN_PARALLEL_BYTES = 500e6  # of input files that are worth several threads
-PREDICTION_COMMANDS = (
-    "assess",
-    "measure",
-    "apply",
-    "card",
-    "check",
-    "compare",
-    "contract",
-    "drift",
-    "export",
-    "sample-size",
-    "watch",
-)  # train no network
+PREDICTION_COMMANDS = {  # train no network
+    "assess": assess.assess_command,
+    "measure": assess.measure_command,
+    "apply": assess.apply_command,
+    "sample-size": sample_size.sample_size_command,
+    "card": card.card_command,
+    "check": monitoring.check_command,
+    "compare": monitoring.compare_command,
+    "drift": monitoring.drift_command,
+    "contract": deployment.contract_command,
+    "export": deployment.export_command,
+    "watch": monitoring.watch_command,
+}
 
 
 def main() -> None:
@@ -88,25 +88,19 @@ def _count_bytes(path: Path) -> float:
 def _print_version(show: bool | None) -> None:
     if show:
         print(f"calibrant {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 @app.callback()
 def _root_options(  # pyright: ignore[reportUnusedFunction]
-    version: Annotated[
-        bool | None, typer.Option("--version", callback=_print_version, help="Print the version and exit.")
-    ] = None,
+    version: bool | None = Option(None, "--version", callback=_print_version, help="Print the version and exit."),
 ) -> None:
     pass
 
 
-assess.register(app)
-sample_size.register(app)
-card.register(app)
-check.register(app)
-compare.register(app)
-contract.register(app)
-export.register(app)
-watch.register(app)
-list_methods.register(app)
-study.register(app)
+for command_name, function in PREDICTION_COMMANDS.items():
+    app.command(command_name)(prediction_command(function))
+app.command("list")(list_methods.list_command)
+app.add_typer(study.study_app, name="study")
+app.command()(study.demo)
+app.command()(study.figures)

@@ -1,84 +1,44 @@
 """Options, consoles and output that commands share."""
 
-import gc
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from calibrant._text import escape_invisible, escape_markup, parse_integer
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines if piped
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
-WithOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        metavar="FILE",
-        help="Import this Python file or package first, which registers your own methods. Repeatable.",
-    ),
-]
-
-
-ContractOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--contract",
-        metavar="FILE",
-        help="Contract of `calibrant contract`; the predictions are those of the network, before calibration.",
-    ),
-]
-
-
-def load_contract(path: Path | None) -> Any:
-    """Return a contract, or None without a path."""
-    if path is None:
-        return None
-    from calibrant.deployment import Contract
-
-    return Contract.load(path)
-
-
-def import_prediction_modules() -> None:
-    """Import the modules for predictions once, without garbage collection.
-
-    No imported object is garbage, and the collector would take as long as measuring a small file.
-    """
-    if "torch" in sys.modules:
-        return
-    gc.disable()
-    try:
-        import torch
-
-        from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        from calibrant.backend.dispatch import kernels
-
-        kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
-    finally:
-        gc.freeze()  # later collections skip the objects that exist now
-        gc.enable()
-
-
-def include_sources(sources: Iterable[str] | None) -> None:
-    """Import the user's own methods."""
-    from calibrant import registry
-
-    registry.include(sources or ())
-
-
-def source_files(sources: Iterable[str] | None) -> list[Path]:
-    """Return the Python files of the user's own methods, after they are imported."""
-    files = [Path(source) for source in sources or ()]
-    for module in [sys.modules[source] for source in sources or () if source in sys.modules]:
-        files += [Path(module.__file__)] if module.__file__ else []
-        files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
-    return files
+CONTRACT_OPTION = Option(
+    None,
+    "--contract",
+    metavar="FILE",
+    help="Contract of `calibrant contract`; the predictions are those of the network, before calibration.",
+)
+EVENT_OPTION = Option(
+    None,
+    metavar="EVENT",
+    help='Event to evaluate: "top" (the predicted class is right), or a class by index or name. Default: class 1 of '
+    "two, else top.",
+)
+HTML_OPTION = Option(None, metavar="FILE", help="Write a report to this file.")
+IGNORE_INDEX_OPTION = Option(None, metavar="N", help="Leave out rows with this label. Default: none.")
+JSON_OPTION = Option(
+    None, "--json", metavar="FILE", help="Write all numbers to this file, or to standard output if it is -."
+)
+WITH_OPTION = Option(
+    None,
+    "--with",
+    metavar="FILE",
+    help="Import this Python file or package first, which registers your own methods. Repeatable.",
+)
 
 
 @contextmanager
@@ -99,14 +59,38 @@ def parse_event(text: str | None, predictions: Any = None) -> Any:
     return text if index is None else index
 
 
-def check_output_paths(*paths: Path | None, inputs: Iterable[str | Path | None]) -> None:
-    """Raise `InputError` before any work if an output cannot be written."""
+def check_output_paths(
+    *paths: Path | None,
+    inputs: Iterable[str | Path | None],
+    suffixes: Mapping[Path | None, tuple[str, ...]] = MappingProxyType({}),
+) -> None:
+    """Raise `InputError` before any work if an output cannot be written, or would replace an input.
+
+    Args:
+        paths: The outputs; None and - are ignored.
+        inputs: Files that the command reads, besides those of the user's own methods.
+        suffixes: The suffixes that some of the outputs may have.
+    """
     from calibrant.io import check_outputs, ensure_writable
+    from calibrant.io.results import check_suffix
 
     files = [path for path in paths if path is not None and str(path) != "-"]
-    check_outputs(files, inputs)
+    check_outputs(files, [*inputs, *_included_files()])
     for path in files:
+        if path in suffixes:
+            check_suffix(path, suffixes[path])
         ensure_writable(path)
+
+
+def _included_files() -> list[Path]:
+    """Return the Python files of the user's own methods."""
+    from calibrant.registry import INCLUDED_SOURCES
+
+    files = [Path(source) for source in INCLUDED_SOURCES]
+    for module in [sys.modules[source] for source in INCLUDED_SOURCES if source in sys.modules]:
+        files += [Path(module.__file__)] if module.__file__ else []
+        files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
+    return files
 
 
 def write_text_file(path: Path, text: str) -> None:
@@ -118,15 +102,32 @@ def write_text_file(path: Path, text: str) -> None:
 
 
 def output_result(
-    result: Any, show: Callable[[], None], json_: Path | None, written: Iterable[Path | None] = ()
+    result: Any,
+    json_: Path | None,
+    written: Iterable[object] = (),
+    *,
+    show: Callable[[], object] | None = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print the JSON of a result alone if it goes to standard output; else show it, write the JSON, and list files."""
-    if str(json_) == "-":
-        print(result.json({"command": command_line()}), end="")
-        return
-    show()
+    """Show a result, write its JSON to a file or to standard output, and list the files that were written.
+
+    Args:
+        result: The result.
+        json_: File of the JSON.
+        written: Further files; None is skipped.
+        show: Prints the result, by default as text.
+        provenance: Provenance in the JSON, by default the command.
+    """
+    if show is None:
+        print_text(str(result))
+    else:
+        show()
     if json_ is not None:
-        write_text_file(json_, result.json({"command": command_line()}))
+        text = result.json({"command": command_line()} if provenance is None else provenance)
+        if str(json_) == "-":
+            print(text, end="")
+        else:
+            write_text_file(json_, text)
     for path in (*written, json_):
         if path is not None:
             print_line(f"wrote {path}")

@@ -1,63 +1,42 @@
 """The command `card`: the calibration of language models, from the logs of their evaluations."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
 from calibrant.cli._common import (
+    HTML_OPTION,
+    JSON_OPTION,
     check_output_paths,
     command_line,
-    import_prediction_modules,
     output_result,
-    print_text,
     show_status,
     write_text_file,
 )
-from calibrant.cli.assess import HtmlOption, JsonOption
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("card")(card_command)
 
 
 def card_command(
-    log: Annotated[
-        list[Path],
-        typer.Argument(metavar="LOG...", help="Evaluation logs: a file, folder or pattern in quotes for each model."),
-    ],
-    name: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Name of a model, in the order of the logs. Repeatable. Default: from the log."
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Task of the logs to keep. Repeatable. Default: all.")
-    ] = None,
-    filter_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter", metavar="NAME", help="Filter of lm-evaluation-harness whose scores count. Repeatable."
-        ),
-    ] = None,
-    correct: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="What grades the answers: a metric, scorer, statistic or field. Repeatable."),
-    ] = None,
-    confidence: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Field of confidences, or stated, tokens or mean_token."),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Field of the question that names its subject.")
-    ] = None,
-    percent: Annotated[
-        bool, typer.Option("--percent", help="Read plain numbers as percentages from 0 to 100.")
-    ] = False,
-    html: HtmlOption = None,
-    json_: JsonOption = None,
+    log: list[Path] = Argument(
+        ..., metavar="LOG...", help="Evaluation logs: a file, folder or pattern in quotes for each model."
+    ),
+    name: list[str] | None = Option(
+        None, metavar="NAME", help="Name of a model, in the order of the logs. Repeatable. Default: from the log."
+    ),
+    task: list[str] | None = Option(None, metavar="NAME", help="Task of the logs to keep. Repeatable. Default: all."),
+    filter_: list[str] | None = Option(
+        None, "--filter", metavar="NAME", help="Filter of lm-evaluation-harness whose scores count. Repeatable."
+    ),
+    correct: list[str] | None = Option(
+        None, metavar="NAME", help="What grades the answers: a metric, scorer, statistic or field. Repeatable."
+    ),
+    confidence: str | None = Option(
+        None, metavar="NAME", help="Field of confidences, or stated, tokens or mean_token."
+    ),
+    group: str | None = Option(None, metavar="NAME", help="Field of the question that names its subject."),
+    percent: bool = Option(False, "--percent", help="Read plain numbers as percentages from 0 to 100."),
+    html: Path | None = HTML_OPTION,
+    json_: Path | None = JSON_OPTION,
 ) -> None:
     """Compute the calibration card of language models from their evaluation logs.
 
@@ -68,15 +47,11 @@ def card_command(
 
     calibrant card runs/small runs/large --confidence stated --json card.json
     """
-    import_prediction_modules()
     from calibrant.cards import card
-    from calibrant.io.results import check_suffix
     from calibrant.language_models import EvaluationLog
     from calibrant.types import InputError
 
-    check_output_paths(html, json_, inputs=log)
-    if html is not None:
-        check_suffix(html, (".html",))
+    check_output_paths(html, json_, inputs=log, suffixes={html: (".html",)})
     if name is not None and len(name) != len(log):
         raise InputError(f"Expected one name for each of {len(log)} logs, got {len(name)}.", code="num_names")
     options: dict[str, Any] = {"task": task, "filter": filter_, "score": correct, "confidence": confidence}
@@ -90,7 +65,7 @@ def card_command(
         result = card(_name_by_option(log, logs, name))
     if html is not None:
         write_text_file(html, result.html(command_line()))
-    output_result(result, lambda: print_text(str(result)), json_, [html])
+    output_result(result, json_, [html])
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:

@@ -3,39 +3,33 @@
 import inspect
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.padding import Padding
+from typer import Argument
 
 from calibrant._text import escape_markup
-from calibrant.cli._common import WithOption, console, include_sources
+from calibrant.cli._common import WITH_OPTION, console
 
 MIN_ONE_LINE_WIDTH = 160  # columns of a terminal
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("list")(list_command)
-
-
 def list_command(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="KIND",
-            help="Kind to list: losses, metrics, calibrators, data, networks, corruptions, scores or traces. "
-            "Default: all kinds.",
-            show_default=False,
-        ),
-    ] = None,
-    with_: WithOption = None,
+    kind: str | None = Argument(
+        None,
+        metavar="KIND",
+        help="Kind to list: losses, metrics, calibrators, data, networks, corruptions, scores or traces. "
+        "Default: all kinds.",
+        show_default=False,
+    ),
+    with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """List methods with their parameters and sources."""
+    from calibrant import registry
     from calibrant.registry import REGISTRIES, suggest
     from calibrant.types import InputError
 
-    include_sources(with_)
+    registry.include(with_ or ())
     if kind is not None and kind not in REGISTRIES:
         raise InputError(f"Expected a kind to list, got {kind!r}; {suggest(kind, REGISTRIES)}.", code="unknown_kind")
     for name in REGISTRIES if kind is None else (kind,):

@@ -1,104 +1,68 @@
 """The command `sample-size`: how many labels an evaluation needs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
 from calibrant._text import escape_markup
 from calibrant.cli._common import (
     BARE_TABLE_STYLE,
-    WithOption,
+    EVENT_OPTION,
+    IGNORE_INDEX_OPTION,
+    JSON_OPTION,
     check_output_paths,
     console,
-    import_prediction_modules,
-    include_sources,
     output_result,
     parse_event,
     print_line,
     show_status,
-    source_files,
 )
-from calibrant.cli._table_options import add_table_options
-from calibrant.cli.assess import EventOption, IgnoreIndexOption, JsonOption
 
-if TYPE_CHECKING:
-    from calibrant.planning import Pattern
-
-ASSUMPTION_PANEL_TITLE = "Assumptions"
 CURVE_RATIOS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # to n, of the sizes in the printed curve
 
 
-def _assumption(flag: str, metavar: str, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=text, rich_help_panel=ASSUMPTION_PANEL_TITLE)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("sample-size")(add_table_options(sample_size_command))
+def _assumption(default: Any, metavar: str, text: str) -> Any:
+    return Option(default, metavar=metavar, help=text, rich_help_panel="Assumptions")
 
 
 def sample_size_command(
-    file: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE [SECOND]",
-            help="Predictions like the future ones, labeled or not; and those of a second model, for --difference.",
-            show_default=False,
-        ),
-    ] = None,
-    detect: Annotated[
-        float | None, typer.Option(metavar="X", help="Goal: detect a calibration error of X, such as 0.05.")
-    ] = None,
-    bound: Annotated[
-        float | None, typer.Option(metavar="X", help="Goal: show that the error of a calibrated model is below X.")
-    ] = None,
-    difference: Annotated[
-        float | None, typer.Option(metavar="X", help="Goal: tell apart two models whose metric differs by X.")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            "-m",
-            metavar="NAME",
-            help="Test, error or score of the goal. Default: kuiper, debiased_l2 or nll.",
-        ),
-    ] = None,
-    power: Annotated[float, typer.Option(metavar="P", help="Probability to reach the goal.")] = 0.8,
-    level: Annotated[float, typer.Option(metavar="P", help="Level of the test, or error rate of the bound.")] = 0.05,
-    of: EventOption = None,
-    accuracy: Annotated[
-        float | None, _assumption("--accuracy", "P", "Expected accuracy, which is the mean confidence too.")
-    ] = None,
-    distribution: Annotated[
-        str | None,
-        _assumption("--distribution", "TEXT", 'Expected distribution of confidences, "beta(9, 1)" or its mean.'),
-    ] = None,
-    correlation: Annotated[
-        float, _assumption("--correlation", "R", "Correlation of the scores of two models, without a second file.")
-    ] = 0.5,
-    cluster_size: Annotated[
-        list[int] | None, _assumption("--cluster-size", "N", "Examples per cluster. Repeat it for several sizes.")
-    ] = None,
-    icc: Annotated[
-        float | None,
-        _assumption("--icc", "R", "Correlation of outcomes within clusters. Default: estimated from labels."),
-    ] = None,
-    pattern: Annotated[
-        str,
-        _assumption("--pattern", "NAME", "Error to detect: shift (same size everywhere) or scale (logits too large)."),
-    ] = "shift",
-    draws: Annotated[
-        int | None, typer.Option(metavar="N", help="Simulated data sets. Default: 2,000, and 500 of clusters.")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the simulation.")] = 0,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the power curve to this file: .png, .svg or .pdf.")
-    ] = None,
-    json_: JsonOption = None,
-    ignore_index: IgnoreIndexOption = None,
-    with_: WithOption = None,
+    file: list[Path] | None = Argument(
+        None,
+        metavar="FILE [SECOND]",
+        help="Predictions like the future ones, labeled or not; and those of a second model, for --difference.",
+        show_default=False,
+    ),
+    detect: float | None = Option(None, metavar="X", help="Goal: detect a calibration error of X, such as 0.05."),
+    bound: float | None = Option(None, metavar="X", help="Goal: show that the error of a calibrated model is below X."),
+    difference: float | None = Option(None, metavar="X", help="Goal: tell apart two models whose metric differs by X."),
+    metric: str | None = Option(
+        None,
+        "--metric",
+        "-m",
+        metavar="NAME",
+        help="Test, error or score of the goal. Default: kuiper, debiased_l2 or nll.",
+    ),
+    power: float = Option(0.8, metavar="P", help="Probability to reach the goal."),
+    level: float = Option(0.05, metavar="P", help="Level of the test, or error rate of the bound."),
+    of: str | None = EVENT_OPTION,
+    accuracy: float | None = _assumption(None, "P", "Expected accuracy, which is the mean confidence too."),
+    distribution: str | None = _assumption(
+        None, "TEXT", 'Expected distribution of confidences, "beta(9, 1)" or its mean.'
+    ),
+    correlation: float = _assumption(0.5, "R", "Correlation of the scores of two models, without a second file."),
+    cluster_size: list[int] | None = _assumption(None, "N", "Examples per cluster. Repeat it for several sizes."),
+    icc: float | None = _assumption(
+        None, "R", "Correlation of outcomes within clusters. Default: estimated from labels."
+    ),
+    pattern: str = _assumption(
+        "shift", "NAME", "Error to detect: shift (same size everywhere) or scale (logits too large)."
+    ),
+    draws: int | None = Option(None, metavar="N", help="Simulated data sets. Default: 2,000, and 500 of clusters."),
+    seed: int = Option(0, metavar="N", help="Seed of the simulation."),
+    plot: Path | None = Option(None, metavar="FILE", help="Draw the power curve to this file: .png, .svg or .pdf."),
+    json_: Path | None = JSON_OPTION,
+    ignore_index: int | None = IGNORE_INDEX_OPTION,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -110,18 +74,13 @@ def sample_size_command(
 
     calibrant sample-size predictions.csv --bound 0.05
     """
-    import_prediction_modules()
     from calibrant import planning
-    from calibrant.io.results import check_suffix
     from calibrant.types import InputError
 
-    include_sources(with_)
     files = file or []
     if len(files) > 2:
         raise InputError(f"Expected at most two files, got {len(files)}.", code="num_files")
-    check_output_paths(plot, json_, inputs=[*files, *source_files(with_)])
-    if plot is not None:
-        check_suffix(plot, planning.FIGURE_SUFFIXES)
+    check_output_paths(plot, json_, inputs=files, suffixes={plot: planning.FIGURE_SUFFIXES})
     predictions = [_load_predictions(path, options, ignore_index, difference is not None, icc) for path in files]
     with show_status() as progress:
         progress("simulating")
@@ -137,7 +96,7 @@ def sample_size_command(
             correlation=correlation,
             cluster_size=cluster_size or None,
             icc=icc,
-            pattern=_parse_pattern(pattern),
+            pattern=pattern,  # pyright: ignore[reportArgumentType]  checked by `sample_size`
             power=power,
             level=level,
             draws=draws,
@@ -145,17 +104,7 @@ def sample_size_command(
         )
     if plot is not None:
         result.save(plot)
-    output_result(result, lambda: _show_result(result, predictions), json_, [plot])
-
-
-def _parse_pattern(text: str) -> "Pattern":
-    from calibrant.planning import Pattern
-    from calibrant.types import InputError
-
-    for pattern in get_args(Pattern):
-        if text == pattern:
-            return pattern
-    raise InputError(f"Expected a pattern among {', '.join(get_args(Pattern))}, got {text!r}.", code="pattern")
+    output_result(result, json_, [plot], show=lambda: _show_result(result, predictions))
 
 
 def _load_predictions(

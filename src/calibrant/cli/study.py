@@ -1,92 +1,64 @@
 """The commands `study`, `demo` and `figures`: train and compare networks, and draw figures."""
 
-import math
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as Rich
+from typer import Argument, Exit, Option, Typer
 
 from calibrant._text import escape_invisible, escape_markup
-from calibrant.cli._common import BARE_TABLE_STYLE, WithOption, command_line, console, print_line
+from calibrant.cli._common import BARE_TABLE_STYLE, WITH_OPTION, command_line, console, print_line, print_text
 
 if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
 
 MIN_WIDE_COLUMNS = 112  # of a terminal that shows standard deviations
-study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
+study_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
 
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="Study file (.toml), or name of a bundled study.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Folder of runs and the report. Default: runs/STUDY.")
-]
-MirrorOption = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."),
-]
-ScaleOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Scale of the study file, such as small. Default: the whole study."),
-]
-OnlyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--only",
-        metavar="TEXT",
-        help="Only runs with this text in the data set, network, loss or seed. Default: all.",
-    ),
-]
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Folder of local data sets. Default: none.", envvar="CALIBRANT_DATA"),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.add_typer(study_app, name="study")
-    app.command()(demo)
-    app.command()(figures)
+STUDY_ARGUMENT = Argument(..., metavar="STUDY", help="Study file (.toml), or name of a bundled study.")
+OUT_OPTION = Option(None, "--out", metavar="FOLDER", help="Folder of runs and the report. Default: runs/STUDY.")
+MIRROR_OPTION = Option(
+    None, metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."
+)
+SCALE_OPTION = Option(None, metavar="NAME", help="Scale of the study file, such as small. Default: the whole study.")
+ONLY_OPTION = Option(
+    None,
+    "--only",
+    metavar="TEXT",
+    help="Only runs with this text in the data set, network, loss or seed. Default: all.",
+)
 
 
 @study_app.command("run")
 def study_run(
-    study: StudyArgument,
-    folder: OutOption = None,
-    root: DataOption = None,
-    mirror: MirrorOption = None,
-    scale: ScaleOption = None,
-    select: OnlyOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be trained.")] = False,
-    engine: Annotated[
-        str, typer.Option(metavar="NAME", help="Where to train: local (in this process) or ray.")
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address of the Ray cluster. Default: RAY_ADDRESS, or a new cluster on this machine.",
-        ),
-    ] = None,
-    gpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="N", help="GPUs per network on Ray; four networks share one with 0.25. Default: 1 if any."
-        ),
-    ] = None,
-    track: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Log every epoch to tensorboard, mlflow or wandb. Default: none."),
-    ] = None,
-    mix_versions: Annotated[
-        bool, typer.Option("--mix-versions", help="Add runs to those of another version of calibrant.")
-    ] = False,
-    with_: WithOption = None,
+    study: str = STUDY_ARGUMENT,
+    folder: Path | None = OUT_OPTION,
+    root: Path | None = Option(
+        None, "--data", metavar="FOLDER", help="Folder of local data sets. Default: none.", envvar="CALIBRANT_DATA"
+    ),
+    mirror: str | None = MIRROR_OPTION,
+    scale: str | None = SCALE_OPTION,
+    select: str | None = ONLY_OPTION,
+    dry_run: bool = Option(False, "--dry-run", help="Only list what would be trained."),
+    engine: str = Option("local", metavar="NAME", help="Where to train: local (in this process) or ray."),
+    address: str | None = Option(
+        None,
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster. Default: RAY_ADDRESS, or a new cluster on this machine.",
+    ),
+    gpus: float | None = Option(
+        None, min=0, metavar="N", help="GPUs per network on Ray; four networks share one with 0.25. Default: 1 if any."
+    ),
+    track: str | None = Option(
+        None, metavar="NAME", help="Log every epoch to tensorboard, mlflow or wandb. Default: none."
+    ),
+    mix_versions: bool = Option(False, "--mix-versions", help="Add runs to those of another version of calibrant."),
+    with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """Train the missing runs of a study, then calibrate, measure and report.
 
@@ -97,7 +69,7 @@ def study_run(
     from calibrant.lab.study import run, status
 
     shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
-    shared |= {"with_": with_ or ()}
+    shared["with_"] = with_ or ()
     with _show_progress() as progress:
         if dry_run:
             result = status(study, **shared, estimate=True, progress=progress)
@@ -118,12 +90,12 @@ def study_run(
 
 @study_app.command("status")
 def study_status(
-    study: StudyArgument,
-    folder: OutOption = None,
-    mirror: MirrorOption = None,
-    scale: ScaleOption = None,
-    select: OnlyOption = None,
-    with_: WithOption = None,
+    study: str = STUDY_ARGUMENT,
+    folder: Path | None = OUT_OPTION,
+    mirror: str | None = MIRROR_OPTION,
+    scale: str | None = SCALE_OPTION,
+    select: str | None = ONLY_OPTION,
+    with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
@@ -133,26 +105,21 @@ def study_status(
 
 @study_app.command("measure")
 def study_measure(
-    study: StudyArgument,
-    folder: OutOption = None,
-    root: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="FOLDER", help="Measure on the data sets in this folder only. Default: all."),
-    ] = None,
-    mirror: MirrorOption = None,
-    scale: ScaleOption = None,
-    calibrator: Annotated[
-        list[str] | None,
-        typer.Option("--calibrator", "-c", metavar="NAME", help="Calibrator. Repeatable. Default: those of the study."),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", "-m", metavar="NAME", help="Metric. Repeatable. Default: those of the study."),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of processes. Default: one per core.")
-    ] = None,
-    with_: WithOption = None,
+    study: str = STUDY_ARGUMENT,
+    folder: Path | None = OUT_OPTION,
+    root: Path | None = Option(
+        None, "--data", metavar="FOLDER", help="Measure on the data sets in this folder only. Default: all."
+    ),
+    mirror: str | None = MIRROR_OPTION,
+    scale: str | None = SCALE_OPTION,
+    calibrator: list[str] | None = Option(
+        None, "--calibrator", "-c", metavar="NAME", help="Calibrator. Repeatable. Default: those of the study."
+    ),
+    metric: list[str] | None = Option(
+        None, "--metric", "-m", metavar="NAME", help="Metric. Repeatable. Default: those of the study."
+    ),
+    jobs: int | None = Option(None, min=1, metavar="N", help="Number of processes. Default: one per core."),
+    with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """Calibrate and measure the finished runs again, without training."""
     from calibrant.lab.study import measure
@@ -175,8 +142,8 @@ def study_measure(
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of networks and the report.")] = Path(
-        "runs/quickstart"
+    folder: Path = Option(
+        Path("runs/quickstart"), "--out", metavar="FOLDER", help="Folder of networks and the report."
     ),
 ) -> None:
     """Train and compare small networks on handwritten digits, in about two minutes."""
@@ -188,19 +155,18 @@ def demo(
 
 
 def figures(
-    topic: Annotated[
-        str,
-        typer.Argument(metavar="TOPIC", help='"focal" for the theory of focal loss, or a study for its networks.'),
-    ],
-    folder: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write SVG, PNG and CSV files to.")
-    ] = Path("figures"),
-    out_: OutOption = None,
-    scale: ScaleOption = None,
-    with_: WithOption = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="Only list the tables and figures of the paper, and the commands for them.")
-    ] = False,
+    topic: str = Argument(
+        ..., metavar="TOPIC", help='"focal" for the theory of focal loss, or a study for its networks.'
+    ),
+    folder: Path = Option(
+        Path("figures"), "--output", "-o", metavar="FOLDER", help="Folder to write SVG, PNG and CSV files to."
+    ),
+    out_: Path | None = OUT_OPTION,
+    scale: str | None = SCALE_OPTION,
+    with_: list[str] | None = WITH_OPTION,
+    list_: bool = Option(
+        False, "--list", help="Only list the tables and figures of the paper, and the commands for them."
+    ),
 ) -> None:
     """Draw the figures of a paper, each with its numbers as CSV."""
     from calibrant.io import ensure_writable
@@ -273,7 +239,9 @@ def _print_result(result: "Result | Status") -> None:
     from calibrant.lab.study import Result
 
     if not isinstance(result, Result):
-        _print_status(result)
+        print_text(str(result))
+        if result.runs_without_data:
+            raise Exit(1)
         return
     _print_tables(result)
     if result.report is not None:
@@ -281,7 +249,7 @@ def _print_result(result: "Result | Status") -> None:
     for line in result.failure_lines:
         console.print(escape_invisible(line), style="red", markup=False, soft_wrap=True)
     if result.failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _print_tables(result: "Result") -> None:
@@ -291,14 +259,11 @@ def _print_tables(result: "Result") -> None:
         table.add_column(t.row_header, no_wrap=True)
         for column in t.columns:
             table.add_column(escape_markup(column).replace("(", "\n("), justify="right", no_wrap=True)
-        for row in t.rows:
-            cells = [t.cells[row, column] for column in t.columns]
-            texts = [(c.text(t.about, deviation=is_wide), c.best) for c in cells]
-            table.add_row(
-                escape_markup(t.name(row)), *(f"[bold]{text}[/bold]" if best else text for text, best in texts)
-            )
-            if printed := t.paper_texts(row, deviation=is_wide):
-                table.add_row("  paper", *printed, style="dim italic")
+        for row, cells, paper_texts in t.rendered_rows(deviation=is_wide):
+            texts = (f"[bold]{text}[/bold]" if is_best else text for text, is_best in cells)
+            table.add_row(escape_markup(t.name(row)), *texts)
+            if paper_texts:
+                table.add_row("  paper", *paper_texts, style="dim italic")
         console.print(table, *(f"[dim]{escape_markup(note)}[/dim]" for note in t.table_notes), "", sep="\n")
     if result.tables:
         spread = result.cell_description if is_wide else result.cell_description.replace(" ± standard deviation", "")
@@ -306,21 +271,3 @@ def _print_tables(result: "Result") -> None:
         notes = dict.fromkeys(t.significance_note for t in result.tables if t.significance_note)
         console.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
         console.print(escape_invisible(result.finding, allowed="\n"), markup=False)
-
-
-def _print_status(status: "Status") -> None:
-    table = Rich(**BARE_TABLE_STYLE)
-    for column in "", "data set", "network", "loss", "seed", "epochs", "seconds", "why":
-        table.add_column(column, justify="right" if column in ("seed", "epochs", "seconds") else "left")
-    for run_status in status.runs:
-        run, seconds = run_status.run, "" if math.isnan(run_status.seconds) else f"{run_status.seconds:.0f}"
-        names, why = (
-            map(escape_markup, status.study.names(run)),
-            "" if run in status.runs_without_data else escape_markup(run_status.reason),
-        )
-        table.add_row(run_status.state, *names, str(run.seed), str(run.recipe.epochs), seconds, why)
-    console.print(table)
-    for line in (*status.trial_lines, status.summary):
-        print_line(line)
-    if status.runs_without_data:
-        raise typer.Exit(1)

@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images of 32 x 32 pixels."""
 
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,72 +18,60 @@ from calibrant.types import Count, InputError, Seed
 
 SplitProtocol = Literal["mukhoti", "wang"]
 
-_PIXEL_STATISTICS = {
-    ("cifar10", "mukhoti"): CIFAR_STATISTICS,
-    ("cifar100", "mukhoti"): CIFAR_STATISTICS,
-    ("cifar10", "wang"): IMAGENET_STATISTICS,
-    ("cifar100", "wang"): ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+_PROTOCOLS = {  # seed of the split, and pixel statistics by data set
+    "mukhoti": (1, {"cifar10": CIFAR_STATISTICS, "cifar100": CIFAR_STATISTICS}),
+    "wang": (101, {"cifar10": IMAGENET_STATISTICS, "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))}),
 }
-_SHUFFLE_SEEDS = {"mukhoti": 1, "wang": 101}
 
 
-def _find_archive(folder: Path, *names: str) -> SplitFiles:
-    """Return the archive, or the folder that it unpacks to, which may be the given folder."""
-    unpacked = any((folder / name).is_file() for name in ("test_batch", "meta"))
-    archive = first_existing(folder, *names) or (folder if unpacked else None)
-    return {} if archive is None else {"train": [archive], "test": [archive]}
+def _source(
+    name: str, unpacked_folder: str, archive_name: str, pickles: dict[str, list[str]], meta: tuple[str, str], label: str
+) -> Source:
+    """Return the places of a data set: tables, or the pickles of the python version.
+
+    Args:
+        name: Name of the data set.
+        unpacked_folder: Name of the folder that the archive unpacks to.
+        archive_name: Name of the archive.
+        pickles: Names of the pickles of each split.
+        meta: Name of a pickle and its key with the names of the classes.
+        label: Column of the labels; its plural is their key in the pickles.
+    """
+
+    def find(folder: Path) -> SplitFiles:
+        is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
+        archive = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
+        return {} if archive is None else {split: [archive] for split in pickles}
+
+    def read(files: SplitFiles) -> dict[str, InMemoryTable]:
+        (archive,) = files["train"]
+        class_names, tables = list(read_pickle(archive, meta[0])[meta[1]]), dict[str, InMemoryTable]()
+        for split, members in pickles.items():
+            parts = [read_pickle(archive, member) for member in members]
+            images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
+            labels = [int(value) for part in parts for value in part[f"{label}s"]]
+            tables[split] = InMemoryTable({"img": images, label: labels}, class_names)
+        return tables
+
+    original = OriginalFormat(f"{unpacked_folder}, the python version", find, read)
+    return Source((name,), f"uoft-cs/{name}", original_formats=(original,))
 
 
-def _read_archive(
-    files: SplitFiles, *, train: tuple[str, ...], test: str, meta: tuple[str, str], label: str, label_key: str
-) -> dict[str, InMemoryTable]:
-    (archive,) = files["train"]
-    file, key = meta
-    names = list(read_pickle(archive, file)[key])
-    tables: dict[str, InMemoryTable] = {}
-    for split, members in ("train", train), ("test", (test,)):
-        parts = [read_pickle(archive, member) for member in members]
-        images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
-        labels = [int(value) for part in parts for value in part[label_key]]
-        tables[split] = InMemoryTable({"img": images, label: labels}, names)
-    return tables
-
-
-_CIFAR10 = Source(
-    folders=("cifar10",),
-    hub="uoft-cs/cifar10",
-    original_formats=(
-        OriginalFormat(
-            "cifar-10-batches-py, the python version",
-            lambda folder: _find_archive(folder, "cifar-10-batches-py", "cifar-10-python.tar.gz"),
-            partial(
-                _read_archive,
-                train=tuple(f"data_batch_{i}" for i in range(1, 6)),
-                test="test_batch",
-                meta=("batches.meta", "label_names"),
-                label="label",
-                label_key="labels",
-            ),
-        ),
-    ),
+_CIFAR10 = _source(
+    "cifar10",
+    "cifar-10-batches-py",
+    "cifar-10-python.tar.gz",
+    {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+    ("batches.meta", "label_names"),
+    "label",
 )
-_CIFAR100 = Source(
-    folders=("cifar100",),
-    hub="uoft-cs/cifar100",
-    original_formats=(
-        OriginalFormat(
-            "cifar-100-python, the python version",
-            lambda folder: _find_archive(folder, "cifar-100-python", "cifar-100-python.tar.gz"),
-            partial(
-                _read_archive,
-                train=("train",),
-                test="test",
-                meta=("meta", "fine_label_names"),
-                label="fine_label",
-                label_key="fine_labels",
-            ),
-        ),
-    ),
+_CIFAR100 = _source(
+    "cifar100",
+    "cifar-100-python",
+    "cifar-100-python.tar.gz",
+    {"train": ["train"], "test": ["test"]},
+    ("meta", "fine_label_names"),
+    "fine_label",
 )
 
 
@@ -146,20 +133,16 @@ def _load_cifar(
     augment: bool,
 ) -> Splits:
     name = source.folders[0]
-    if protocol not in _SHUFFLE_SEEDS:
+    if protocol not in _PROTOCOLS:
         raise InputError(f"{name}: Expected protocol 'mukhoti' or 'wang', got {protocol!r}.", code="setting_range")
+    default_seed, pixel_statistics = _PROTOCOLS[protocol]
     examples, test, _, facts = load_images(source, root, revision, label=label, size=32, classes=classes)
-    order = shuffled_indices(len(examples), val, _SHUFFLE_SEEDS[protocol] if seed is None else seed, name)
+    order = shuffled_indices(len(examples), val, default_seed if seed is None else seed, name)
     train_rows, val_rows = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
     if train is not None and not 0 < train <= len(train_rows):
         raise InputError(
             f"{name}: Expected train between 1 and {len(train_rows)} with val={val}, got {train}.", code="empty_split"
         )
-    return image_splits(
-        examples[train_rows[:train]],
-        examples[val_rows],
-        test,
-        facts | {"protocol": protocol},
-        _PIXEL_STATISTICS[name, protocol],
-        padding=4 if augment else 0,
-    )
+    facts["protocol"] = protocol
+    splits = examples[train_rows[:train]], examples[val_rows], test
+    return image_splits(*splits, facts, pixel_statistics[name], padding=4 if augment else 0)

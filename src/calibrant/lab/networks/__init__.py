@@ -22,11 +22,11 @@ from calibrant.lab.networks.resnet import (
     resnet110,
     resnet110_bottleneck,
     resnet152,
+    wide_resnet,
 )
 from calibrant.lab.networks.text_cnn import cnn8_text, global_pooling_cnn
 from calibrant.lab.networks.tree_lstm import tree_lstm
 from calibrant.lab.networks.vgg import vgg16
-from calibrant.lab.networks.wide_resnet import wide_resnet
 from calibrant.registry import NETWORKS
 
 register = NETWORKS.register

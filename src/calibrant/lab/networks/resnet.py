@@ -3,7 +3,8 @@
 `resnet8` .. `resnet110` are the CIFAR networks of He et al. (2016, section 4.2): three stages of 16/32/64 channels.
 `resnet18` .. `resnet152` and `resnet110_bottleneck` are the ImageNet architectures (ibid., table 1) with a 3x3 stem:
 four stages of 64/128/256/512 channels. Mukhoti et al. (2020), AdaFocal and Komisarenko & Kull (2024) train these.
-`resnet50_imagenet` has the original stem. `resnet9` trains in minutes.
+`resnet50_imagenet` has the original stem, `wide_resnet` wider stages (Zagoruyko & Komodakis 2016). `resnet9` trains in
+minutes.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 
 from calibrant.registry import NETWORKS
-from calibrant.types import Count
+from calibrant.types import Count, InputError
 
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -247,3 +248,27 @@ def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count 
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem), "fan_out", nn.Conv2d)
+
+
+@NETWORKS.register
+def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels: Count = 3) -> nn.Module:
+    """Build WRN-depth-widen as in the code of Mukhoti et al. (2020).
+
+    Three stages of (depth - 2) / 6 basic blocks with 16/32/64 x `widen` channels and projected shortcuts. Activations
+    follow the additions (He et al. 2016), while the paper's networks have them first; there is no dropout. Mukhoti et
+    al. (2020) and AdaFocal use the default WRN-26-10. It has 36.5 M parameters, the size of the paper's WRN-28-10,
+    which counts two more layers.
+
+    Raises:
+        InputError: If `depth` is not 6 n + 2.
+    """
+    if depth < 8 or (depth - 2) % 6 or widen < 1:
+        raise InputError(
+            f"wide_resnet: Expected a depth of 6 n + 2 and widen of at least 1, got depth={depth}, widen={widen}.",
+            code="setting_range",
+        )
+    widths = [16 * widen * 2**stage for stage in range(3)]
+    stem = conv_batch_norm(channels, 16, 3), nn.ReLU()
+    stages = residual_stages(16, widths, [(depth - 2) // 6] * 3, basic_block)
+    network = PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes)
+    return init_he(network, "fan_out", nn.Conv2d)

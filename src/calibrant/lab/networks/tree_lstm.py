@@ -28,21 +28,18 @@ class _TreeLSTM(nn.Module):
 
     def states(self, trees: Any) -> tuple[Tensor, Tensor]:
         """Return the hidden states of all nodes by height, and the row of each node of `trees` in them."""
-        nodes, turn, counts = _schedule(trees)
-        leaves = nodes[: counts[0]]
+        first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
+        order = trees.height.argsort(stable=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order), device=order.device)
+        leaves, *levels = order.split(trees.height.bincount().tolist())
         cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
-        waiting = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)  # states that a parent still needs
-        turns, memory = turn[leaves], cell.shape[1]
-        hidden = [waiting[:, :memory]]
-        for level, count in zip(nodes[counts[0] :].split(counts[1:]), counts[1:], strict=True):
-            left, right, waiting = waiting.split([count, count, len(waiting) - 2 * count])
-            composed = self._compose(left, right, memory)
-            hidden.append(composed[:, :memory])
-            turns, order = torch.cat([turns[2 * count :], turn[level]]).sort()
-            waiting = torch.cat([waiting, composed]).index_select(0, order)
-        place = torch.empty_like(nodes)
-        place[nodes] = torch.arange(len(nodes), device=nodes.device)
-        return torch.cat(hidden), place
+        states = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)
+        memory = cell.shape[1]
+        for nodes in levels:
+            left, right = (states[place[(child + first_node)[nodes]]] for child in (trees.left, trees.right))
+            states = torch.cat([states, self._compose(left, right, memory)])
+        return states[:, :memory], place
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
@@ -50,29 +47,6 @@ class _TreeLSTM(nn.Module):
         update = z[:, 3 * memory :].tanh()
         cell = enter * update + keep_left * left[:, memory:] + keep_right * right[:, memory:]
         return torch.cat([cell.tanh(), cell], -1)
-
-
-def _schedule(trees: Any) -> tuple[Tensor, Tensor, list[int]]:
-    """Plan the evaluation of the nodes of all trees, one height at a time; leaves have height 0.
-
-    Returns:
-        Nodes in the order of evaluation: by height, and leaves by turn.
-        Turn of each node: its place in the order in which parents use states. Each height first uses the left children
-            of all its nodes, then the right ones. States sorted by turn thus start with the inputs of the next height.
-        Number of nodes of each height.
-    """
-    device = trees.start.device
-    first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
-    nodes = trees.height.argsort(stable=True)
-    counts: list[int] = trees.height.bincount().tolist()
-    inner, sizes = nodes[counts[0] :], torch.tensor(counts[1:], device=device)
-    num_lower = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)  # inner nodes of lower heights, with two turns each
-    left_turn = num_lower + torch.arange(len(inner), device=device)  # 2 num_lower + index within the height
-    turn = torch.full_like(nodes, 2 * len(nodes))  # no parent uses a root
-    turn[(trees.left + first_node)[inner]] = left_turn
-    turn[(trees.right + first_node)[inner]] = left_turn + sizes.repeat_interleave(sizes)
-    leaves = nodes[: counts[0]]
-    return torch.cat([leaves[turn[leaves].argsort()], inner]), turn, counts
 
 
 @NETWORKS.register

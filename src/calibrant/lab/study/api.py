@@ -85,8 +85,9 @@ def run(
     """
     # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
-    loaded_study, store, paper = _open_study(study, out, mirror, scale, with_)
-    _check_outputs(loaded_study, study, with_, store)
+    loaded_study, store, inputs = _open_study(study, out, mirror, scale, with_)
+    check_outputs([store.root / name for name in RESULT_FILES], inputs)
+    paper = load_paper(loaded_study)
     runs, source = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     notes = _NoteLog(progress)
     for damaged_run, damage in store.set_aside_damaged(runs).items():
@@ -150,11 +151,11 @@ def measure(
     Raises:
         InputError: If no run is finished.
     """
-    changes = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
-    _include_sources(with_)
-    changed_study = replace(_load_study(study, scale), **{key: value for key, value in changes.items() if value})
-    loaded_study, store, paper = _open_study(changed_study, out, mirror)
-    _check_outputs(loaded_study, study, with_, store)
+    loaded_study, store, inputs = _open_study(study, out, mirror, scale, with_)
+    check_outputs([store.root / name for name in RESULT_FILES], inputs)
+    methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
+    loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
+    paper = load_paper(loaded_study)
     notes, runs = _NoteLog(progress), list(loaded_study.runs())
     damage_by_run = {run: damage for run, damage in store.set_aside_damaged(runs).items() if run not in store}
     damaged = {run: f"it is damaged: {damage}; run the study again" for run, damage in damage_by_run.items()}
@@ -224,37 +225,41 @@ def draw(
     """
     from calibrant.lab.study import figures
 
-    loaded_study, store, _ = _open_study(study, out, None, scale, with_)
+    loaded_study, store, inputs = _open_study(study, out, None, scale, with_)
     store.sync_runs(loaded_study.runs())
     ensure_writable(Path(folder) / "figure.svg")
-    return figures.draw(loaded_study, store, Path(folder), inputs=_input_files(loaded_study, study, with_))
+    return figures.draw(loaded_study, store, Path(folder), inputs)
 
 
 def _open_study(
-    study: StudyLike, out: str | Path | None, mirror: str | None, scale: str | None = None, with_: Sequence[str] = ()
-) -> tuple[Study, Store, PaperComparison | None]:
-    """Load a study and open its store, by default in runs/NAME beside the stores of other studies."""
-    _include_sources(with_)
-    loaded_study = _load_study(study, scale)
-    paper = load_paper(loaded_study)
+    study: StudyLike, out: str | Path | None, mirror: str | None, scale: str | None, with_: Sequence[str]
+) -> tuple[Study, Store, list[str | Path]]:
+    """Load a study and open its store.
+
+    Returns:
+        The study.
+        Its store, by default in runs/NAME beside the stores of other studies.
+        The files that the study reads: its own, those of methods, and those of external models.
+    """
+    sources = (with_,) if isinstance(with_, str) else tuple(with_)
+    registry.include(sources)
+    inputs: list[str | Path] = [*sources]
+    if isinstance(study, Study):
+        loaded_study = study
+        if scale is not None:
+            raise InputError(
+                f"Expected a study file with scale {scale!r}, got a Study. Try Study.load(path, {scale!r}).",
+                code="scale_without_file",
+            )
+    else:
+        loaded_study = Study.load(study, scale)
+        inputs.append(study)
+    inputs += [*loaded_study.with_, *(path for model in loaded_study.models for path in (model.val, model.test))]
     if out is not None:
-        return loaded_study, Store(Path(out), mirror), paper
+        return loaded_study, Store(Path(out), mirror), inputs
     folder = (Path("runs") / loaded_study.name).absolute()
     neighbors = sorted(p.parent for p in folder.parent.glob("*/runs") if p.is_dir() and p.parent != folder)
-    return loaded_study, Store(folder, mirror, tuple(neighbors)), paper
-
-
-def _check_outputs(loaded_study: Study, study: StudyLike, with_: Sequence[str], store: Store) -> None:
-    """Raise `InputError` if tables or report would replace a file that the study reads."""
-    check_outputs([store.root / name for name in RESULT_FILES], _input_files(loaded_study, study, with_))
-
-
-def _input_files(loaded_study: Study, study: StudyLike, with_: Sequence[str]) -> list[str | Path]:
-    """Return the files that a study reads: its own, those of methods, and those of external models."""
-    study_files = [] if isinstance(study, Study) else [study]
-    sources = (with_,) if isinstance(with_, str) else with_
-    model_files = (path for model in loaded_study.models for path in (model.val, model.test))
-    return [*study_files, *sources, *loaded_study.with_, *model_files]
+    return loaded_study, Store(folder, mirror, tuple(neighbors)), inputs
 
 
 class _NoteLog:
@@ -274,21 +279,6 @@ def _call_text(function_name: str, study: StudyLike) -> str:
     """Return the Python call; a study without a file is shown by its name."""
     argument = f"Study({study.name!r}, ...)" if isinstance(study, Study) else repr(str(study))
     return f"calibrant.lab.study.{function_name}({argument})"
-
-
-def _include_sources(sources: Sequence[str]) -> None:
-    registry.include((sources,) if isinstance(sources, str) else sources)
-
-
-def _load_study(study: StudyLike, scale: str | None) -> Study:
-    if not isinstance(study, Study):
-        return Study.load(study, scale)
-    if scale is not None:
-        raise InputError(
-            f"Expected a study file with scale {scale!r}, got a Study. Try Study.load(path, {scale!r}).",
-            code="scale_without_file",
-        )
-    return study
 
 
 def _select_engine(name: str, address: str | None, gpus: float | None) -> Engine:

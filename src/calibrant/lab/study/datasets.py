@@ -3,15 +3,15 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, lru_cache, partial
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from calibrant.lab.data import Split, Splits
-from calibrant.lab.study.methods import Methods, is_corruption
+from calibrant.lab.study.grids import Methods, is_corruption
 from calibrant.registry import Method
 from calibrant.types import InputError
 
@@ -32,51 +32,44 @@ class DatasetCache:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = None if root is None else Path(root).absolute()
-        self.splits = splits = lru_cache(maxsize=1)(partial(_load_splits, self.root))
-        self.digest = cache(partial(_digest_of_loaded, splits))
-        self.shifted_splits = lru_cache(maxsize=1)(partial(_shifted_splits, self.root, splits))
+        self.splits = lru_cache(maxsize=1)(self._load_splits)
+        self.digest = cache(self._load_digest)
+        self.shifted_splits = lru_cache(maxsize=1)(self._load_shifted_splits)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DatasetCache, (self.root,)
 
+    def _load_splits(self, dataset: Method) -> Splits:
+        loaded = dataset(self.root)
+        if not isinstance(loaded, Splits):
+            raise InputError(
+                f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
+            )
+        return loaded
 
-def _load_splits(root: Path | None, dataset: Method) -> Splits:
-    loaded = dataset(root)
-    if not isinstance(loaded, Splits):
-        raise InputError(
-            f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
-        )
-    return loaded
+    def _load_digest(self, dataset: Method) -> "DataDigest":
+        return data_digest(self.splits(dataset))
 
+    def _load_shifted_splits(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
+        test = self.splits(dataset).test
+        return {f"shift{i}": self._load_shift(test, dataset.name, shift) for i, shift in enumerate(shifts)}
 
-def _digest_of_loaded(splits: Callable[[Method], Splits], dataset: Method) -> "DataDigest":
-    return data_digest(splits(dataset))
-
-
-def _shifted_splits(
-    root: Path | None, splits: Callable[[Method], Splits], dataset: Method, shifts: Methods
-) -> dict[str, Split]:
-    test = splits(dataset).test
-    return {f"shift{i}": _shift_test_set(root, test, dataset.name, shift) for i, shift in enumerate(shifts)}
-
-
-def _shift_test_set(root: Path | None, test: Split, name: str, shift: Method) -> Split:
-    """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
-    inputs = test.inputs
-    if is_corruption(shift):
-        if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
-            raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
-        return Split(shift(inputs), test.labels)
-    shifted_inputs = _load_splits(root, shift).test.inputs
-    if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
-        raise InputError(
-            f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
-        )
-    return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
+    def _load_shift(self, test: Split, name: str, shift: Method) -> Split:
+        """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
+        inputs = test.inputs
+        if is_corruption(shift):
+            if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
+                raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
+            return Split(shift(inputs), test.labels)
+        shifted_inputs = self._load_splits(shift).test.inputs  # the data set of the run stays in memory
+        if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
+            raise InputError(
+                f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
+            )
+        return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
 
 
-@dataclass(frozen=True)
-class DataDigest:
+class DataDigest(NamedTuple):
     """Digests of a data set: of the part that a network learns from, and of everything."""
 
     train_digest: str

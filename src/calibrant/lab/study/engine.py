@@ -23,10 +23,9 @@ from calibrant._text import to_one_line
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache
-from calibrant.lab.study.grids import Run
-from calibrant.lab.study.methods import error_text
+from calibrant.lab.study.grids import Run, error_text
 from calibrant.lab.study.mirror import MirrorError
-from calibrant.lab.study.store import HISTORY_FILE, Store, StoredRun, parse_history
+from calibrant.lab.study.store import HISTORY_FILE, Store, parse_history
 from calibrant.lab.study.stored_files import NETWORK_FILE, Checkpoint, DamagedError, read_run_file
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
@@ -207,8 +206,10 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
     with thread_limit(run.recipe.batch_size * num_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
+        evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
+        train_digest = data.digest(run.divided_dataset).train_digest
         try:
-            yield from _train_or_reuse(run, store, splits, shifts, data.digest(run.divided_dataset).train_digest)
+            yield from _Task(run, store, splits, evaluated_splits, train_digest).execute()
         except OSError as error:  # a full disk
             error.filename = error.filename or str(store.root)
             raise
@@ -226,99 +227,88 @@ def _store_with_data(run: Run, store: Store, data: DatasetCache) -> Store:
     return store.with_data(digests)
 
 
-def _train_or_reuse(
-    run: Run, store: Store, splits: Splits, shifts: dict[str, Split], train_digest: str
-) -> Iterator[RunEvent]:
-    """Train a run, or predict with the network of a finished run that trained the same one; store the predictions.
+@dataclass(frozen=True)
+class _Task:
+    """A run with its data, and the store of its results."""
 
-    A training continues from its checkpoint. It starts again if that is damaged.
-    """
-    evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
-    unfinished_folder = store.partial(run)
-    (unfinished_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
-    if (source_run := store.find_reusable_run(run, train_digest)) is not None:
-        yield _reuse_network(run, store, splits, evaluated_splits, source_run, train_digest)
-        return
-    checkpoint = Checkpoint(unfinished_folder / "checkpoint.pt")
-    try:
-        yield from _train_run(run, store, splits, evaluated_splits, checkpoint, train_digest)
-    except DamagedError as error:
-        place = store.set_aside(checkpoint.path)
-        yield RunEvent("note", run, {"text": f"starts again: {error}; set aside in {place}"})
-        checkpoint = Checkpoint(checkpoint.path)  # a new one, without the rows that were read from the damaged file
-        yield from _train_run(run, store, splits, evaluated_splits, checkpoint, train_digest)
+    run: Run
+    store: Store
+    splits: Splits
+    evaluated_splits: dict[str, Split]
+    train_digest: str
 
+    def execute(self) -> Iterator[RunEvent]:
+        """Train a run, or predict with the network of a finished run that trained the same one; store the predictions.
 
-def _train_run(
-    run: Run,
-    store: Store,
-    splits: Splits,
-    evaluated_splits: dict[str, Split],
-    checkpoint: Checkpoint,
-    train_digest: str,
-) -> Iterator[RunEvent]:
-    """Train a network, predict the evaluated splits, and store both.
+        A training continues from its checkpoint. It starts again if that is damaged.
+        """
+        unfinished_folder = self.store.partial(self.run)
+        (unfinished_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
+        if (source_run := self.store.find_reusable_run(self.run, self.train_digest)) is not None:
+            yield self._reuse_network(*source_run)
+            return
+        checkpoint_path = unfinished_folder / "checkpoint.pt"
+        try:
+            yield from self._train(Checkpoint(checkpoint_path))
+        except DamagedError as error:
+            place = self.store.set_aside(checkpoint_path)
+            yield RunEvent("note", self.run, {"text": f"starts again: {error}; set aside in {place}"})
+            yield from self._train(Checkpoint(checkpoint_path))
 
-    A training that diverges is stored without predictions, and reported as failed.
-    """
-    start_time = time.monotonic()
-    torch.manual_seed(run.seed)
-    network = build_network(splits, run.network)
-    facts = _collect_facts(splits, network)
-    try:
-        yield from _train_epochs(run, network, splits, checkpoint)
-        predictions = _predict_splits(network, splits, evaluated_splits)
-        facts |= {"device": str(next(network.parameters()).device)}
-    except FloatingPointError as error:  # stored, too: the training would diverge again
-        predictions, diverged_epoch = dict[str, Predictions](), min(len(checkpoint.rows) + 1, run.recipe.epochs)
-        facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
-    if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
-        facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
-    facts |= {"seconds": time.monotonic() - start_time}
-    weights = network.state_dict() if predictions else {}
-    store.save(run, predictions, facts, checkpoint.rows, train_digest=train_digest, network=weights)
-    yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})
+    def _train(self, checkpoint: Checkpoint) -> Iterator[RunEvent]:
+        """Train a network, predict the evaluated splits, and store both.
 
+        A training that diverges is stored without predictions, and reported as failed.
+        """
+        run, start_time = self.run, time.monotonic()
+        torch.manual_seed(run.seed)
+        network = build_network(self.splits, run.network)
+        facts, predictions = self._collect_facts(network), dict[str, Predictions]()
+        loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
+        try:
+            for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
+                row = _epoch_row(epoch, self.splits, run, checkpoint.rows)
+                checkpoint.rows.append(row)
+                yield RunEvent("epoch", run, row | {"images": len(self.splits.train)})
+            predictions = self._predict(network)
+            facts |= {"device": str(next(network.parameters()).device)}
+        except FloatingPointError as error:  # stored, too: the training would diverge again
+            diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)
+            facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
+        if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
+            facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
+        facts |= {"seconds": time.monotonic() - start_time}
+        weights = network.state_dict() if predictions else {}
+        self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
+        yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})
 
-def _reuse_network(
-    run: Run, store: Store, splits: Splits, evaluated_splits: dict[str, Split], source_run: StoredRun, train_digest: str
-) -> RunEvent:
-    """Predict further examples with the network of a finished run."""
-    start_time, (folder, record) = time.monotonic(), source_run
-    network = build_network(splits, run.network)
-    network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
-    predictions = _predict_splits(move_to_device(network, run.recipe), splits, evaluated_splits)
-    rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
-    if record["run"]["dataset"] != run.divided_dataset.canonical:  # other validation examples
-        rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-    facts = record["facts"] | _collect_facts(splits, network) | {"versions": record["facts"]["versions"]}
-    facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
-    store.save(run, predictions, facts, rows, train_digest=train_digest)
-    return RunEvent("done", run, facts)
+    def _reuse_network(self, folder: Path, record: dict[str, Any]) -> RunEvent:
+        """Predict further examples with the network of a finished run."""
+        run, start_time = self.run, time.monotonic()
+        network = build_network(self.splits, run.network)
+        network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
+        predictions = self._predict(move_to_device(network, run.recipe))
+        rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
+        if record["run"]["dataset"] != run.divided_dataset.canonical:  # other validation examples
+            rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
+        facts = record["facts"] | self._collect_facts(network) | {"versions": record["facts"]["versions"]}
+        facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
+        self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
+        return RunEvent("done", run, facts)
 
+    def _predict(self, network: nn.Module) -> dict[str, Predictions]:
+        device, prepare = next(network.parameters()).device, self.splits.prepare
+        return {name: predict(network, split, prepare, device=device) for name, split in self.evaluated_splits.items()}
 
-def _predict_splits(network: nn.Module, splits: Splits, evaluated_splits: dict[str, Split]) -> dict[str, Predictions]:
-    device = next(network.parameters()).device
-    return {name: predict(network, split, splits.prepare, device=device) for name, split in evaluated_splits.items()}
-
-
-def _collect_facts(splits: Splits, network: nn.Module) -> dict[str, Any]:
-    origin = getattr(network, "origin", None)  # source of pretrained weights
-    return ({"network": origin} if isinstance(origin, str) else {}) | {
-        "classes": list(splits.classes),
-        "data": dict(splits.facts),
-        "examples": {name: len(getattr(splits, name)) for name in ("train", "val", "test")},
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "versions": {"calibrant": __version__, "torch": str(torch.__version__)},
-    }
-
-
-def _train_epochs(run: Run, network: nn.Module, splits: Splits, checkpoint: Checkpoint) -> Iterator[RunEvent]:
-    loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
-    for epoch in train(network, splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
-        row = _epoch_row(epoch, splits, run, checkpoint.rows)
-        checkpoint.rows.append(row)
-        yield RunEvent("epoch", run, row | {"images": len(splits.train)})
+    def _collect_facts(self, network: nn.Module) -> dict[str, Any]:
+        origin = getattr(network, "origin", None)  # source of pretrained weights
+        return ({"network": origin} if isinstance(origin, str) else {}) | {
+            "classes": list(self.splits.classes),
+            "data": dict(self.splits.facts),
+            "examples": {name: len(getattr(self.splits, name)) for name in ("train", "val", "test")},
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "versions": {"calibrant": __version__, "torch": str(torch.__version__)},
+        }
 
 
 def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:

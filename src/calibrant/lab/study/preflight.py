@@ -12,8 +12,7 @@ from calibrant import __version__, calibrators, losses
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import build_network
-from calibrant.lab.study.grids import Run
-from calibrant.lab.study.methods import error_text
+from calibrant.lab.study.grids import Run, error_text
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.stored_files import minor_version
 from calibrant.lab.study.train import per_example_losses

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant import registry
-from calibrant.lab.study.config import Study
-from calibrant.lab.study.methods import parse_method
+from calibrant.lab.study.config import STUDIES_FOLDER, Study, parse_recipe, read_toml
+from calibrant.lab.study.grids import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
-from calibrant.lab.study.study_file import STUDIES_FOLDER, parse_recipe, read_toml
 from calibrant.lab.study.tables import PaperNumber, ResultTable, build_tables
 from calibrant.registry import Method
 from calibrant.types import InputError, prefix_errors

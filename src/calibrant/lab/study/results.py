@@ -1,14 +1,15 @@
-"""Results of a study: tables, rows and report, and the status of its runs."""
+"""Results of a study, what they were made with, and the status of its runs."""
 
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.io import atomic_write, to_safe_csv
@@ -16,8 +17,8 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
-from calibrant.lab.study.provenance import made_with
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
+from calibrant.registry import Method
 from calibrant.types import InputError
 
 # leftovers of killed processes
@@ -211,5 +212,38 @@ class Status:
         for status in self.runs:
             duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
             reason = f": {status.reason}" if status.reason and status.run not in self.runs_without_data else ""
-            lines.append(f"{status.state:<9}{self.study.describe(status.run)}{duration}{reason}")
+            names = f"{self.study.describe(status.run)}, {status.run.recipe.epochs} epochs"
+            lines.append(f"{status.state:<9}{names}{duration}{reason}")
         return "\n".join([*lines, *self.trial_lines, self.summary])
+
+
+def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
+    """Return the version, the runs and the methods of results, for `made_with.json`.
+
+    The id of a run changes with its data set, network, loss, recipe, seed, traces and the revisions of their methods.
+    """
+    return {
+        "calibrant": __version__,
+        "study": study.name,
+        "runs": {run.id: study.describe(run) for run in runs},
+        "revisions": {method.text: method.code or "revision 1" for method in _evaluating_methods(study)},
+    }
+
+
+def stale_parts(record: Mapping[str, Any], study: Study) -> list[str]:
+    """Return in words what the study would now train or evaluate otherwise than in a record of `made_with`."""
+    planned = made_with(study, study.runs())
+    return [*_differences(record["runs"], planned["runs"]), *_differences(record["revisions"], planned["revisions"])]
+
+
+def _differences(stored: Mapping[str, str], planned: Mapping[str, str]) -> Iterator[str]:
+    for key, text in planned.items():
+        if key not in stored:
+            yield f"missing: {key}, {text}"
+        elif stored[key] != text:
+            yield f"changed: {key}, {stored[key]}; now {text}"
+    yield from (f"no longer made: {key}, {text}" for key, text in stored.items() if key not in planned)
+
+
+def _evaluating_methods(study: Study) -> tuple[Method, ...]:
+    return (*study.calibrators, *study.metrics, *study.detection)

@@ -20,20 +20,22 @@ from safetensors.torch import load, save
 from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
-from calibrant.lab.study import folders
-from calibrant.lab.study.folders import open_draft, try_lock
 from calibrant.lab.study.grids import MONITORED_FIELDS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.mirror import Mirror
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     RECORD_FILE,
     DamagedError,
+    delete_stale_drafts,
     find_damage,
     minor_version,
+    move_to_damaged,
+    open_draft,
     read_record,
     read_run_file,
     seal_record,
     sha256_hex,
+    try_lock,
 )
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
@@ -77,7 +79,7 @@ class Store:
             raise InputError(
                 f"Cannot write to {self.root}: {error.strerror}. Try another folder.", code="not_writable"
             ) from None
-        folders.delete_stale_drafts(self.root, now)
+        delete_stale_drafts(self.root, now)
 
     def with_data(self, data: Mapping[Method, str]) -> "Store":
         """Return a copy that knows the digests of more data sets."""
@@ -320,7 +322,7 @@ class Store:
 
     def set_aside(self, path: Path) -> Path:
         """Move a damaged file or folder into damaged/, and return its new place."""
-        return folders.set_aside(self.root, path)
+        return move_to_damaged(self.root, path)
 
     def set_aside_damaged(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Verify all files of these runs, set damaged ones aside, and return what was wrong.

@@ -180,17 +180,15 @@ class ResultTable:
         shown_parts = [len({table_row[i] for table_row in self.rows}) > 1 or i == 2 for i in range(3)]
         return ", ".join(part for part, show in zip(row, shown_parts, strict=True) if show)
 
-    def paper_texts(self, row: tuple[str, ...], *, deviation: bool = True) -> list[str]:
-        """Return the paper's numbers for the columns of a row; empty if there are none."""
-        numbers = [self.cells[row, column].paper for column in self.columns if (row, column) in self.cells]
-        texts = [p.text(self.about, deviation=deviation) if p else "" for p in numbers]
-        return texts if any(texts) else []
-
-    def rendered_rows(self) -> Iterator[tuple[tuple[str, ...], list[tuple[str, bool]], list[str]]]:
-        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts."""
+    def rendered_rows(
+        self, *, deviation: bool = True
+    ) -> Iterator[tuple[tuple[str, ...], list[tuple[str, bool]], list[str]]]:
+        """Yield every row with the texts of its cells, whether each is the best, and any texts of the paper."""
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            yield row, [(cell.text(self.about), cell.best) for cell in cells], self.paper_texts(row)
+            texts = [(cell.text(self.about, deviation=deviation), cell.best) for cell in cells]
+            paper_texts = [cell.paper.text(self.about, deviation=deviation) if cell.paper else "" for cell in cells]
+            yield row, texts, paper_texts if any(paper_texts) else []
 
     def markdown(self) -> str:
         """Return the table as Markdown, the best cell bold, the paper's numbers in italics below."""

@@ -1,0 +1,342 @@
+"""The commands `check`, `compare`, `drift` and `watch`: requirements, two models, drift, and calibration over time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from typer import Argument, Exit, Option
+
+from calibrant._text import cut_middle, escape_markup
+from calibrant.cli._common import (
+    BARE_TABLE_STYLE,
+    CONTRACT_OPTION,
+    EVENT_OPTION,
+    HTML_OPTION,
+    JSON_OPTION,
+    check_output_paths,
+    command_line,
+    console,
+    output_result,
+    parse_event,
+    print_line,
+    show_status,
+    write_text_file,
+)
+
+DIFFERENCE_STATUS = ALARM_STATUS = 3  # exit statuses of a difference beyond chance, and of an alarm
+MAX_PRINTED_TESTS = 8
+MAX_TITLE_CHARACTERS = 24
+STATUS_STYLES = {"holds": "green", "broken": "bold red", "too_little_data": "yellow"}
+
+BY_OPTION = Option(None, metavar="NAME", help="Column of groups, in each of which means are compared too.")
+LEVEL_OPTION = Option(0.05, metavar="P", help="Probability that anything is called different without reason.")
+SEED_OPTION = Option(0, metavar="N", help="Seed of the permutations.")
+
+
+def check_command(
+    file: Path = Argument(..., metavar="FILE", help="Labeled predictions to check."),
+    require: list[str] | None = Option(
+        None,
+        "--require",
+        "-r",
+        metavar="TEXT",
+        help='Requirement: "ece < 0.02", "accuracy > 90%", "nll < old + 0.005". Repeatable.',
+    ),
+    requirements: Path | None = Option(
+        None, metavar="FILE", help="TOML file with the keys require, and optionally level, of and by."
+    ),
+    contract: Path | None = CONTRACT_OPTION,
+    against: Path | None = Option(
+        None, metavar="OLD", help="Predictions of the old model that 'old' in requirements stands for."
+    ),
+    level: float | None = Option(None, metavar="P", help="Probability that each verdict is not wrong. Default: 0.95."),
+    by: str | None = Option(None, metavar="NAME", help="Column of groups, in each of which requirements must hold."),
+    of: str | None = EVENT_OPTION,
+    junit: Path | None = Option(None, metavar="FILE", help="Write a JUnit report to this file: .xml."),
+    json_: Path | None = JSON_OPTION,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Check predictions against requirements, for a gate in continuous integration.
+
+    Each requirement holds, is broken, or has too little data; "holds" and "broken" are wrong with probability at most
+    5 % each.
+
+    The exit status is 0 if all hold, 3 if any is broken, and 4 if there is too little data.
+
+    calibrant check predictions.csv --require "ece < 0.02" --require "accuracy > 90%"
+
+    calibrant check new.csv --against old.csv --require "nll < old + 0.005"
+
+    calibrant check new.csv --contract model.contract
+    """
+    from calibrant.deployment import Contract
+    from calibrant.monitoring import check, read_requirements
+    from calibrant.predictions import load_with_ids
+    from calibrant.types import InputError
+
+    inputs = [file, contract, against, requirements]
+    check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})
+    sealed = None if contract is None else Contract.load(contract)
+    if sealed is not None and any(option is not None for option in (require, requirements, against, level, of)):
+        raise InputError(
+            "Expected the requirements of the contract alone, got more options. Try --contract without --require, "
+            "--requirements, --against, --level and --of.",
+            code="contract_and_requirements",
+        )
+    content = {} if requirements is None else read_requirements(requirements)
+    by = by or content.get("by")
+    options |= {} if by is None else {"group": by}
+    with show_status() as progress:
+        progress(f"reading {file.name}")
+        new, ids = load_with_ids(file, **options)
+        old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
+        progress("checking")
+        if sealed is not None:
+            result = sealed.check(new, by_group=by is not None)
+        else:
+            result = check(
+                new,
+                [*content.get("require", ()), *(require or ())],
+                old=old,
+                ids=ids,
+                old_ids=old_ids,
+                of=content.get("of") if of is None else parse_event(of, new),
+                by_group=by is not None,
+                level=content.get("level", 0.95) if level is None else level,
+            )
+    if junit is not None:
+        result.save(junit)
+    output_result(result, json_, [junit], show=lambda: _show_conditions(result))
+    if result.exit_status:
+        raise Exit(result.exit_status)
+
+
+def _show_conditions(result: Any) -> None:
+    for note in result.notes:
+        print_line(note)
+    for condition in result.conditions:
+        console.print(str(condition), style=STATUS_STYLES[condition.status], markup=False, soft_wrap=True)
+
+
+def compare_command(
+    old: Path = Argument(..., metavar="OLD", help="Labeled predictions of the old model."),
+    new: Path = Argument(..., metavar="NEW", help="Labeled predictions of the new model."),
+    by: str | None = BY_OPTION,
+    of: str | None = EVENT_OPTION,
+    level: float = LEVEL_OPTION,
+    seed: int = SEED_OPTION,
+    html: Path | None = HTML_OPTION,
+    json_: Path | None = JSON_OPTION,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Compare two models, and test what differs beyond chance.
+
+    Predictions are paired by the column id, or by order if all labels agree; otherwise they are two samples.
+
+    The exit status is 3 if anything differs beyond chance.
+
+    calibrant compare old.csv new.csv --html comparison.html
+    """
+    from calibrant.monitoring import compare
+    from calibrant.predictions import load_with_ids
+
+    check_output_paths(html, json_, inputs=[old, new], suffixes={html: (".html",)})
+    options |= {} if by is None else {"group": by}
+    with show_status() as progress:
+        progress(f"reading {old.name}")
+        first, first_ids = load_with_ids(old, **options)
+        progress(f"reading {new.name}")
+        second, second_ids = load_with_ids(new, **options)
+        progress("comparing")
+        result = compare(
+            first,
+            second,
+            old_ids=first_ids,
+            new_ids=second_ids,
+            of=parse_event(of, second),
+            by_group=by is not None,
+            level=level,
+            seed=seed,
+        )
+    if html is not None:
+        write_text_file(html, result.html(command_line()))
+    output_result(result, json_, [html])
+    if result.differs:
+        raise Exit(DIFFERENCE_STATUS)
+
+
+def drift_command(
+    reference: Path = Argument(..., metavar="REFERENCE", help="Labeled predictions of the past."),
+    new: Path = Argument(..., metavar="NEW", help="New predictions; labels are not needed."),
+    by: str | None = BY_OPTION,
+    of: str | None = EVENT_OPTION,
+    level: float = LEVEL_OPTION,
+    seed: int = SEED_OPTION,
+    html: Path | None = HTML_OPTION,
+    json_: Path | None = JSON_OPTION,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Find out, without new labels, whether predictions have drifted, and estimate the new accuracy.
+
+    The distributions of confidence and of predicted classes are tested; new class shares are estimated, and tested
+    whether they alone explain the change. Accuracy, gap and Brier score are estimated, each with its assumption.
+
+    The exit status is 3 if the predictions have drifted beyond chance.
+
+    calibrant drift reference.csv today.csv --html drift.html
+    """
+    from calibrant.monitoring import drift
+    from calibrant.predictions import Predictions, load_unlabeled
+
+    check_output_paths(html, json_, inputs=[reference, new], suffixes={html: (".html",)})
+    options |= {} if by is None else {"group": by}
+    with show_status() as progress:
+        progress(f"reading {reference.name}")
+        labeled = Predictions.load(reference, **options)
+        progress(f"reading {new.name}")
+        unlabeled, _ = load_unlabeled(new, **options)
+        progress("testing")
+        result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, level=level, seed=seed)
+    if html is not None:
+        write_text_file(html, result.html(command_line()))
+    output_result(result, json_, [html])
+    if result.has_drifted:
+        raise Exit(DIFFERENCE_STATUS)
+
+
+def watch_command(
+    state: Path = Argument(..., metavar="STATE", help="State of the watch, NAME.watch; created if missing."),
+    files: list[Path] | None = Argument(
+        None,
+        metavar="[NEW]...",
+        help="Predictions in the order of their time, with labels where they are known; or labels by id.",
+        show_default=False,
+    ),
+    alpha: float | None = Option(
+        None, metavar="P", help="Probability that a calibrated model ever raises an alarm. Default: 0.05."
+    ),
+    contract: Path | None = CONTRACT_OPTION,
+    of: str | None = EVENT_OPTION,
+    time: str | None = Option(
+        None, metavar="NAME", help="Column of times. Default: time, timestamp and similar names."
+    ),
+    by_class: bool | None = Option(
+        None, "--by-class/--no-by-class", help="Test each class too. Default: up to 200 classes."
+    ),
+    give_up: bool = Option(
+        False, "--give-up", help="Stop waiting for labels of rows that were predicted in earlier calls."
+    ),
+    reset: bool = Option(
+        False, "--reset", help="Start a new epoch before the new files, after the model was retrained."
+    ),
+    page: Path | None = Option(None, metavar="FILE", help="Write a page to this file: .html."),
+    periods: int = Option(30, metavar="N", min=1, help="Number of periods on the page."),
+    prometheus: Path | None = Option(None, metavar="FILE", help="Write Prometheus metrics to this file: .prom."),
+    json_: Path | None = JSON_OPTION,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Watch the calibration of a model over time, and raise an alarm when it is lost.
+
+    A calibrated model ever raises an alarm with probability at most 5 %, however often the command runs. Labels may
+    come later, in a file with the columns id and label. A file that is given twice counts once.
+
+    The exit status is 3 once there is an alarm.
+
+    calibrant watch model.watch monday.csv
+
+    calibrant watch model.watch labels_of_monday.csv tuesday.csv --page watch.html
+    """
+    from calibrant.deployment import Contract
+    from calibrant.monitoring import add_file, lock_state
+    from calibrant.types import InputError
+
+    paths = files or []
+    suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
+    check_output_paths(*suffixes, json_, inputs=[*paths, contract], suffixes=suffixes)
+    sealed = None if contract is None else Contract.load(contract)
+    seal, calibrate = (None, None) if sealed is None else (sealed.seal, sealed.calibrate)
+    event = parse_event(of) if sealed is None or of is not None else sealed.of
+    with lock_state(state), show_status() as progress:
+        watch = _open_state(state, alpha, event, by_class)
+        watch = watch.reset() if reset else watch
+        if watch.k and watch.contract != seal:
+            began_with, now = ("no contract" if x is None else f"the contract {x[:12]}" for x in (watch.contract, seal))
+            raise InputError(
+                f"{state}: Expected {began_with} as when the watch began, got {now}. Try another state, or --reset.",
+                code="contract_differs",
+            )
+        watch, periods_before = replace(watch, contract=seal), watch.periods.count
+        for path in paths:
+            progress(f"reading {path.name}")
+            watch = add_file(watch, path, time=time, of=event, calibrate=calibrate, **options)
+        if give_up:
+            watch = watch.give_up(int((watch.pending.periods < periods_before).sum()))
+        watch.save(state)
+    for path in (page, prometheus):
+        if path is not None:
+            watch.save(path, periods=periods)
+    output_result(watch.verdict, json_, [page, prometheus], show=lambda: _show_verdict(watch.verdict))
+    if watch.verdict.alarm:
+        raise Exit(ALARM_STATUS)
+
+
+def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
+    """Return the state of a file, or a new one; refuse settings that differ from those of the state."""
+    from calibrant.monitoring import Watch
+    from calibrant.types import InputError
+
+    if not path.exists():
+        return Watch(alpha=0.05 if alpha is None else alpha, by_class=by_class is not False)
+    watch = Watch.load(path)
+    names = watch.class_names or ()
+    event = names.index(of) if of in names else of
+    settings: dict[str, tuple[Any, Any]] = {
+        "alpha": (alpha, watch.alpha),
+        "of": (event, watch.of),
+        "by-class": (by_class, watch.by_class),
+    }
+    for name, (value, saved) in settings.items():
+        if value is not None and saved is not None and value != saved:
+            raise InputError(
+                f"{path}: Expected --{name} {saved} as when the watch began, got {value}. Try another state.",
+                code="settings",
+            )
+    return watch
+
+
+def _show_verdict(verdict: Any) -> None:
+    """Print the verdict and the tests."""
+    for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:
+        style = "bold red" if verdict.alarm else "bold"
+        console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
+    if verdict.pending:
+        console.print(f"{verdict.pending:,} rows wait, {verdict.unlabeled:,} of them for their label.")
+    if verdict.rows:
+        console.print()
+        console.print(_tests_table(verdict))
+
+
+def _tests_table(verdict: Any) -> Any:
+    """Return the event and the tests with the strongest evidence."""
+    from rich.table import Table
+
+    first, *tests = verdict.tests
+    strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
+    body = Table(**BARE_TABLE_STYLE)
+    for i, heading in enumerate(("test", "rows", "gap", "95 % at all times", "evidence", "needed")):
+        body.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for test in (first, *strongest):
+        gap = test.gap
+        body.add_row(
+            escape_markup(cut_middle(test.title, MAX_TITLE_CHARACTERS)),
+            f"{test.rows:,}",
+            f"{100 * gap.value:+.2f} %" if test.rows else "",
+            f"{100 * gap.low:+.2f} to {100 * gap.high:+.2f} %" if test.rows else "",
+            test.evidence_text,
+            f"{1 / verdict.alpha:,.0f}",
+        )
+    return body

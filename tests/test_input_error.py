@@ -6,7 +6,7 @@ import pickle
 import pytest
 from commands import run
 
-from calibrant.lab.study.mirror import MirrorError
+from calibrant.lab.study.stored_files import MirrorError
 from calibrant.types import InputError
 
 

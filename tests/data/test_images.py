@@ -21,10 +21,10 @@ from refusals import refused
 from scipy import ndimage, stats
 
 from calibrant.lab import data
-from calibrant.lab.data import _water_drops, _weather, corruptions
-from calibrant.lab.data._image_filters import blur_along, fractal_clouds
+from calibrant.lab.data import _weather, corruptions
+from calibrant.lab.data._corruption import blur_along, fractal_clouds
 from calibrant.lab.data._images import crop_and_flip, resized_crop_and_flip, standardize
-from calibrant.lab.data.tiny_imagenet import validation_mask
+from calibrant.lab.data.imagenet import validation_mask
 
 
 def authors_augmentation(image, top, left, mirrored, padding, black):
@@ -320,14 +320,14 @@ def chamfer(edge):
 
 def test_edge_distances_are_shortest_paths():
     edge = torch.rand(3, 17, 20, generator=torch.Generator().manual_seed(0)) < 0.02
-    distances, expected = _water_drops.edge_distances(edge), np.stack([chamfer(e.numpy()) for e in edge])
+    distances, expected = _weather.edge_distances(edge), np.stack([chamfer(e.numpy()) for e in edge])
     assert np.allclose(distances.clamp(max=20), expected.clip(max=20), atol=1e-4)
 
 
 def test_canny_edges_surround_a_drop():
     x = torch.zeros(2, 20, 20)
     x[0, 5:15, 5:15], x[1, 5:15, 5:15] = 200, 10  # the second is below the threshold
-    edge = _water_drops.canny_edges(x)
+    edge = _weather.canny_edges(x)
     assert not edge[1].any()
     assert set(zip(*(i.tolist() for i in edge[0].nonzero().T), strict=True)) <= {
         (i, j) for i in range(4, 16) for j in range(4, 16) if not (6 <= i < 14 and 6 <= j < 14)
@@ -337,8 +337,8 @@ def test_canny_edges_surround_a_drop():
 
 def test_histograms_are_equalized():
     levels = torch.tensor([[[3.0, 3, 7, 9]]])
-    assert _water_drops.equalize_histogram(levels).tolist() == [[[0, 0, 128, 255]]]
-    assert _water_drops.equalize_histogram(torch.full((1, 2, 2), 4.0)).tolist() == [[[4, 4], [4, 4]]]
+    assert _weather.equalize_histogram(levels).tolist() == [[[0, 0, 128, 255]]]
+    assert _weather.equalize_histogram(torch.full((1, 2, 2), 4.0)).tolist() == [[[4, 4], [4, 4]]]
 
 
 def test_spatter_adds_turquoise_water_or_brown_mud():

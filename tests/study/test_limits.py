@@ -9,7 +9,7 @@ from refusals import refused
 from calibrant import losses
 from calibrant.lab.study import Grid, Recipe, Run, Study
 from calibrant.lab.study.config import parse_recipe
-from calibrant.lab.study.external_models import Model
+from calibrant.lab.study.grids import Model
 from calibrant.lab.study.train import mix_seed
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS, TRACES
 

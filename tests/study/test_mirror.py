@@ -8,7 +8,7 @@ import torch
 from refusals import refused
 
 from calibrant.lab.study import Recipe, Run, Store
-from calibrant.lab.study.mirror import Mirror
+from calibrant.lab.study.stored_files import Mirror
 
 RUNS = [Run("digits", "resnet8", "focal", seed, Recipe()) for seed in range(3)]
 

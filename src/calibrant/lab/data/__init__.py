@@ -2,14 +2,12 @@
 
 from calibrant.lab.data import corruptions as corruptions
 from calibrant.lab.data._splits import Split, Splits
-from calibrant.lab.data.blobs import blobs
 from calibrant.lab.data.cifar import cifar10, cifar100
-from calibrant.lab.data.digits import digits
-from calibrant.lab.data.imagenet import imagenet
+from calibrant.lab.data.imagenet import imagenet, tiny_imagenet
 from calibrant.lab.data.newsgroups import newsgroups
 from calibrant.lab.data.sst import Trees, sst
 from calibrant.lab.data.svhn import svhn
-from calibrant.lab.data.tiny_imagenet import tiny_imagenet
+from calibrant.lab.data.without_download import blobs, digits
 from calibrant.registry import DATA_SETS
 
 register = DATA_SETS.register

@@ -14,12 +14,14 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
-from calibrant.lab.data._corruption import corruption, to_uint8, to_unit_range
-from calibrant.lab.data._image_filters import (
+from calibrant.lab.data._corruption import (
     blur_along,
     blur_gaussian,
+    corruption,
     gather_pixels,
     pixel_coordinates,
+    to_uint8,
+    to_unit_range,
     zoom_center,
 )
 from calibrant.lab.data._weather import fog, frost, snow, spatter

@@ -22,7 +22,7 @@ from calibrant.lab.data._original_formats import InMemoryTable, OriginalFormat, 
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
 from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary, word_vectors
 from calibrant.lab.hub import is_hub_reachable
-from calibrant.registry import DATA_SETS
+from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 
 VOCABULARY_SIZE, DOCUMENT_TOKENS = 20_000, 1000  # as in the code of Mukhoti et al. (2020)
@@ -110,10 +110,7 @@ def newsgroups(
     Raises:
         InputError: If the data cannot be read, or `val` does not fit.
     """
-    if protocol not in ("mukhoti", "bydate"):
-        raise InputError(
-            f"newsgroups: Expected protocol 'mukhoti' or 'bydate', got {protocol!r}.", code="setting_range"
-        )
+    check_settings(newsgroups, {"protocol": protocol})
     tensors, facts = load(_NEWSGROUPS, root, revision, _convert, length=length, tokenizer=tokenizer)
     train, test = (Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test"))
     if protocol == "mukhoti":

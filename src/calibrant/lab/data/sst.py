@@ -13,7 +13,7 @@ from calibrant.lab.data._loading import ConvertedData, Source, Tables, find_colu
 from calibrant.lab.data._original_formats import InMemoryTable, OriginalFormat, SplitFiles, files_if_all_exist
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.lab.data._text import word_vectors
-from calibrant.registry import DATA_SETS
+from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 
 _FIVE_CLASSES = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -114,8 +114,7 @@ def sst(
     Raises:
         InputError: If a line is not a tree, or the data cannot be read.
     """
-    if classes not in (2, 3, 5):
-        raise InputError(f"sst: Expected 2, 3 or 5 classes, got {classes}.", code="setting_range")
+    check_settings(sst, {"classes": classes})
     source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST
     tensors, facts = load(source, root, revision, _convert)
     initial_vectors, vector_facts = word_vectors(

@@ -4,7 +4,7 @@ Networks for text take initial word vectors as second argument. `register` adds 
 """
 
 from calibrant.lab.networks.bert import bert
-from calibrant.lab.networks.classic import lenet5, mlp
+from calibrant.lab.networks.classic import lenet5, mlp, vgg16
 from calibrant.lab.networks.densenet import densenet, densenet121
 from calibrant.lab.networks.resnet import (
     resnet8,
@@ -26,7 +26,6 @@ from calibrant.lab.networks.resnet import (
 )
 from calibrant.lab.networks.text_cnn import cnn8_text, global_pooling_cnn
 from calibrant.lab.networks.tree_lstm import tree_lstm
-from calibrant.lab.networks.vgg import vgg16
 from calibrant.registry import NETWORKS
 
 register = NETWORKS.register

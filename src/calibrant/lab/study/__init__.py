@@ -6,8 +6,7 @@ draws figures.
 
 from calibrant.lab.study.api import draw, measure, run, status
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.external_models import Model
-from calibrant.lab.study.grids import Grid, Run
+from calibrant.lab.study.grids import Grid, Model, Run
 from calibrant.lab.study.progress import Progress
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.results import Result, Status

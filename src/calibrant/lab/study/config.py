@@ -13,12 +13,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from calibrant import registry
 from calibrant._text import shorten_repr
-from calibrant.lab.study.external_models import Model
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
     Grid,
     Methods,
     MethodSpec,
+    Model,
     Run,
     SplitMode,
     assign_fields,

@@ -13,8 +13,7 @@ from calibrant import plots
 from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.external_models import Model
-from calibrant.lab.study.grids import Run
+from calibrant.lab.study.grids import Model, Run
 
 Value = TypeVar("Value")
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes

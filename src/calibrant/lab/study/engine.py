@@ -24,9 +24,8 @@ from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run, error_text
-from calibrant.lab.study.mirror import MirrorError
 from calibrant.lab.study.store import HISTORY_FILE, Store, parse_history
-from calibrant.lab.study.stored_files import NETWORK_FILE, Checkpoint, DamagedError, read_run_file
+from calibrant.lab.study.stored_files import NETWORK_FILE, Checkpoint, DamagedError, MirrorError, read_run_file
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
 from calibrant.predictions import Predictions

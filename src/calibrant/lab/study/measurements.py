@@ -20,8 +20,7 @@ from calibrant import calibrators, metrics, registry
 from calibrant.backend.bins import Events
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.external_models import Model
-from calibrant.lab.study.grids import Methods, Run, error_text, is_corruption
+from calibrant.lab.study.grids import Methods, Model, Run, error_text, is_corruption
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.tables import LEARNED_PREFIX
 from calibrant.predictions import Predictions

@@ -21,11 +21,11 @@ from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.lab.study.grids import MONITORED_FIELDS, Run, changed_methods, trains_same_network
-from calibrant.lab.study.mirror import Mirror
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     RECORD_FILE,
     DamagedError,
+    Mirror,
     delete_stale_drafts,
     find_damage,
     minor_version,

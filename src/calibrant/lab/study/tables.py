@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from calibrant import metrics
 from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
-from calibrant.lab.study.external_models import MODELS_PLACEHOLDER
+from calibrant.lab.study.grids import MODELS_PLACEHOLDER
 from calibrant.lab.study.significance import (
     SIGNIFICANCE_LEVEL,
     ValuesBySeed,

@@ -1,16 +1,48 @@
-"""Gaussian blobs: a mixture with known class probabilities, so that true calibration errors can be computed."""
+"""Data sets without download: the digits of scikit-learn, and Gaussian blobs with known class probabilities."""
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.lab.data._splits import Split, Splits
-from calibrant.registry import DATA_SETS
+from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, PositiveFloat, Range, Seed
+
+
+@DATA_SETS.register
+def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, seed: Seed = 0) -> Splits:
+    """Load the digits of Alpaydin & Kaynak (1998) from scikit-learn: 10 classes, pixels 0 .. 16.
+
+    Args:
+        root: Not used.
+        train: Number of training examples.
+        val: Number of validation examples; all others are test examples.
+        seed: Seed of the split.
+
+    Raises:
+        InputError: If no test example is left.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    n = len(labels)
+    if not (train > 0 and val > 0 and train + val < n):
+        raise InputError(
+            f"digits: Expected train + val between 2 and {n - 1}, got {train} + {val}.", code="empty_split"
+        )
+    order = np.random.default_rng(seed).permutation(n)
+    x = torch.from_numpy(images[order].astype(np.uint8)).view(-1, 1, 8, 8)
+    examples = Split(x, torch.from_numpy(labels[order].astype(np.int64)))
+    parts = examples[:train], examples[train : train + val], examples[train + val :]
+    return Splits(*parts, classes=tuple("0123456789"), prepare=_standardize)
+
+
+def _standardize(inputs: Tensor) -> Tensor:
+    return (inputs.float() - 4.884) / 6.017  # mean and standard deviation of all pixels
 
 
 @DATA_SETS.register
@@ -43,12 +75,8 @@ def blobs(
     >>> data.posterior(data.test.inputs).exp().sum().round(decimals=9)
     tensor(10., dtype=torch.float64)
     """
-    if not (classes >= 2 and features >= 1 and 0 < spread < math.inf and min(train, val, test) > 0):
-        raise InputError(
-            "blobs: Expected classes >= 2, features >= 1, spread > 0 and at least one example in every split, got "
-            f"classes={classes}, features={features}, spread={spread}, train={train}, val={val}, test={test}.",
-            code="setting_range",
-        )
+    sizes = {"train": train, "val": val, "test": test}
+    check_settings(blobs, {"classes": classes, "features": features, "spread": spread, **sizes})
     generator = torch.Generator().manual_seed(seed)
     centers = torch.randn(classes, features, generator=generator)
 
@@ -57,7 +85,7 @@ def blobs(
         return Split(centers[labels] + spread * torch.randn(n, features, generator=generator), labels)
 
     return Splits(
-        *(draw(n) for n in (train, val, test)),
+        *map(draw, sizes.values()),
         classes=tuple(str(k) for k in range(classes)),
         posterior=partial(_posterior, centers=centers, spread=spread),
         facts={"source": f"drawn with seed {seed}"},

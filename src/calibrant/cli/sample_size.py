@@ -133,7 +133,11 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
     console.print()
     console.print(_curve_table(result))
     if predictions:
-        _print_power_of_file(result, predictions[0])
+        p = predictions[0]
+        num_clusters = 0 if p.clusters is None else len(p.clusters.unique())
+        n = p.num_examples if result.unit == "example" else num_clusters
+        if n >= 2:
+            print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")
 
 
 def _curve_table(result: Any) -> Any:
@@ -147,10 +151,3 @@ def _curve_table(result: Any) -> Any:
         n = max(2, round(factor * result.n))
         body.add_row(f"{n:,}", f"{result.power_at(n):.2f}")
     return body
-
-
-def _print_power_of_file(result: Any, p: Any) -> None:
-    num_clusters = 0 if p.clusters is None else len(p.clusters.unique())
-    n = p.num_examples if result.unit == "example" else num_clusters
-    if n >= 2:
-        print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")

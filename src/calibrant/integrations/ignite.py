@@ -66,13 +66,8 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
             raise NotComputableError("Expected at least one batch before compute(), got none.")
         parts = (torch.cat(self._logits), torch.cat(self._labels))
         if distributed.get_world_size() > 1:
-            parts = tuple(_gather(part) for part in parts)
+            gathered: Any = map(distributed.all_gather, parts)  # one tensor for parts of equal length, else a list
+            parts = tuple(part if isinstance(part, Tensor) else torch.cat(part) for part in gathered)
         scores, labels = (part.cpu() for part in parts)
         self.predictions = predictions_from_scores(scores, labels, binary=self.binary, logits=self.accepts_shares)
         return float(self.method(self.predictions))
-
-
-def _gather(part: Tensor) -> Tensor:
-    """Return the rows of all processes."""
-    gathered: Any = distributed.all_gather(part)  # one tensor for parts of equal length, else a list
-    return gathered if isinstance(gathered, Tensor) else torch.cat(gathered)

@@ -41,15 +41,20 @@ def load_images(
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
     """Decode every split to tensors NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n)."""
+    import datasets
+
     tensors: dict[str, Tensor] = {}
     facts: dict[str, Any] = {}
     for name, table in tables.items():
         with wrap_read_errors(name):
             image, target = find_column(table, name, "img", "image"), find_column(table, name, label)
-            names = _class_names(table, target)
+            is_in_memory = isinstance(table, InMemoryTable)
+            names = table.classes if is_in_memory else getattr(table.features.get(target), "names", None)
             facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
+            if not is_in_memory:  # read the images as stored, without decoding them
+                table = table.select_columns([image, target]).cast_column(image, datasets.Image(decode=False))
             pixels, labels, numbers = [], [], []
-            for batch in _encoded(table, image, target).iter(batch_size=1000):
+            for batch in table.iter(batch_size=1000):
                 rows = enumerate(batch[image], len(labels))
                 pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
                 numbers += [_file_number(value) for value in batch[image]]
@@ -131,21 +136,6 @@ def image_splits(
         augment=partial(crop_and_flip, padding=padding, black=black) if padding else None,
         facts=facts,
     )
-
-
-def _class_names(table: Any, target: str) -> Sequence[str] | None:
-    if isinstance(table, InMemoryTable):
-        return table.classes
-    return getattr(table.features.get(target), "names", None)
-
-
-def _encoded(table: Any, image: str, target: str) -> Any:
-    """Return the labels of a table and its images as stored, without decoding them."""
-    if isinstance(table, InMemoryTable):
-        return table
-    import datasets
-
-    return table.select_columns([image, target]).cast_column(image, datasets.Image(decode=False))
 
 
 def _file_number(value: Any) -> int:

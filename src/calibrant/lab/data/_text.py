@@ -127,19 +127,14 @@ def _check_dimension(path: Path, dimension: int) -> None:
         lines = list(islice(file, 100))
     if lines and _is_header(lines[0]):
         lines = lines[1:]
-    counts = Counter(_count_trailing_numbers(line) for line in lines if line.strip())
+    fields = (line.split()[1:] for line in lines if line.strip())  # without the first word
+    counts = Counter(len(list(takewhile(is_number, reversed(line_fields)))) for line_fields in fields)
     for count, _ in counts.most_common(1):  # others belong to words that contain blanks and numbers
         if count not in (0, dimension):
             raise InputError(
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {count}. Try dimension={count}.",
                 code="vector_length",
             )
-
-
-def _count_trailing_numbers(line: str) -> int:
-    """Return how many numbers a line ends in, after its first word."""
-    _, *fields = line.split()
-    return len(list(takewhile(is_number, reversed(fields))))
 
 
 def _is_header(line: str) -> bool:

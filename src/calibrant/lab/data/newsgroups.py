@@ -36,9 +36,8 @@ def _find_messages(folder: Path) -> SplitFiles:
 
 
 def _find_by_date(folder: Path) -> SplitFiles:
-    homes = {name: folder / f"20news-bydate-{name}" for name in ("train", "test")}
-    complete = all(home.is_dir() for home in homes.values())
-    return {name: _message_paths(home) for name, home in homes.items()} if complete else {}
+    files = {name: _message_paths(folder / f"20news-bydate-{name}") for name in ("train", "test")}
+    return files if all(files.values()) else {}
 
 
 def _message_paths(home: Path) -> list[Path]:
@@ -160,7 +159,8 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
             class_names[row[label]] = row.get("label_text") or str(row[label])
             keys.append((row.get("id") or f"{row[label]:02d}/{i:06d}").split("/", 1))
     has_headers = sum(1 for text in texts if _HEADER_PATTERN.match(text)) > len(texts) / 2
-    texts = [_strip_header(text) for text in texts] if has_headers else texts
+    if has_headers:  # up to the first blank line
+        texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
@@ -173,11 +173,6 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     tensors["order"] = torch.tensor(order)
     facts = {"classes": [class_names.get(i, str(i)) for i in range(20)], "words": ["", *ids], "length": length}
     return tensors, facts | {"documents": len(texts), "headers": "removed" if has_headers else "not in this copy"}
-
-
-def _strip_header(text: str) -> str:
-    cut = text.find("\n\n")
-    return text[cut:] if cut > 0 else text
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:

@@ -10,10 +10,6 @@ from calibrant.registry import DATA_SETS
 from calibrant.types import Count, Seed
 
 
-def _find_mat_files(folder: Path) -> SplitFiles:
-    return files_if_all_exist({name: [folder / f"{name}_32x32.mat"] for name in ("train", "test")})
-
-
 def _read_mat_files(files: SplitFiles) -> dict[str, InMemoryTable]:
     from scipy.io import loadmat
 
@@ -29,7 +25,13 @@ _SVHN = Source(
     folders=("svhn",),
     hub="ufldl-stanford/svhn",
     config="cropped_digits",
-    original_formats=(OriginalFormat("train_32x32.mat and test_32x32.mat", _find_mat_files, _read_mat_files),),
+    original_formats=(
+        OriginalFormat(
+            "train_32x32.mat and test_32x32.mat",
+            lambda folder: files_if_all_exist({name: [folder / f"{name}_32x32.mat"] for name in ("train", "test")}),
+            _read_mat_files,
+        ),
+    ),
 )
 
 

@@ -38,11 +38,8 @@ def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, se
     x = torch.from_numpy(images[order].astype(np.uint8)).view(-1, 1, 8, 8)
     examples = Split(x, torch.from_numpy(labels[order].astype(np.int64)))
     parts = examples[:train], examples[train : train + val], examples[train + val :]
-    return Splits(*parts, classes=tuple("0123456789"), prepare=_standardize)
-
-
-def _standardize(inputs: Tensor) -> Tensor:
-    return (inputs.float() - 4.884) / 6.017  # mean and standard deviation of all pixels
+    mean, deviation = 4.884, 6.017  # of all pixels
+    return Splits(*parts, classes=tuple("0123456789"), prepare=lambda inputs: (inputs.float() - mean) / deviation)
 
 
 @DATA_SETS.register

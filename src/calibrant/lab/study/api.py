@@ -323,18 +323,14 @@ def _build_result(
                 f"{run.recipe.epochs} epochs are not finite"
             )
     versions = Counter(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])
+    version_texts = [f"{version or 'an unknown version'} ({count})" for version, count in sorted(versions.items())]
+    note = f"Networks trained by calibrant {' and '.join(version_texts)}." if len(version_texts) > 1 else ""
     measured_rows = [row for measurement in measurements for row in measurement.rows]
-    tables = study_tables(measured_rows + rows, paper, _versions_note(versions))
+    tables = study_tables(measured_rows + rows, paper, note)
     result = Result(study, tables, measurements, {**failed, **diverged_reasons}, store.root, rows, tuple(notes.lines))
     if tables:
         result.write(study_report(result.study, result.tables, result.measurements, store, command))
     return result
-
-
-def _versions_note(versions: Mapping[str, int]) -> str:
-    """Return a note on the versions of calibrant that trained the networks, if there are several."""
-    version_texts = [f"{version or 'an unknown version'} ({count})" for version, count in sorted(versions.items())]
-    return f"Networks trained by calibrant {' and '.join(version_texts)}." if len(version_texts) > 1 else ""
 
 
 def _run_status(run: Run, store: Store, runs_without_data: Mapping[Run, str]) -> RunStatus:

@@ -33,7 +33,7 @@ class DatasetCache:
     def __init__(self, root: Path | None = None) -> None:
         self.root = None if root is None else Path(root).absolute()
         self.splits = lru_cache(maxsize=1)(self._load_splits)
-        self.digest = cache(self._load_digest)
+        self.digest = cache(lambda dataset: data_digest(self.splits(dataset)))
         self.shifted_splits = lru_cache(maxsize=1)(self._load_shifted_splits)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,9 +46,6 @@ class DatasetCache:
                 f"Expected {dataset.name} to return data.Splits, got {type(loaded).__name__}.", code="not_splits"
             )
         return loaded
-
-    def _load_digest(self, dataset: Method) -> "DataDigest":
-        return data_digest(self.splits(dataset))
 
     def _load_shifted_splits(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
         test = self.splits(dataset).test

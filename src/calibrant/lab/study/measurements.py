@@ -274,13 +274,9 @@ def pooled_diagrams(measurements: Sequence[RunMeasurement], bins: int) -> Iterat
     for calibrator in ("", *calibrator_texts):
         parts = [m.events_after.get(calibrator) if calibrator else m.events_before for m in measurements]
         fitted_parts = [part for part in parts if part is not None]
-        ece_text = ece_over_seeds_text([_binned_ece(part, bins) for part in fitted_parts])
-        yield Diagram(calibrator, pool_events(fitted_parts), ece_text)
-
-
-def _binned_ece(events: Events, bins: int) -> float:
-    binned = events.equal_width(bins)
-    return float((binned.weight * binned.gap.abs()).nansum())
+        binned_parts = [part.equal_width(bins) for part in fitted_parts]
+        errors = [float((binned.weight * binned.gap.abs()).nansum()) for binned in binned_parts]
+        yield Diagram(calibrator, pool_events(fitted_parts), ece_over_seeds_text(errors))
 
 
 def pool_events(parts: Sequence[Events]) -> Events:

@@ -65,12 +65,15 @@ class PublishedResults:
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":
+        def key(entry: Mapping[str, str]) -> NumberKey:
+            return tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
+
         sets = {read_method("datasets", entry["name"]): entry for entry in table["datasets"].values()}
         return cls(
             paper=table["paper"],
             numbers=dict(_read_numbers(table, read_method)),
             recipes={dataset: RECIPES[entry["recipe"]] for dataset, entry in sets.items()},
-            exceptions=dict(_read_exceptions(table, read_method)),
+            exceptions={key(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
             examples={d: tuple(entry["examples"]) for d, entry in sets.items() if "examples" in entry},
             runs=table.get("runs"),
             seed_split_datasets=frozenset(d for d, entry in sets.items() if entry.get("split") == "seed"),
@@ -152,7 +155,11 @@ class PaperComparison:
             if theirs != (dataset, network):
                 label = self.study.label
                 pairs.append((f"{theirs[1]} on {theirs[0]}", f"{label(network)} on {label(dataset)}"))
-            pairs += _recipe_differences(paper_recipe, our_recipe)
+            pairs += [
+                (f"{key} {value}", f"{key} {getattr(our_recipe, key)}")
+                for key, value in asdict(paper_recipe).items()
+                if key not in SPEED_ONLY_FIELDS and value != getattr(our_recipe, key)
+            ]
             pairs += self._data_differences(dataset, network, theirs[0], split)
             if evaluation := self.published.evaluation_sets.get(theirs[0]):
                 pairs.append(evaluation)
@@ -195,19 +202,6 @@ def study_tables(
     """Build the tables of a study's rows, with the paper's numbers and a note on versions."""
     tables = build_tables(rows) if paper is None else build_tables(rows, paper.find_number, paper.note)
     return [replace(table, versions_note=versions_note) for table in tables]
-
-
-def _recipe_differences(theirs: Recipe, ours: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the settings of two recipes that differ."""
-    for key, paper_value in asdict(theirs).items():
-        if key not in SPEED_ONLY_FIELDS and paper_value != (our_value := getattr(ours, key)):
-            yield f"{key} {paper_value}", f"{key} {our_value}"
-
-
-def _read_exceptions(table: Mapping[str, Any], read_method: ParseMethod) -> Iterator[tuple[NumberKey, Recipe]]:
-    for entry in table.get("exceptions", []):
-        key = tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
-        yield key, parse_recipe(entry["recipe"])
 
 
 def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> Iterator[tuple[NumberKey, PaperNumber]]:

@@ -32,7 +32,6 @@ from calibrant.report import (
     note,
     page,
     render,
-    reveal_hidden_characters,
     table,
     term,
     typeset,
@@ -209,11 +208,6 @@ def _raw_column(t: ResultTable) -> str:
 
 
 # Tables
-
-
-def result_cell(tables: Sequence[ResultTable]) -> str:
-    """Return the HTML of a study for notebooks."""
-    return reveal_hidden_characters(result_tables(tables))
 
 
 def result_tables(tables: Sequence[ResultTable]) -> Markup:

@@ -18,7 +18,6 @@ from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
-from calibrant.registry import Method
 from calibrant.types import InputError
 
 # leftovers of killed processes
@@ -43,10 +42,6 @@ class Result:
     def rows(self) -> list[ResultRow]:
         """One row per run, shift, calibrator and metric."""
         return [*(row for measurement in self.measurements for row in measurement.rows), *self.diverged_rows]
-
-    def _measured_runs(self) -> list[Run]:
-        """Return the runs of the study whose numbers are in the tables."""
-        return [m.run for m in self.measurements if isinstance(m.run, Run)]
 
     @property
     def report(self) -> Path | None:
@@ -84,13 +79,15 @@ class Result:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        from calibrant.lab.study.report import result_cell
+        from calibrant.lab.study.report import result_tables
+        from calibrant.report import reveal_hidden_characters
 
-        return result_cell(self.tables)
+        return reveal_hidden_characters(result_tables(self.tables))
 
     def write(self, page: str) -> None:
         """Write tables, rows and the report's page to the folder together: `RESULT_FILES`."""
         records = [record for table in self.tables for record in table.records()]
+        runs = [measurement.run for measurement in self.measurements if isinstance(measurement.run, Run)]
         write_files_together(
             self.folder,
             {
@@ -98,7 +95,7 @@ class Result:
                 "tables.csv": to_safe_csv(polars.DataFrame(records, infer_schema_length=None)),
                 "tables.md": "\n".join(table.markdown() for table in self.tables),
                 "tables.tex": "\n".join([LATEX_PACKAGES, *(table.latex() for table in self.tables)]),
-                "made_with.json": json.dumps(made_with(self.study, self._measured_runs()), indent=1) + "\n",
+                "made_with.json": json.dumps(made_with(self.study, runs), indent=1) + "\n",
                 "report.html": page,
             },
         )
@@ -226,7 +223,10 @@ def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
         "calibrant": __version__,
         "study": study.name,
         "runs": {run.id: study.describe(run) for run in runs},
-        "revisions": {method.text: method.code or "revision 1" for method in _evaluating_methods(study)},
+        "revisions": {
+            method.text: method.code or "revision 1"
+            for method in (*study.calibrators, *study.metrics, *study.detection)
+        },
     }
 
 
@@ -243,7 +243,3 @@ def _differences(stored: Mapping[str, str], planned: Mapping[str, str]) -> Itera
         elif stored[key] != text:
             yield f"changed: {key}, {stored[key]}; now {text}"
     yield from (f"no longer made: {key}, {text}" for key, text in stored.items() if key not in planned)
-
-
-def _evaluating_methods(study: Study) -> tuple[Method, ...]:
-    return (*study.calibrators, *study.metrics, *study.detection)

@@ -41,7 +41,11 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
 
     Lines are means over seeds, shaded from minimum to maximum.
     """
-    known_rows = [dict(row) for row in result_rows if not row["shift"] and not row.get("reason")]
+    known_rows = [
+        dict(row) | {"place": f"{row['network']} on {row['dataset']}"}
+        for row in result_rows
+        if not row["shift"] and not row.get("reason")
+    ]
     known_rows += [
         row | {"metric": "temperature", "value": row["temperature"]}
         for row in known_rows
@@ -50,23 +54,14 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
     main_metrics = {main_calibration_error(metric.text for metric in study.metrics), "temperature"}
     runs = list(study.runs())
     loss_families = _find_families({study.label(run.loss): run.loss for run in runs})
-    dataset_families = _find_families({study.label(run.dataset): run.dataset for run in runs})
     for family in loss_families:
-        yield from _family_drawings(known_rows, "loss", family, ("calibrator",), _place_text, main_metrics)
-    for family in dataset_families:
-        yield from _family_drawings(
-            known_rows, "dataset", family, ("network", "calibrator"), lambda row: row["loss"], main_metrics
-        )
+        yield from _family_drawings(known_rows, "loss", family, ("calibrator",), "place", main_metrics)
+    for family in _find_families({study.label(run.dataset): run.dataset for run in runs}):
+        yield from _family_drawings(known_rows, "dataset", family, ("network", "calibrator"), "loss", main_metrics)
         for loss in loss_families:
             yield from _best_parameter_drawings(known_rows, family, loss)
     for family in _find_families({c.text: c for c in study.calibrators}):
-        yield from _family_drawings(
-            known_rows, "calibrator", family, ("dataset", "network"), lambda row: row["loss"], main_metrics
-        )
-
-
-def _place_text(row: Mapping[str, Any]) -> str:
-    return f"{row['network']} on {row['dataset']}"
+        yield from _family_drawings(known_rows, "calibrator", family, ("dataset", "network"), "loss", main_metrics)
 
 
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
@@ -96,14 +91,23 @@ def _family_drawings(
     axis: str,
     family: MethodFamily,
     group_columns: tuple[str, ...],
-    line_name: Callable[[Mapping[str, Any]], str],
+    line_column: str,
     main_metrics: Collection[str],
 ) -> Iterator[Drawing]:
-    """Yield figures of metrics against the parameter of a family of methods, one per metric and group."""
+    """Yield figures of metrics against the parameter of a family of methods, one per metric and group.
+
+    Args:
+        rows: The results.
+        axis: Column of the methods.
+        family: The methods, with the value of their parameter.
+        group_columns: Columns of the groups.
+        line_column: Column of the names of the lines.
+        main_metrics: Metrics that are shown without unfolding.
+    """
     family_rows = [row for row in rows if row[axis] in family.values and not math.isnan(row["value"])]
     groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
     for (metric, *place), group_rows in groups.items():
-        lines = group_pairs((line_name(row), (family.values[row[axis]], float(row["value"]))) for row in group_rows)
+        lines = group_pairs((row[line_column], (family.values[row[axis]], float(row["value"]))) for row in group_rows)
         grouped = {name: group_pairs(points) for name, points in lines.items()}
         if lines := {name: points for name, points in grouped.items() if len(points) >= MIN_LINE_POINTS}:
             drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(place), lines)

@@ -15,10 +15,14 @@ from scipy.sparse.linalg import svds
 
 from calibrant import losses, metrics
 from calibrant.lab.data import Splits
-from calibrant.lab.study.engine import network_arguments
 from calibrant.lab.study.config import parse_recipe
 from calibrant.lab.study.train import predict, train
 from calibrant.registry import DATA_SETS, NETWORKS
+
+
+def network_arguments(splits: Splits) -> tuple[Any, ...]:
+    """Return the number of classes, and the initial word vectors of texts."""
+    return len(splits.classes), *(() if splits.vectors is None else (splits.vectors,))
 
 
 def cooccurrence_vectors(splits: Splits) -> tuple[Any, ...]:

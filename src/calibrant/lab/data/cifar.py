@@ -13,7 +13,7 @@ from calibrant.lab.data._original_formats import (
     read_pickle,
 )
 from calibrant.lab.data._splits import Splits, shuffled_indices
-from calibrant.registry import DATA_SETS
+from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 
 SplitProtocol = Literal["mukhoti", "wang"]
@@ -133,8 +133,7 @@ def _load_cifar(
     augment: bool,
 ) -> Splits:
     name = source.folders[0]
-    if protocol not in _PROTOCOLS:
-        raise InputError(f"{name}: Expected protocol 'mukhoti' or 'wang', got {protocol!r}.", code="setting_range")
+    check_settings(cifar10, {"protocol": protocol}, name)
     default_seed, pixel_statistics = _PROTOCOLS[protocol]
     examples, test, _, facts = load_images(source, root, revision, label=label, size=32, classes=classes)
     order = shuffled_indices(len(examples), val, default_seed if seed is None else seed, name)

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import to_one_line
 from calibrant.lab.data._loading import (
     ConvertedData,
     Source,
@@ -21,7 +20,7 @@ from calibrant.lab.data._loading import (
 from calibrant.lab.data._original_formats import InMemoryTable, OriginalFormat, SplitFiles, first_existing
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
 from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary, word_vectors
-from calibrant.lab.hub import is_hub_reachable
+from calibrant.lab.hub import import_optional, is_hub_reachable, wrap_hub_errors
 from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 
@@ -176,19 +175,9 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
-    try:
-        from transformers import AutoTokenizer
-
-        encode = AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir() or not is_hub_reachable())
-    except ImportError as error:
-        raise InputError(
-            f"Subwords need the package {error.name}. Try: pip install 'calibrant[text]'", code="missing_package"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"Cannot load the tokenizer {name!r} ({to_one_line(error)}). Without a network, give its folder.",
-            code="hub_unavailable",
-        ) from None
+    transformers, is_local = import_optional("transformers", "text", "A tokenizer"), Path(name).is_dir()
+    with wrap_hub_errors(f"the tokenizer {name!r}"):
+        encode = transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_local or not is_hub_reachable())
     with wrap_read_errors(f"tokenizer {name}"):
         max_length = min(length, 512)
         encoded = encode(texts, truncation=True, max_length=max_length, padding="max_length", return_tensors="pt")

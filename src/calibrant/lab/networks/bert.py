@@ -4,8 +4,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from calibrant._text import to_one_line
-from calibrant.lab.hub import is_hub_reachable
+from calibrant.lab.hub import import_optional, is_hub_reachable, wrap_hub_errors
 from calibrant.registry import NETWORKS
 from calibrant.types import InputError
 
@@ -43,21 +42,11 @@ def bert(
             f"Expected no revision for the folder {checkpoint}, got {revision!r}. Remove revision.",
             code="revision_with_folder",
         )
-    try:
-        from transformers import AutoConfig, AutoModelForSequenceClassification
-    except ImportError as error:
-        raise InputError(
-            f"bert needs the package {error.name}. Try: pip install 'calibrant[text]'", code="missing_package"
-        ) from None
+    transformers = import_optional("transformers", "text", "bert")
     options = {"local_files_only": is_folder or not is_hub_reachable(), "revision": revision}
-    try:
-        config = AutoConfig.from_pretrained(checkpoint, num_labels=classes, **options)
-        model = AutoModelForSequenceClassification
+    with wrap_hub_errors(f"the checkpoint {checkpoint!r}"):
+        config = transformers.AutoConfig.from_pretrained(checkpoint, num_labels=classes, **options)
+        model = transformers.AutoModelForSequenceClassification
         body = model.from_pretrained(checkpoint, config=config, **options) if pretrained else model.from_config(config)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"Cannot load the checkpoint {checkpoint!r} ({to_one_line(error)}). Without a network, give its folder.",
-            code="hub_unavailable",
-        ) from None
     commit = getattr(config, "_commit_hash", None)
     return _Bert(body, config.pad_token_id or 0, checkpoint + (f" at {commit}" if commit else ""))

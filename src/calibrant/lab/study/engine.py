@@ -10,7 +10,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from calibrant import __version__, metrics, registry
 from calibrant._text import to_one_line
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
+from calibrant.lab.hub import import_optional
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run, error_text
 from calibrant.lab.study.store import HISTORY_FILE, Store, parse_history
@@ -102,12 +102,7 @@ class Ray:
 
     def __call__(self, work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
         """Train runs and yield their events. Raises `InputError` if the cluster cannot be reached or started."""
-        try:
-            ray: Any = import_module("ray")
-        except ImportError:
-            raise InputError(
-                "The Ray engine needs ray. Install it with pip install 'calibrant[ray]'", code="missing_package"
-            ) from None
+        ray = import_optional("ray", "ray", "The Ray engine")
         _check_reachable(self.address)
         local_options = {"object_store_memory": RAY_OBJECT_STORE_BYTES, "include_dashboard": False}
         try:

@@ -41,7 +41,7 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
 
     Lines are means over seeds, shaded from minimum to maximum.
     """
-    known_rows = [
+    known_rows: list[dict[str, Any]] = [
         dict(row) | {"place": f"{row['network']} on {row['dataset']}"}
         for row in result_rows
         if not row["shift"] and not row.get("reason")

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from calibrant import registry
+from calibrant.lab.hub import import_optional
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.engine import RunEvent
 from calibrant.lab.study.grids import Run
@@ -37,7 +37,7 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
         return
     if name not in TRACKERS:
         raise InputError(f"Unknown tracker {name!r}; {registry.suggest(name, TRACKERS)}", code="unknown_tracker")
-    _import_client(name)
+    import_optional(name, name, f"Tracking with {name}")
     trackers: dict[Run, RunTracker] = {}
 
     def track(event: RunEvent) -> None:
@@ -81,7 +81,7 @@ def tensorboard(study: Study, run: Run, folder: Path) -> RunTracker:
 
 def mlflow(study: Study, run: Run, folder: Path) -> RunTracker:
     """Open a run in the experiment with the study's name, at MLFLOW_TRACKING_URI."""
-    client = _import_client("mlflow").MlflowClient()
+    client = import_module("mlflow").MlflowClient()
     experiment = client.get_experiment_by_name(study.name)
     experiment_id = client.create_experiment(study.name) if experiment is None else experiment.experiment_id
     run_id = client.create_run(experiment_id, run_name=run_title(study, run), tags={"calibrant": run.id}).info.run_id
@@ -97,7 +97,7 @@ def mlflow(study: Study, run: Run, folder: Path) -> RunTracker:
 
 def wandb(study: Study, run: Run, folder: Path) -> RunTracker:
     """Open a run in the project with the study's name, or resume an interrupted one."""
-    tracked_run = _import_client("wandb").init(
+    tracked_run = import_module("wandb").init(
         project=study.name,
         name=run_title(study, run),
         id=run.id,
@@ -113,13 +113,3 @@ def wandb(study: Study, run: Run, folder: Path) -> RunTracker:
 
 
 TRACKERS = {"tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
-
-
-def _import_client(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise InputError(
-            f"Tracking with {name} needs its client. Install it with pip install 'calibrant[{name}]'",
-            code="missing_package",
-        ) from None

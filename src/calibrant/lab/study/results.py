@@ -209,7 +209,8 @@ class Status:
         for status in self.runs:
             duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
             reason = f": {status.reason}" if status.reason and status.run not in self.runs_without_data else ""
-            names = f"{self.study.describe(status.run)}, {status.run.recipe.epochs} epochs"
+            epochs = status.run.recipe.epochs
+            names = f"{self.study.describe(status.run)}, {epochs} epoch{'s' if epochs > 1 else ''}"
             lines.append(f"{status.state:<9}{names}{duration}{reason}")
         return "\n".join([*lines, *self.trial_lines, self.summary])
 

@@ -18,7 +18,7 @@ from calibrant import Predictions, __version__, registry
 from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
-from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, preflight, stored_files
+from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, progress, stored_files
 from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
 from calibrant.lab.study.stored_files import read_record, seal_record
@@ -530,7 +530,7 @@ def test_finished_runs_need_no_data(tmp_path, monkeypatch):
     (run,) = study.runs()
     logits = torch.randn(40, 10, generator=torch.Generator().manual_seed(0))
     store.save(run, dict.fromkeys(("val", "test"), Predictions(logits, logits.argmax(1))), {"seconds": 1.0})
-    checked = preflight.check_data([run], store, DatasetCache(tmp_path))
+    checked = progress.check_data([run], store, DatasetCache(tmp_path))
     assert (checked.runs, checked.runs_without_data, checked.digests) == ([run], {}, {})
     assert len(studies.run(study, out=tmp_path / "out", data=tmp_path).rows) == 1
 

@@ -14,6 +14,7 @@ from torch.nn.functional import affine_grid, grid_sample, pad
 
 from calibrant.lab.data._loading import (
     ConvertedData,
+    InMemoryTable,
     Source,
     Tables,
     check_labels,
@@ -21,7 +22,6 @@ from calibrant.lab.data._loading import (
     load,
     wrap_read_errors,
 )
-from calibrant.lab.data._original_formats import InMemoryTable
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.types import InputError
 

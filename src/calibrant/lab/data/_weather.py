@@ -18,8 +18,7 @@ from calibrant.lab.data._corruption import (
     to_unit_range,
     zoom_center,
 )
-from calibrant.lab.data._loading import find_in_root, wrap_read_errors
-from calibrant.lab.data._original_formats import IMAGE_SUFFIXES
+from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_errors
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Literal
 
 from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, image_splits, load_images
-from calibrant.lab.data._loading import Source
-from calibrant.lab.data._original_formats import (
+from calibrant.lab.data._loading import (
     InMemoryTable,
     OriginalFormat,
+    Source,
     SplitFiles,
     first_existing,
     read_pickle,

@@ -16,21 +16,19 @@ from torch import Tensor
 from calibrant.lab.data._images import IMAGENET_STATISTICS, image_splits, load_images, resized_crop_and_flip
 from calibrant.lab.data._loading import (
     CACHE_VERSION,
-    ConvertedData,
-    Source,
-    cache_key,
-    data_root,
-    file_stamps,
-    load_or_build,
-    wrap_read_errors,
-)
-from calibrant.lab.data._original_formats import (
     IMAGE_SUFFIXES,
+    ConvertedData,
     InMemoryTable,
     OriginalFormat,
+    Source,
     SplitFiles,
+    cache_key,
     classes_by_path,
+    data_root,
+    file_stamps,
     first_existing,
+    load_or_build,
+    wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.registry import DATA_SETS, check_settings

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from calibrant.lab.data._loading import (
     ConvertedData,
+    InMemoryTable,
+    OriginalFormat,
     Source,
+    SplitFiles,
     Tables,
     check_labels,
     find_column,
+    first_existing,
     load,
     wrap_read_errors,
 )
-from calibrant.lab.data._original_formats import InMemoryTable, OriginalFormat, SplitFiles, first_existing
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
 from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary, word_vectors
 from calibrant.lab.hub import import_optional, is_hub_reachable, wrap_hub_errors

@@ -9,8 +9,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.lab.data._loading import ConvertedData, Source, Tables, find_column, load, wrap_read_errors
-from calibrant.lab.data._original_formats import InMemoryTable, OriginalFormat, SplitFiles, files_if_all_exist
+from calibrant.lab.data._loading import (
+    ConvertedData,
+    InMemoryTable,
+    OriginalFormat,
+    Source,
+    SplitFiles,
+    Tables,
+    files_if_all_exist,
+    find_column,
+    load,
+    wrap_read_errors,
+)
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.lab.data._text import word_vectors
 from calibrant.registry import DATA_SETS, check_settings

@@ -18,16 +18,20 @@ from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import diverged_rows, diverged_runs, measure_runs
-from calibrant.lab.study.preflight import check_data, check_user_methods, check_versions, training_version, user_methods
 from calibrant.lab.study.progress import (
     Progress,
     Trial,
+    check_data,
+    check_user_methods,
+    check_versions,
     first_line,
     run_trial,
     runs_without_timing,
     seconds_left,
     select_runs,
     train_all,
+    training_version,
+    user_methods,
 )
 from calibrant.lab.study.published_results import PaperComparison, load_paper, study_tables
 from calibrant.lab.study.results import RESULT_FILES, Result, RunStatus, Status

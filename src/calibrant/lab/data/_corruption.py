@@ -68,6 +68,9 @@ def to_uint8(x: Tensor) -> Tensor:
     return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # without 1e-3, 7 / 255 would become 6
 
 
+# Filters
+
+
 def blur_gaussian(x: Tensor, sigma: float, truncate: float = 4.0, *, mirror: bool = False) -> Tensor:
     """Blur (.. h w) with a Gaussian that is cut at `truncate` standard deviations.
 

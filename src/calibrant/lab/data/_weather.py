@@ -22,6 +22,10 @@ from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
+MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
+TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
+MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
+
 
 @corruption((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
 def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) -> Tensor:
@@ -135,9 +139,7 @@ def _color(x: Tensor, *rgb: int) -> Tensor:
     return torch.tensor(rgb, device=x.device).view(1, 3, 1, 1) / 255
 
 
-MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
-TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
-MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
+# Light in water drops on a lens, as the benchmark computes it with OpenCV: edges, distances, histograms
 
 
 def drop_light(liquid: Tensor) -> Tensor:

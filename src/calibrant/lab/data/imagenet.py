@@ -208,6 +208,9 @@ def _resize_and_crop(path: Path | str, size: int) -> np.ndarray:
         return np.array(ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BILINEAR))
 
 
+# Tiny-ImageNet: 200 classes of ImageNet at 64 x 64 pixels, 100,000 + 10,000 images
+
+
 def _find_files(folder: Path) -> SplitFiles:
     """Return the image files of both splits and the labels of the validation set, or nothing if any is missing."""
     home = first_existing(folder, "tiny-imagenet-200") or folder

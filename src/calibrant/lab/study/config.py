@@ -30,6 +30,8 @@ from calibrant.registry import Method
 from calibrant.types import InputError, prefix_errors
 
 MAX_FOLDER_NAME_CHARACTERS = 200
+STUDIES_FOLDER = Path(str(files("calibrant") / "studies"))
+MethodReader = Callable[[str, Any], Method]
 SPECIAL_KEYS = {"grids", "with", "models", "drawn", "beside"}  # not converted by the types of the fields
 
 
@@ -249,8 +251,7 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
             )
 
 
-MethodReader = Callable[[str, Any], Method]
-STUDIES_FOLDER = Path(str(files("calibrant") / "studies"))
+# TOML files as frozen dataclasses; errors name the file and suggest the nearest key
 
 
 def read_toml(path: Path) -> dict[str, Any]:

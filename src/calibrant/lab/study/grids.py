@@ -40,6 +40,13 @@ CALL_ARGUMENTS = {
     "corruptions": ("images",),
     "traces": ("watched",),
 }
+MethodSpec = str | Method
+SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
+DEFAULT_RECIPE = Recipe()
+MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
+SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
+SINGULAR_FIELDS = {"datasets": "dataset", "networks": "network", "losses": "loss"}
+MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
 
 def parse_method(key: str, text: str | Method) -> Method:
@@ -98,12 +105,7 @@ def _accepts_arguments(signature: inspect.Signature, arguments: tuple[str, ...])
     return True
 
 
-MethodSpec = str | Method
-SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
-DEFAULT_RECIPE = Recipe()
-MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
-SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
-SINGULAR_FIELDS = {"datasets": "dataset", "networks": "network", "losses": "loss"}
+# Runs and grids
 
 
 @dataclass(frozen=True, init=False)
@@ -321,7 +323,7 @@ def _hex_digest(value: Any, digits: int) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]
 
 
-MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
+# Models that were trained elsewhere: files of predictions replace the training
 
 
 @dataclass(frozen=True, eq=False)

@@ -215,6 +215,9 @@ class Status:
         return "\n".join([*lines, *self.trial_lines, self.summary])
 
 
+# What results were made with, and whether the code would make them again
+
+
 def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
     """Return the version, the runs and the methods of results, for `made_with.json`.
 

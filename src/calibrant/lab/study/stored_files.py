@@ -27,6 +27,7 @@ RECORD_KEYS = "id", "run", "data", "learned", "facts", "files"
 NETWORK_FILE = "network.safetensors"
 DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}  # other errors are not damage
 MIN_SAVE_INTERVAL_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
+MAX_DRAFT_AGE_SECONDS = 86400
 MAGIC_BYTES = b"calibrant checkpoint "
 
 
@@ -162,7 +163,7 @@ class Checkpoint:
         return state
 
 
-MAX_DRAFT_AGE_SECONDS = 86400
+# Folders of a store, which many processes write, and which survive a kill at any moment
 
 
 @contextmanager
@@ -250,6 +251,9 @@ def _lock_path(draft: Path) -> Path:
 def _fsync(path: Path) -> None:
     with path.open("r+b") as file:  # some systems only sync files that are open for writing
         os.fsync(file.fileno())
+
+
+# Mirrors
 
 
 class MirrorError(InputError):

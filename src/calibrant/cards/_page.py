@@ -175,7 +175,11 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
         [
             display_name(m.name),
             f"{max(value.filled for value in m.conventions.values()):,}",
-            *(f"{m.bounds[name].low:.4f} to {m.bounds[name].high:.4f}" for name in bound_names),
+            *(
+                f"{m.bounds[name].low:.4f} to {m.bounds[name].high:.4f}"
+                + ("" if m.bounds[name].is_exact else " (outer)")
+                for name in bound_names
+            ),
         ]
         for m in models
     ]
@@ -196,7 +200,7 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
                 "Each number as its published code computes it, in the order of the file; in parentheses, its range "
                 "over all orders of answers with equal confidences. A missing confidence counts as 100 % there. The "
                 "next table has the least and the greatest value over everything that the missing confidences could "
-                "have been; those of the HLE errors are outer bounds."
+                "have been. Bounds marked (outer) hold these two values, and can be wider."
             ),
             report.table(
                 ["model", "missing", *titles],

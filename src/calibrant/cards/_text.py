@@ -56,7 +56,8 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
         yield _line("  " + CONVENTIONS[name].title, text)
         bounds = model.bounds.get(name)
         if bounds is not None and value.filled:
-            yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences")
+            kind = "" if bounds.is_exact else " (outer bounds)"
+            yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences{kind}")
     yield ""
     yield "accuracy of the most confident answers"
     for row in model.coverage:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.language_models._answers import Answers, check_binary
+from calibrant.language_models._block_bounds import block_error_bounds
 from calibrant.language_models._log import EvaluationLog
-from calibrant.language_models._tied_blocks import range_over_tie_orders
 
 BLOCK_SIZE = 100  # answers per block of the HLE error
 NUM_BROWSECOMP_BINS = 10
@@ -155,7 +155,9 @@ def whole_percents(confidence: np.ndarray) -> np.ndarray:
 def _hle(confidence: np.ndarray, correct: np.ndarray, size: int, with_last_block: bool) -> tuple[float, float, float]:
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
     ends = block_ends(len(confidence), size)
-    low, high = range_over_tie_orders(confidence, correct, ends, with_last_block=with_last_block)
+    if len(ends) == 0:
+        return math.nan, math.nan, math.nan
+    low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
     return value, min(low, value), max(high, value)  # apart from rounding, the range holds the value
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.language_models._answers import Answers, check_binary
-from calibrant.language_models._blocks_with_missing import block_error_bounds
+from calibrant.language_models._block_bounds import block_error_bounds
 from calibrant.language_models._conventions import (
     BLOCK_SIZE,
     NUM_BROWSECOMP_BINS,
@@ -39,7 +39,8 @@ def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
 
     Bounds of "signed_gap" and "brier" are over answers, whose questions count once each. Those of the conventions
     "browsecomp", "hle" and "hle_all_blocks" are over all graded answers, as the conventions count, and over all orders
-    of equal confidences. All are exact but those of the HLE errors, which are outer bounds.
+    of equal confidences. Bounds of the HLE errors are outer bounds, and not exact, if the log is large and many
+    confidences are missing or equal.
 
     Args:
         log: The log of an evaluation.
@@ -129,12 +130,12 @@ def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
 def hle_bounds(
     confidence: np.ndarray, correct: np.ndarray, *, size: int = BLOCK_SIZE, with_last_block: bool = False
 ) -> Bounds:
-    r"""Return outer bounds of `hle_error` over missing confidences and over all orders of equal ones.
+    r"""Return the bounds of `hle_error` over missing confidences and over all orders of equal ones.
 
-    A missing confidence moves the boundaries of all later blocks, and no exact polynomial algorithm is known to us. The
-    bounds are the exact extremes of a relaxed problem, see `block_error_bounds`. The mean square of c - a over all
-    answers, greatest over all fillings, is no smaller than the squared error; with all blocks, the squared error is no
-    smaller than the squared signed gap.
+    A missing confidence moves the boundaries of all later blocks. `block_error_bounds` searches through the
+    arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones: those of
+    a relaxed problem, the mean square of c - a over all answers, which no squared error is above, and, with all blocks,
+    the signed gap, which no error is below.
 
     Args:
         confidence: Confidences (n,), NaN if missing.
@@ -142,18 +143,19 @@ def hle_bounds(
         size: Answers per block.
         with_last_block: Whether the last block counts.
 
-    >>> hle_bounds(np.array([0.5, 0.5]), np.array([1, 0]), size=2, with_last_block=True)
-    Bounds(low=0.0, high=0.0, is_exact=False)
+    >>> hle_bounds(np.array([0.5, np.nan]), np.array([1, 0]), size=2, with_last_block=True)
+    Bounds(low=0.0, high=0.25, is_exact=True)
     """
     ends = block_ends(len(confidence), size)
     if len(ends) == 0:
-        return Bounds(math.nan, math.nan, is_exact=False)
-    low, high = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
-    high = min(high, math.sqrt(brier_bounds(confidence, correct).high))
+        return Bounds(math.nan, math.nan, is_exact=True)
+    low, high, is_exact = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
+    if is_exact:
+        return Bounds(low, high, is_exact)
     if with_last_block:
         gap = gap_bounds(confidence, correct)
         low = max(low, gap.low, -gap.high)
-    return Bounds(low, max(low, high), is_exact=False)
+    return Bounds(low, min(high, math.sqrt(brier_bounds(confidence, correct).high)), is_exact)
 
 
 def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:

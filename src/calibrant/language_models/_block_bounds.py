@@ -1,0 +1,285 @@
+"""Bounds of a blockwise calibration error over missing confidences and over all orders of equal ones.
+
+An arrangement says which answers are in which block: for each block, its number m of missing answers, which makes its
+known answers a run [first, last) in order of confidence, and its number of right answers. The confidences of the m
+missing answers have a mean z, which is at least the known confidence before the run and at most the one after it.
+Therefore a block with the sum k of known confidences and q right answers adds w (k + m z - q)^2 to the squared error,
+and the means of the blocks are in order. The bounds are the extremes over all arrangements and all such means.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+MAX_TABLE_STEPS = 200_000_000  # additions to fill a table of costs, about a second
+MAX_ARRANGEMENTS = 1_000  # partial arrangements that are examined
+
+
+def block_error_bounds(
+    confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool
+) -> tuple[float, float, bool]:
+    r"""Return bounds of the HLE error over missing confidences and orders of equal ones, and whether they are exact.
+
+    Best-first search (A*) builds arrangements block by block. The bound of a partial arrangement is the exact extreme
+    over its own blocks plus a bound of later blocks, from a table by dynamic programming: their least or greatest cost
+    by the numbers of missing and of right answers so far. The table ignores that the means of neighboring blocks must
+    be in order. If the best partial arrangement is complete, its error is the exact bound; after `MAX_ARRANGEMENTS`,
+    its bound is an outer bound. If the table would be too large, it rounds the number of right answers, and its bound
+    of all blocks is an outer bound. Without missing confidences, the bounds are always exact.
+
+    Args:
+        confidence: Confidences (n,), NaN if missing.
+        correct: 0 or 1 (n,).
+        ends: Ends of the blocks.
+        with_last_block: Whether the last block counts.
+    """
+    problem = _Blocks(confidence, correct, ends, with_last_block=with_last_block)
+    low, is_low_exact = _least_cost(problem, 1)
+    high, is_high_exact = _least_cost(problem, -1)
+    return math.sqrt(max(0.0, low)), math.sqrt(max(0.0, -high)), is_low_exact and is_high_exact
+
+
+class _Runs(NamedTuple):
+    """Runs of known answers, each in a block with m missing ones: arrays of one shape."""
+
+    m: np.ndarray
+    total: np.ndarray  # sum of the known confidences
+    lowest: np.ndarray  # range of the mean z of missing confidences
+    highest: np.ndarray
+    fewest_hits: np.ndarray  # range of the number of right answers, with missing ones
+    most_hits: np.ndarray
+
+    def cost(self, fewest_hits: np.ndarray, most_hits: np.ndarray, weight: float, sign: int) -> np.ndarray:
+        """Return the least cost: the least w (k + m z - q)^2 (sign 1), or minus the greatest, over ranges of q and z.
+
+        It is infinite where no number of right answers is possible.
+        """
+        fewest_hits, most_hits = np.maximum(fewest_hits, self.fewest_hits), np.minimum(most_hits, self.most_hits)
+        least = self.total + self.m * self.lowest - most_hits
+        greatest = self.total + self.m * self.highest - fewest_hits
+        gap = np.maximum(0, np.maximum(least, -greatest)) if sign == 1 else np.maximum(-least, greatest)
+        return np.where(fewest_hits <= most_hits, sign * weight * gap**2, np.inf)
+
+
+class _Term(NamedTuple):
+    """The term w (rest + m z)^2 of a block, with the range of z."""
+
+    weight: float
+    rest: float
+    m: int
+    lowest: float
+    highest: float
+
+
+class _Prefix(NamedTuple):
+    """An arrangement of the first blocks."""
+
+    later_cost: float  # lower bound of the signed cost of later blocks
+    terms: tuple[_Term, ...] = ()
+    missing: int = 0
+    hits: int = 0
+    fewest_right: int = 0  # right ones among the missing
+    most_right: int = 0
+
+
+class _Blocks:
+    """Known answers in order of confidence, with their ties, numbers of missing ones, and blocks."""
+
+    def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
+        is_missing = np.isnan(confidence)
+        values, place, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
+        in_order = np.repeat(values, sizes)
+        self.num_known, self.missing = len(in_order), int(is_missing.sum())
+        self.right = int(correct[is_missing].sum())
+        self.wrong = self.missing - self.right
+        self.sum = np.concatenate([[0.0], in_order.cumsum()])
+        self.edge = np.concatenate([[0.0], in_order, [1.0]])  # confidences, between 0 and 1
+        hits = np.bincount(place, correct[~is_missing], len(values)).round().astype(int)
+        tie_end = sizes.cumsum()
+        tie, first = np.repeat(np.arange(len(values)), sizes), np.arange(self.num_known)
+        hits_before = (hits.cumsum() - hits)[tie]
+        # range of the number of right ones among the first known answers
+        fewest_hits = hits_before + np.maximum(0, hits[tie] - (tie_end[tie] - first))
+        most_hits = hits_before + np.minimum(hits[tie], first - (tie_end - sizes)[tie])
+        self.fewest_hits, self.most_hits = np.append(fewest_hits, hits.sum()), np.append(most_hits, hits.sum())
+        self.starts, self.ends = [0, *ends[:-1].tolist()], ends.tolist()
+        self.weights = [1 / (end - start) / len(confidence) for start, end in zip(self.starts, self.ends, strict=True)]
+        if not with_last_block:
+            self.weights[-1] = 0.0
+        self.step = self._table_step()
+
+    def _table_step(self) -> int:
+        """Return the least number of right answers per cell of a table that keeps within `MAX_TABLE_STEPS`."""
+        shapes: list[tuple[int, int, int]] = []  # of every block: pairs of m and missing before, its size, its cells
+        for start, end in zip(self.starts, self.ends, strict=True):
+            least, greatest = self.missing_range(start)
+            fewest_hits, most_hits = self.hits_range(start, np.arange(least, greatest + 1))
+            pairs = (greatest - least + 1) * (min(end - start, self.missing) + 1)
+            shapes.append((pairs, end - start, int((most_hits - fewest_hits).max())))
+        pairs, sizes, hits = np.array(shapes, dtype=float).T
+        step = 1
+        while self.missing and (pairs * (sizes / step + 2) * (hits / step + 1)).sum() > MAX_TABLE_STEPS:
+            step *= 2
+        return step
+
+    def missing_range(self, end: int) -> tuple[int, int]:
+        """Return the range of the number of missing answers among the first `end`."""
+        return max(0, end - self.num_known), min(self.missing, end)
+
+    def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the range of the number of right ones among the first `end` answers, by the missing among them."""
+        num_known = np.minimum(end - missing, self.num_known)
+        fewest_hits = self.fewest_hits[num_known] + np.maximum(0, missing - self.wrong)
+        return fewest_hits, self.most_hits[num_known] + np.minimum(missing, self.right)
+
+    def runs(self, block: int, before: np.ndarray, m: np.ndarray) -> _Runs:
+        """Return the runs of a block with m missing answers, by the missing answers before it.
+
+        A run that would end after the last known answer ends with it.
+        """
+        first = self.starts[block] - before
+        last = np.minimum(self.ends[block] - before - m, self.num_known)
+        fewest_hits = np.maximum(0, self.fewest_hits[last] - self.most_hits[first])
+        most_hits = np.minimum(last - first, self.most_hits[last] - self.fewest_hits[first])
+        return _Runs(
+            m,
+            self.sum[last] - self.sum[first],
+            np.broadcast_to(self.edge[first], last.shape),
+            self.edge[last + 1],
+            fewest_hits + np.maximum(0, m - self.wrong),
+            most_hits + np.minimum(m, self.right),
+        )
+
+    def tables_of_costs(self, sign: int) -> list[np.ndarray]:
+        """Return lower bounds of the signed cost of the blocks after each boundary, infinite where impossible.
+
+        Rows are the numbers of missing answers before the boundary. Columns are cells of `step` numbers of right ones,
+        the first of which begins with the least number possible.
+        """
+        table = np.full((self.missing + 1, 1), np.inf)
+        table[self.missing, 0] = 0.0
+        tables = [table]
+        for block in reversed(range(len(self.ends))):
+            tables.append(self._table_before(block, tables[-1], sign))
+        return tables[::-1]
+
+    def _table_before(self, block: int, later: np.ndarray, sign: int) -> np.ndarray:
+        start, end, step = self.starts[block], self.ends[block], self.step
+        least, greatest = self.missing_range(start)
+        before = np.arange(least, greatest + 1)
+        fewest_hits, most_hits = self.hits_range(start, before)
+        cells = (most_hits - fewest_hits) // step + 1
+        table = np.full((self.missing + 1, cells.max()), np.inf)
+        for m in range(min(end - start, self.missing) + 1):
+            runs = self.runs(block, before, np.array([m]))
+            # right answers of the block from the begin of a cell before it to the begin of the same cell after it
+            hits = self.hits_range(end, before + m)[0] - fewest_hits
+            first_shift = math.ceil((runs.fewest_hits - hits - step + 1).min() / step)
+            last_shift = math.floor((runs.most_hits - hits + step - 1).max() / step)
+            hits = hits + step * np.arange(first_shift, last_shift + 1)[:, None]
+            costs = runs.cost(hits - step + 1, hits + step - 1, self.weights[block], sign)
+            for shift, cost in enumerate(costs[:, :, None], first_shift):
+                cell = max(0, -shift)
+                end_cell = max(cell, min(table.shape[1], later.shape[1] - shift))
+                rest = later[least + m : greatest + m + 1, cell + shift : end_cell + shift]
+                part = table[least : least + len(rest), cell:end_cell]
+                np.minimum(part, cost[: len(rest)] + rest, out=part)
+        table[least : greatest + 1][np.arange(table.shape[1]) >= cells[:, None]] = np.inf
+        return table
+
+    def extensions(
+        self, prefix: _Prefix, cost: float, tables: list[np.ndarray], sign: int
+    ) -> Iterator[tuple[float, _Prefix]]:
+        """Yield arrangements of one more block with lower bounds of their signed cost, in order of these bounds."""
+        block = len(prefix.terms)
+        end, weight = self.ends[block], self.weights[block]
+        slots = end - self.starts[block]
+        m = np.arange(min(slots, self.missing - prefix.missing) + 1)[:, None]
+        runs, missing = self.runs(block, np.array([prefix.missing]), m), prefix.missing + m
+        q = np.arange(runs.fewest_hits.min(), runs.most_hits.max() + 1)
+        hits, num_known = prefix.hits + q, np.minimum(end - missing, self.num_known)
+        fewest_right = np.maximum(prefix.fewest_right + np.maximum(0, q - (slots - m)), missing - self.wrong)
+        fewest_right = np.maximum(fewest_right, hits - self.most_hits[num_known])
+        most_right = np.minimum(prefix.most_right + np.minimum(q, m), np.minimum(missing, self.right))
+        most_right = np.minimum(most_right, hits - self.fewest_hits[num_known])
+        cell = hits - self.hits_range(end, missing)[0]
+        later = tables[block + 1]
+        later = later[missing, cell.clip(0, later.shape[1] - 1)]
+        bounds = cost + runs.cost(q, q, weight, sign) + later
+        bounds[fewest_right > most_right] = np.inf
+        for index in np.argsort(bounds, axis=None, kind="stable").tolist():
+            i, j = divmod(index, len(q))
+            bound, right_range = float(bounds[i, j]), (int(fewest_right[i, j]), int(most_right[i, j]))
+            if math.isinf(bound):
+                return
+            rest, z_range = float(runs.total[i, 0] - q[j]), (float(runs.lowest[i, 0]), float(runs.highest[i, 0]))
+            terms = (*prefix.terms, _Term(weight, rest, i, *z_range))
+            yield bound, _Prefix(float(later[i, j]), terms, int(missing[i, 0]), int(hits[j]), *right_range)
+
+
+def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
+    """Return the least squared error (sign 1) or minus the greatest, and whether an arrangement has it."""
+    tables = blocks.tables_of_costs(sign)
+    total = _least_sum if sign == 1 else _minus_greatest_sum
+    start = float(tables[0][0, 0])
+    if blocks.step > 1:
+        return start, False
+    rounding = 1e-15 * max(abs(start), 1e-6)  # differences of costs that mean nothing
+    queue: list[tuple[float, int, float, _Prefix, Iterator[tuple[float, _Prefix]]]] = []
+    number = itertools.count()
+
+    def push(extensions: Iterator[tuple[float, _Prefix]]) -> None:
+        """Add the best extension, which brings the next one along when its turn comes."""
+        for bound, prefix in itertools.islice(extensions, 1):
+            priority = bound - rounding * len(prefix.terms)  # among equal bounds, the longest arrangement
+            heapq.heappush(queue, (priority, next(number), bound, prefix, extensions))
+
+    push(iter([(start, _Prefix(start))]))
+    for _ in range(MAX_ARRANGEMENTS + len(blocks.ends)):
+        _, _, bound, prefix, extensions = heapq.heappop(queue)
+        push(extensions)
+        cost = total(prefix.terms)
+        better_bound = cost + prefix.later_cost
+        if better_bound > bound + rounding:
+            push(iter([(better_bound, prefix)]))
+        elif len(prefix.terms) == len(blocks.ends):
+            return cost, True
+        else:
+            push(blocks.extensions(prefix, cost, tables, sign))
+    return queue[0][0], False
+
+
+def _least_sum(terms: tuple[_Term, ...]) -> float:
+    """Return the least sum of the terms over means in order, by the pool adjacent violators algorithm.
+
+    A pool has one mean z. Lowest and highest means grow from block to block, so that those of its last and of its first
+    block are the range of z.
+    """
+    pools: list[tuple[float, float, float, list[_Term]]] = []  # z, sum of w m^2, minus sum of w m rest, blocks
+    for term in terms:
+        if term.weight > 0 and term.m > 0:
+            curvature, slope, members = term.weight * term.m**2, -term.weight * term.m * term.rest, [term]
+            z = min(max(slope / curvature, term.lowest), term.highest)
+            while pools and pools[-1][0] > z:
+                _, more_curvature, more_slope, earlier = pools.pop()
+                curvature, slope, members = curvature + more_curvature, slope + more_slope, earlier + members
+                z = min(max(slope / curvature, term.lowest), members[0].highest)
+            pools.append((z, curvature, slope, members))
+    fixed = [term.weight * term.rest**2 for term in terms if term.m == 0]
+    return math.fsum(fixed + [t.weight * (t.rest + t.m * z) ** 2 for z, _, _, members in pools for t in members])
+
+
+def _minus_greatest_sum(terms: tuple[_Term, ...]) -> float:
+    """Return minus the greatest sum of the terms over means in order, each of which is an end of a range."""
+    free = [term for term in terms if term.weight > 0 and term.m > 0]
+    fixed = math.fsum(term.weight * term.rest**2 for term in terms if term.m == 0)
+    z = np.unique([end for term in free for end in (term.lowest, term.highest)])
+    best = np.zeros(max(1, len(z)))
+    for term in free:
+        value = term.weight * (term.rest + term.m * z) ** 2
+        best = np.maximum.accumulate(best) + np.where((term.lowest <= z) & (z <= term.highest), value, -np.inf)
+    return -fixed - float(best.max())

@@ -19,6 +19,7 @@ from evaluation_logs import (
     write_inspect,
     write_lines,
 )
+from refusals import refused
 
 from calibrant import EvaluationLog, InputError, Predictions, measure
 from calibrant.language_models import Outcome
@@ -462,3 +463,96 @@ def test_import_stays_light():
 def test_padding_scores_are_finite(tmp_path):
     p = EvaluationLog.read(write_harness(tmp_path, "colors", random_records())).predictions
     assert np.isfinite(statistics(p)["brier"][0])
+
+
+# What cannot be read
+
+
+def test_scores_outside_0_to_1_are_refused(tmp_path):
+    for i, scores in enumerate([(0.0, 100.0), (1.0, 2.0)]):
+        records = [generation_record(0, "4", scores[0]), generation_record(1, "4", scores[1])]
+        assert code_of(EvaluationLog.read, write_harness(tmp_path / str(i), "sums", records)) == "grade"
+
+
+def test_nan_and_null_scores_of_choices_are_not_graded(tmp_path):
+    records = [
+        choice_record(i, [-1, -2], CHOICES[:2], 0, target="a", acc=s) for i, s in enumerate([1.0, None, math.nan])
+    ]
+    log = EvaluationLog.read(write_harness(tmp_path, "colors", records))
+    assert [row.correct for row in log.rows] == [1.0, None, None]
+    assert log.accuracy() == 1.0
+
+
+@pytest.mark.parametrize("grade", [1 / 3, str(1 / 3), "0,3333333333333333"])
+def test_grades_have_any_number_of_digits(tmp_path, grade):
+    lines = write_lines(tmp_path / "own.jsonl", [{"id": 0, "confidence": 0.5, "correct": grade}])
+    sample = inspect_sample("a", 1, {"judge": {"value": grade, "metadata": {"confidence": 0.5}}})
+    for path in (lines, write_inspect(tmp_path / "log.json", inspect_log([sample]))):
+        assert EvaluationLog.read(path).rows[0].correct == pytest.approx(1 / 3, abs=1e-12)
+
+
+def test_unknown_confidences_are_refused(tmp_path):
+    sample = inspect_sample("a", 1, {"judge": {"value": "C", "metadata": {"confidence": 0.5}}})
+    paths = [
+        write_harness(tmp_path, "sums", [generation_record(0, "4", 1.0)]),
+        write_inspect(tmp_path / "log.json", inspect_log([sample])),
+        write_helm(tmp_path / "helm", [("1", "A", -0.1, 1.0)]),
+        write_lines(tmp_path / "own.jsonl", [{"id": 0, "confidence": 0.5, "correct": 1}]),
+    ]
+    for path in paths:
+        assert code_of(EvaluationLog.read, path, confidence="stated_confidence") == "unknown_confidence"
+
+
+def test_models_in_one_file_are_refused(tmp_path):
+    records = [{"id": 0, "model": name, "confidence": 0.5, "correct": 1} for name in ("a", "b")]
+    assert code_of(EvaluationLog.read, write_lines(tmp_path / "own.jsonl", records)) == "several_models"
+
+
+def test_helm_probabilities_are_valid(tmp_path):
+    answers = [(str(i), "A", value, 1.0) for i, value in enumerate([-0.1, math.nan, 0.5, 1e-9])]
+    log = EvaluationLog.read(write_helm(tmp_path, answers))
+    assert [row.confidence for row in log.rows] == [pytest.approx(math.exp(-0.1), abs=1e-12), None, None, 1.0]
+
+
+def test_inspect_scores_and_metadata_of_any_type(tmp_path):
+    samples = [inspect_sample("a", 1, {"judge": {"value": "C"}}), inspect_sample("b", 1, {"judge": None})]
+    samples[0]["metadata"] = [1]
+    log = EvaluationLog.read(write_inspect(tmp_path / "log.json", inspect_log(samples)))
+    assert [row.correct for row in log.rows] == [1.0, None]
+
+
+def test_unfinished_evaluations_are_noted(tmp_path):
+    sample = inspect_sample("a", 1, {"judge": {"value": {"score": "C", "confidence": 0.5}}})
+    notes = [
+        EvaluationLog.read(write_inspect(tmp_path / f"{status}.json", inspect_log([sample]) | {"status": status})).notes
+        for status in ("success", "cancelled")
+    ]
+    assert not any("cancelled" in note for note in notes[0])
+    assert any("cancelled" in note for note in notes[1])
+    assert any("'judge/score'" in note for note in notes[1])
+
+
+def test_fractions_read_as_percentages_are_noted(tmp_path):
+    records = [{"id": i, "confidence": value, "correct": 1} for i, value in enumerate([85, 0.85])]
+    log = EvaluationLog.read(write_lines(tmp_path / "own.jsonl", records), percent=True)
+    assert [row.confidence for row in log.rows] == [0.85, 0.0085]
+    assert any(note.startswith("1 stated") for note in log.notes)
+
+
+def test_damaged_lines_are_refused(tmp_path):
+    path = write_lines(tmp_path / "own.jsonl", [{"id": i, "confidence": 0.5, "correct": 1} for i in range(3)])
+    path.write_text(path.read_text()[:-10])
+    with refused("unreadable", "line 3"):
+        EvaluationLog.read(path)
+    write_lines(path, [generation_record(0, "4", 1.0), {"id": 0, "confidence": 0.5, "correct": 1}])
+    assert code_of(EvaluationLog.read, path) == "mixed_lines"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-20]), ("b.jsonl", b"[" * 10**5)]
+)
+def test_unreadable_lines_are_refused_by_every_command(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    for command in ("measure", "card"):
+        finished = run(command, tmp_path / name)
+        assert (finished.returncode, finished.code) == (2, "unreadable")

@@ -10,7 +10,7 @@ from calibrant.language_models import find_stated_confidence, parse_confidence
         ("85%", 0.85), ("85 %", 0.85), ("85.5%", 0.855), ("85 percent", 0.85), ("0.85", 0.85), (".85", 0.85),
         ("0,85", 0.85), ("**0.85**", 0.85), ("8/10", 0.8), ("8 out of 10", 0.8), ("17/20.", 0.85), ("0%", 0.0),
         ("100%", 1.0), ("1", 1.0), (0.3, 0.3), (1, 1.0), ("Highly Likely.", 0.9), ("almost certain", 0.95),
-        ("about even", 0.5),
+        ("about even", 0.5), ("8.5e-01", 0.85), ("1e-05", 1e-5), ("85\\%", 0.85),
     ],
 )  # fmt: skip
 def test_readable_confidences(text, expected):
@@ -19,7 +19,24 @@ def test_readable_confidences(text, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "80-90%", ">90%", "about 85%", "85", "683", "-5%", "120%", "11/10", "8/0", "nan", "inf", "sure", True, None],
+    [
+        "",
+        "80-90%",
+        ">90%",
+        "about 85%",
+        "85",
+        "683",
+        "-5%",
+        "120%",
+        "11/10",
+        "8/0",
+        "nan",
+        "inf",
+        "sure",
+        True,
+        None,
+        10**400,
+    ],
 )
 def test_unreadable_confidences(text):
     assert parse_confidence(text) is None
@@ -53,6 +70,7 @@ def test_tables_of_words():
         ("confidence score = 0.7", "0.7"),
         ("Confidence: 10%\nOn reflection.\nConfidence level: 90%", "90%"),
         ("I am confident: it is 4", None),
+        ("_Confidence_: 85%\nOverconfidence: none", "85%"),
     ],
 )
 def test_last_stated_confidence_of_a_response(response, expected):

@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
+from calibrant._text import shorten_repr
 from calibrant.io.logs.rows import (
     LogOptions,
     RawAnswer,
@@ -21,7 +22,7 @@ from calibrant.io.logs.rows import (
     select_single_name,
     top_probability,
 )
-from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.io.logs.stated import find_stated_confidence, parse_grade
 from calibrant.types import InputError
 
 HARNESS = "lm-evaluation-harness"
@@ -47,6 +48,11 @@ def task_name(path: Path) -> str | None:
 
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> RawLog:
     """Return the answers of one file, which is of one task."""
+    if options.confidence not in (None, "stated"):
+        raise InputError(
+            f"Expected 'stated', or no confidence, for a log of {HARNESS}, got {options.confidence!r}.",
+            code="unknown_confidence",
+        )
     name = task_name(path)
     task = name or path.name.split(".")[0].removeprefix("samples_")
     records, notes = _select_filter(records, options.filter)
@@ -166,8 +172,7 @@ def _choice_answer(
     record: Record, task: str, logits: np.ndarray, label: int | None, predicted: int, name: str
 ) -> RawAnswer:
     """Return the answer to one question: its logits, the top probability, and whether it is correct."""
-    logged = record.get(name)
-    correct = float(predicted == label) if label is not None else None if logged is None else float(logged)
+    correct = _logged_score(record, name) if label is None else float(predicted == label)
     is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
     values = tuple(map(float, logits)) if is_valid else None
     return RawAnswer(
@@ -204,7 +209,7 @@ def _find_label(target: Any, score: ChoiceScores) -> int | None:
 def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], labels: Sequence[int | None]) -> bool:
     """Whether predictions and labels give the logged score of every question that has one."""
     rows = zip(records, predicted, labels, strict=True)
-    return all(name not in record or float(record[name]) == float(index == label) for record, index, label in rows)
+    return all(_logged_score(record, name) in (None, float(index == label)) for record, index, label in rows)
 
 
 def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
@@ -229,24 +234,30 @@ def _read_generations(records: Sequence[Record], task: str, options: LogOptions)
 
 def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
     names = dict.fromkeys(metric for record in records for metric in record.get("metrics", ()))
-    scores = [name for name in names if any(_is_score(record.get(name)) for record in records)]
+    scores = [name for name in names if any(parse_grade(record.get(name)) is not None for record in records)]
     return select_single_name(candidates, scores, "score", "--correct")
 
 
-def _is_score(value: Any) -> TypeGuard[float]:
-    return isinstance(value, bool | int | float) and 0 <= value <= 1
+def _logged_score(record: Record, name: str) -> float | None:
+    """Return the score of an answer, or None if it was not graded."""
+    value = record.get(name)
+    if value is None or value != value:
+        return None
+    number = parse_grade(value)
+    if number is None:
+        raise InputError(f"Expected values of {name!r} in [0, 1], got {shorten_repr(value)}.", code="grade")
+    return number
 
 
 def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> RawAnswer:
     """Return the answer of a generation task, graded by the score `name`."""
     response = _first_text(record["filtered_resps"])
-    value = record.get(name)
     reason = "invalid response" if response == INVALID_RESPONSE else "" if response.strip() else "empty response"
     stated = find_stated_confidence(_first_text(record.get("resps"))) if confidence == "stated" else None
     return RawAnswer(
         task,
         str(record["doc_id"]),
-        float(value) if _is_score(value) else None,
+        _logged_score(record, name),
         data=_document(record),
         reason=reason,
         stated=stated,

@@ -11,6 +11,7 @@ from typing import Any
 
 from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.types import InputError
 
 HELM = "HELM"
 FILES = ("scenario_state.json", "per_instance_stats.json", "run_spec.json")
@@ -30,6 +31,11 @@ def read_run(path: Path, options: LogOptions) -> RawLog:
     """Return the answers of a run; perturbed instances and trials are further epochs of a question."""
     state, stats = (json.loads((path / name).read_text("utf-8")) for name in FILES[:2])
     spec = json.loads((path / FILES[2]).read_text("utf-8")) if (path / FILES[2]).is_file() else {}
+    if options.confidence not in (None, "stated", CONFIDENCE_STAT):
+        raise InputError(
+            f"Expected {CONFIDENCE_STAT!r} or 'stated' as confidence of a log of {HELM}, got {options.confidence!r}.",
+            code="unknown_confidence",
+        )
     adapter = spec.get("adapter_spec") or state.get("adapter_spec") or {}
     task, _, _ = str(spec.get("name") or path.name).partition(":")
     subject = ((spec.get("scenario_spec") or {}).get("args") or {}).get("subject")
@@ -61,6 +67,12 @@ def _stat_means(stats: Sequence[Record]) -> dict[str, float]:
         for stat in stats
         if stat.get("count") and stat.get("sum") is not None
     }
+
+
+def _max_probability(means: Mapping[str, float]) -> float | None:
+    """Return the probability of the response, or None without a valid one; rounding may have put it above 1."""
+    value = means.get(CONFIDENCE_STAT, -1.0)
+    return min(value, 1.0) if 0 <= value <= 1 + 1e-6 else None
 
 
 def _select_score(values: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
@@ -101,6 +113,6 @@ def _read_answer(
         data=(instance.get("extra_data") or {}) | {"sub_split": instance.get("sub_split")},
         reason=reason,
         stated=find_stated_confidence(text) if is_stated else None,
-        confidence=means.get(CONFIDENCE_STAT) if has_log_probs and not is_stated else None,
+        confidence=_max_probability(means) if has_log_probs and not is_stated else None,
         subject=None if subject is None else str(subject),
     )

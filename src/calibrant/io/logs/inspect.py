@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import parse_number, shorten_repr
+from calibrant._text import shorten_repr
 from calibrant.io.encoding import read_zstandard
 from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.io.logs.stated import find_stated_confidence, parse_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
 
 INSPECT = "Inspect"
+FINISHED = "success"
 ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
 LETTER_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 NO_ANSWER = "N"
@@ -36,7 +37,7 @@ def is_log(content: Any) -> bool:
 
 def read_log(content: Record, path: Path, options: LogOptions) -> RawLog:
     """Return the answers of a `.json` log."""
-    return _read_samples(content.get("eval") or {}, content.get("samples") or [], path, options)
+    return _read_samples(content, content.get("samples") or [], path, options)
 
 
 def read_archive(path: Path, options: LogOptions) -> RawLog:
@@ -47,11 +48,13 @@ def read_archive(path: Path, options: LogOptions) -> RawLog:
         def load(name: str) -> Any:
             return json.loads(_read_member(archive, file, members[name]))
 
-        header = next((name for name in ("header.json", "_journal/start.json") if name in members), None)
+        header: Record | None = load("header.json") if "header.json" in members else None
+        if header is None and "_journal/start.json" in members:  # of an evaluation that has not ended
+            header = {**load("_journal/start.json"), "status": "started"}
         if header is None:
             raise InputError("Expected header.json in this archive, got none. Try another file.", code="unknown_log")
         names = [name for name in members if name.startswith("samples/") and name.endswith(".json")]
-        return _read_samples(load(header).get("eval") or {}, map(load, names), path, options)
+        return _read_samples(header, map(load, names), path, options)
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
@@ -67,16 +70,25 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     return text
 
 
-def _read_samples(evaluation: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> RawLog:
+def _read_samples(header: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> RawLog:
     records = list(samples)
     if not records:
         raise InputError("Expected samples in this log, got none.", code="no_rows")
     records.sort(key=lambda sample: (str(sample.get("id")), int(sample.get("epoch") or 1)))
+    evaluation: Record = header.get("eval") or {}
     task = str(evaluation.get("task") or path.stem)
     scorer, key = _select_scorer(records, options.score)
     answers = [_read_sample(sample, task, scorer, key, options) for sample in records]
-    notes = (f"Answers are graded by {scorer!r}.",)
-    return RawLog(str(path), INSPECT, answers, evaluation.get("model"), notes)
+    notes = [f"Answers are graded by {f'{scorer}/{key}' if key else scorer!r}."]
+    if (status := header.get("status", FINISHED)) != FINISHED:
+        notes.append(f"The evaluation has not finished: its status is {status!r}.")
+    is_field = options.confidence not in (None, "stated", *TOKEN_SOURCES)
+    if is_field and all(answer.stated is None for answer in answers):
+        raise InputError(
+            f"Expected a key of scores or metadata, 'stated' or 'tokens' as confidence, got {options.confidence!r}.",
+            code="unknown_confidence",
+        )
+    return RawLog(str(path), INSPECT, answers, evaluation.get("model"), tuple(notes))
 
 
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
@@ -96,7 +108,7 @@ def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tupl
 
 def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
     """Return the keys of the values of a scorer, none if its values are no objects."""
-    values = [(sample.get("scores") or {}).get(scorer, {}).get("value") for sample in samples]
+    values = [((sample.get("scores") or {}).get(scorer) or {}).get("value") for sample in samples]
     return list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
 
 
@@ -116,22 +128,27 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
         str(sample.get("id")),
         correct,
         epoch=int(sample.get("epoch") or 1),
-        data=sample.get("metadata") or {},
+        data=_metadata(sample),
         reason=reason,
         stated=_find_stated(sample, score, options.confidence),
         confidence=confidence,
     )
 
 
+def _metadata(record: Record) -> Record:
+    """Return the metadata of a sample or score, empty if they are no object."""
+    metadata = record.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
 def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
     """Return the number of a grade, or None, and why there is no answer."""
-    metadata = score.get("metadata") or {}
-    reason = str(score.get("reason") or metadata.get("unscored_reason") or "")
+    reason = str(score.get("reason") or _metadata(score).get("unscored_reason") or "")
     if grade is None or grade != grade or reason in UNGRADED_REASONS:
         return None, reason or "no score"
     number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold())) if isinstance(grade, str) else None
-    number = parse_number(str(float(grade) if isinstance(grade, bool) else grade)) if number is None else number
-    if number is None or not 0 <= number <= 1:
+    number = parse_grade(grade) if number is None else number
+    if number is None:
         raise InputError(f"Expected a grade in [0, 1], C, I, P or N, got {shorten_repr(grade)}.", code="grade")
     if reason:
         return number, reason
@@ -147,5 +164,5 @@ def _find_stated(sample: Record, score: Record, source: str | None) -> Any:
     if source in TOKEN_SOURCES:
         return None
     name, value = source or "confidence", score.get("value")
-    places = (value if isinstance(value, dict) else {}, score.get("metadata") or {}, sample.get("metadata") or {})
+    places = (value if isinstance(value, dict) else {}, _metadata(score), _metadata(sample))
     return next((place[name] for place in places if name in place), None)

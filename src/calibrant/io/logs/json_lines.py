@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import parse_number, shorten_list, shorten_repr
+from calibrant._text import shorten_list, shorten_repr
 from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
-from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence
+from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, check_single_model, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence, parse_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
 
@@ -60,9 +60,9 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             "Confidences are probabilities of tokens as the server returned them; some servers return them after "
             "temperature and penalties."
         )
-    models = {record.get(fields.get("model", "")) for record in records}
-    model = models.pop() if len(models) == 1 else None
-    return RawLog(str(path), JSON_LINES, answers, None if model is None else str(model), tuple(notes))
+    models = dict.fromkeys(str(record[fields["model"]]) for record in records if record.get(fields.get("model", "")))
+    check_single_model(list(models))
+    return RawLog(str(path), JSON_LINES, answers, next(iter(models), None), tuple(notes))
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:
@@ -105,8 +105,8 @@ def _read_grade(grade: Any) -> tuple[float | None, str]:
     word = str(grade).strip().casefold()
     if word in NO_ANSWER_WORDS:
         return 0.0, "no answer"
-    number = float(grade) if isinstance(grade, bool) else GRADE_WORDS.get(word, parse_number(word))
-    if number is None or not 0 <= number <= 1:
+    number = GRADE_WORDS.get(word, parse_grade(grade))
+    if number is None:
         raise InputError(
             f"Expected a grade in [0, 1] or a word such as correct, got {shorten_repr(grade)}.", code="grade"
         )

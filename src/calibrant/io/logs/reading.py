@@ -2,6 +2,7 @@
 
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,15 @@ from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.io.logs import harness, helm, inspect, json_lines
-from calibrant.io.logs.rows import LogOptions, LogRow, RawLog, describe_rows, resolve_rows, select_name
+from calibrant.io.logs.rows import (
+    LogOptions,
+    LogRow,
+    RawLog,
+    check_single_model,
+    describe_rows,
+    resolve_rows,
+    select_name,
+)
 from calibrant.io.tables import call_reader
 from calibrant.types import InputError
 
@@ -129,7 +138,7 @@ def _has_log_line(path: Path) -> bool:
             with path.open("rb") as file:
                 line = file.readline(FIRST_LINE_BYTES)
         record = json.loads(line)
-    except (OSError, ValueError):
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):  # the reader tells what is wrong
         return False
     return isinstance(record, dict) and (harness.is_record(record) or json_lines.has_token_log_probs(record))
 
@@ -146,12 +155,33 @@ def _read_source(path: Path, options: LogOptions) -> RawLog:
         return _read_json(json.loads(content), path, options)
     if format_suffix(path) not in JSON_LINES_SUFFIXES:
         raise InputError("Expected a log .jsonl, .eval or .json, got another suffix.", code="suffix")
-    records = [json.loads(line) for line in content.splitlines() if line.strip()]
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise InputError("Expected a JSON object per line, got other lines.", code="no_rows")
-    if harness.is_record(records[0]):
-        return harness.read_records(records, path, options)
-    return json_lines.read_records(records, path, options)
+    records = [_parse_line(line, i) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
+    if not records:
+        raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
+    are_harness_records = list(map(harness.is_record, records))
+    if any(are_harness_records) and not all(are_harness_records):
+        raise InputError(
+            f"Expected lines of lm-evaluation-harness, got {are_harness_records.count(False):,} other lines of "
+            f"{len(records):,}. Try one file for each format.",
+            code="mixed_lines",
+        )
+    reader = harness.read_records if all(are_harness_records) else json_lines.read_records
+    return reader(records, path, options)
+
+
+def _parse_line(line: bytes, number: int) -> dict[str, Any]:
+    """Return the JSON object of a line."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # such as the last line of an evaluation that was interrupted
+        record = None
+    if not isinstance(record, dict):
+        raise InputError(
+            f"Expected a JSON object per line, got another text in line {number:,}. If the file was cut off there, try "
+            "it without this line.",
+            code="unreadable",
+        )
+    return record  # pyright: ignore[reportUnknownVariableType]
 
 
 def _read_json(content: Any, path: Path, options: LogOptions) -> RawLog:
@@ -178,12 +208,7 @@ def _select_tasks(logs: Sequence[RawLog], names: Sequence[str]) -> list[RawLog]:
 
 def _check_runs(logs: Sequence[RawLog], *, are_repeats: bool) -> None:
     """Refuse several models, and a folder with several runs of one task."""
-    models = list(dict.fromkeys(log.model for log in logs if log.model))
-    if len(models) > 1:
-        raise InputError(
-            f"Expected logs of one model, got {shorten_list(models)}. Try the folder of one of them.",
-            code="several_models",
-        )
+    check_single_model(list(dict.fromkeys(log.model for log in logs if log.model)))
     counts = Counter((name, log.model) for log in logs for name in {(a.task, a.subject) for a in log.answers})
     repeated = sorted({task for ((task, _), _), count in counts.items() if count > 1})
     if repeated and not are_repeats:

@@ -87,6 +87,15 @@ def select_single_name(candidates: Sequence[str], names: Sequence[str], title: s
     return selected or names[0]
 
 
+def check_single_model(models: Sequence[str]) -> None:
+    """Raise `InputError` if answers are of several models."""
+    if len(models) > 1:
+        raise InputError(
+            f"Expected logs of one model, got {shorten_list(models)}. Try the file or folder of one of them.",
+            code="several_models",
+        )
+
+
 @dataclass(frozen=True)
 class RawAnswer:
     """An answer as a format states it, before its outcome is known."""
@@ -136,6 +145,9 @@ def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[Log
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
+    if options.percent:
+        small = sum(0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
+        notes += [f"{small:,} stated confidences between 0 and 1 were read as less than 1 %."] if small else []
     return tuple(rows), tuple(notes)
 
 
@@ -224,7 +236,8 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
         reasons = Counter(row.reason for row in rows)
         raise InputError(
             f"Expected answers with a confidence, got none of {len(rows):,} ({_count_reasons(reasons)}). Try "
-            "confidence='stated' for confidences in the text of responses, or 'tokens' for token probabilities.",
+            "confidence='NAME' (--confidence NAME) for a field, 'stated' for confidences in the text of responses, or "
+            "'tokens' for token probabilities.",
             code="no_confidence",
         )
     arrays: dict[str, Any] = {"clusters": [f"{row.task}/{row.question}" for row in used]}

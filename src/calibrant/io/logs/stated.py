@@ -31,11 +31,11 @@ _ICD_203 = {
     "almost certainly": 0.97, "nearly certain": 0.97,
 }  # fmt: skip
 WORD_TABLES: Mapping[str, ProbabilityTable] = {"survey": _SURVEY, "kent": _KENT, "icd203": _ICD_203}
-NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)"
-_PERCENT = re.compile(rf"({NUMBER})\s*(?:%|percent|per cent)", re.IGNORECASE)
+NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
+_PERCENT = re.compile(rf"({NUMBER})\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
 _FRACTION = re.compile(rf"({NUMBER})\s*(?:/|out of)\s*({NUMBER})", re.IGNORECASE)
 _NUMBER = re.compile(NUMBER)
-_RESPONSE = re.compile(r"confidence(?: (?:score|level))?[ \t*_]*[:=][ \t*_]*([^\n]*)", re.IGNORECASE)
+_RESPONSE = re.compile(r"(?<![^\W_])confidence(?: (?:score|level))?[ \t*_]*[:=][ \t*_]*([^\n]*)", re.IGNORECASE)
 
 
 def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
@@ -78,9 +78,17 @@ def parse_plain_number(stated: Any) -> float | None:
     if isinstance(stated, bool):
         return None
     if isinstance(stated, Real):
-        return float(stated)
+        return _to_float(stated)
     match = _NUMBER.fullmatch(_strip_marks(stated))
     return _number(match[0]) if match else None
+
+
+def parse_grade(grade: Any) -> float | None:
+    """Return a number or its text, or True or False, as a grade in [0, 1]; None for everything else."""
+    if not isinstance(grade, str | int | float):
+        return None
+    number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)
+    return number if number is not None and 0 <= number <= 1 else None
 
 
 def _strip_marks(stated: Any) -> str:
@@ -100,6 +108,14 @@ def find_stated_confidence(response: str) -> str | None:
 
 def _number(text: str) -> float:
     return float(text.replace(",", "."))
+
+
+def _to_float(number: Real) -> float:
+    """Return a number as a float, infinite if it is an integer that is too large."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _in_range(value: float, total: float) -> float | None:

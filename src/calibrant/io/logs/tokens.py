@@ -16,7 +16,7 @@ def find_token_log_probs(record: Any) -> list[float] | None:
         log_probs = part.get("logprobs")
         content = log_probs.get("content") if isinstance(log_probs, dict) else None
         if content:
-            return [float(token["logprob"]) for token in content]
+            return [math.nan if token["logprob"] is None else float(token["logprob"]) for token in content]
         if isinstance(log_probs, dict) and log_probs.get("token_logprobs"):  # of completions
             return [float(value) for value in log_probs["token_logprobs"] if value is not None]
     return None

@@ -171,7 +171,7 @@ def test_mean_gap_is_bounded_near_the_normal_formula():
 
 
 def test_mean_is_read_from_text():
-    a, b = (sample_size(confidence=c, difference=0.1, metric="accuracy", **FAST) for c in (0.7, "0.7"))
+    a, b = (sample_size(confidence=c, difference=0.1, metric="accuracy", **FAST) for c in (0.7, ".7"))
     assert a == b
 
 

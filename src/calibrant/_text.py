@@ -20,7 +20,9 @@ LATEX_PRINTABLE = "±▲▼△▽–—‘’“”…ßæÆœŒøØłŁ"  # bes
 LATEX_LIGATURE_GAP = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and other pairs that LaTeX joins
 MARKDOWN_SPECIAL = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA_START = re.compile(r"'*\s*[=+\-@＝＋－＠]")
-PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{0,15})?([eE][+-]?[0-9]{1,2})?")  # longer numbers are names
+PLAIN_NUMBER = re.compile(
+    r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})([eE][+-]?[0-9]{1,2})?"
+)  # longer numbers are names
 NUMBER_OR_DASH = re.compile(  # decimal commas, percent signs and dashes for missing values included
     r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*|\s*[+-]?(inf|nan)\s*|\s*--?\s*", re.IGNORECASE
 )
@@ -46,8 +48,8 @@ def parse_integer(text: str) -> int | None:
 def parse_number(text: str) -> float | None:
     """Parse a number in ASCII digits, with or without decimals or exponent; None if the text is anything else.
 
-    >>> parse_number("1.0"), parse_number("-1"), parse_number("٣"), parse_number("1e3")
-    (1.0, -1.0, None, 1000.0)
+    >>> parse_number("1.0"), parse_number("-.5"), parse_number("٣"), parse_number("1e3")
+    (1.0, -0.5, None, 1000.0)
     """
     text = text.strip()
     return float(text) if PLAIN_NUMBER.fullmatch(text) else None

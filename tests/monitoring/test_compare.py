@@ -230,7 +230,7 @@ def test_compare_command(folder):
     finished = run("compare", "old.csv", "new.csv", "--html", "c.html", "--json", "c.json", folder=folder)
     assert (finished.returncode, finished.stderr) == (3, "")
     assert_rendered("compare", finished.stdout)
-    assert max(map(len, finished.stdout.splitlines()[3:])) <= 80
+    assert max(map(len, finished.stdout.splitlines()[4:])) <= 80
     content = json.loads((folder / "c.json").read_text())
     assert (content["differs"], content["paired_by"]) == (True, "id")
     assert (folder / "c.html").read_text().count("<svg") == 3
@@ -242,8 +242,8 @@ def test_drift_command(folder):
     finished = run("drift", "old.csv", "later.csv", "--html", "d.html", "--json", "d.json", folder=folder)
     assert (finished.returncode, finished.stderr) == (0, "")
     lines = finished.stdout.splitlines()
-    assert len(lines) == 24
-    assert max(map(len, lines[2:])) <= 80
+    assert len(lines) == 26
+    assert max(map(len, lines[4:])) <= 80
     content = json.loads((folder / "d.json").read_text())
     assert content["has_drifted"] is False
     assert len(content["estimates"]) == 6
@@ -257,6 +257,8 @@ def test_drift_command(folder):
         (("compare", "old.csv", "later.csv"), "no_labels"),
         (("drift", "old.csv", "later.csv", "--json", "old.csv"), "output_is_input"),
         (("drift", "later.csv", "old.csv"), "no_labels"),
+        (("drift", "old.csv", "later.csv", "--seed", -1), "seed_range"),
+        (("compare", "old.csv", "new.csv", "--seed", -1), "seed_range"),
     ],
 )
 def test_commands_refuse_in_one_line(folder, arguments, code):
@@ -268,3 +270,37 @@ def test_commands_refuse_in_one_line(folder, arguments, code):
 def test_commands_are_functions_too():
     assert calibrant.compare is compare
     assert isinstance(compare(draw(30, seed=0), draw(30, seed=0)), CompareResult)
+
+
+@pytest.mark.parametrize("labels", ["label", "correct"])
+def test_new_files_may_have_an_empty_column_of_labels(tmp_path, labels):
+    scores = {"prob": [0.2, 0.8] * 20} if labels == "label" else {"confidence": [0.6, 0.8] * 20}
+    polars.DataFrame(scores | {labels: [0, 1] * 20}).write_csv(tmp_path / "old.csv")
+    polars.DataFrame(scores | {labels: [None] * 40}).write_csv(tmp_path / "new.csv")
+    assert run("drift", "old.csv", "new.csv", folder=tmp_path).returncode == 0
+    assert run("sample-size", "new.csv", "--detect", 0.2, "--draws", 100, folder=tmp_path).returncode == 0
+
+
+def test_fractional_outcomes_count_as_one_example():
+    p = Predictions.from_confidence([0.6, 0.8] * 20, [0.5, 1.0] * 20)
+    result = compare(p, p)
+    assert (len(p), result.n_old, result.n_new) == (60, 40, 40)
+    assert drift(p, p).n_new == 40
+    assert any("40 examples" in note for note in result.notes)
+
+
+def test_commands_tell_how_tables_were_read(folder):
+    """Weights, alphabetical names of classes and other readings may be wrong, so they are never silent."""
+    for arguments in (
+        ("check", "old.csv", "-r", "ece < 1"),
+        ("compare", "old.csv", "old.csv"),
+        ("drift", "old.csv", "old.csv"),
+        ("sample-size", "old.csv", "--detect", 0.3, "--draws", 100),
+        ("watch", "m.watch", "old.csv"),
+    ):
+        lines = run(*arguments, folder=folder).stdout.splitlines()
+        assert "label from 'label'" in lines[0], arguments
+    json_alone = run("check", "old.csv", "-r", "ece < 1", "--json", "-", folder=folder).stdout
+    assert json.loads(json_alone)
+    again = run("watch", "m.watch", "old.csv", folder=folder)
+    assert again.stdout.splitlines()[1].endswith("rows were given before, and count once.")

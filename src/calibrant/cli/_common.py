@@ -133,6 +133,16 @@ def output_result(
             print_line(f"wrote {path}")
 
 
+def print_input_notes(files: Iterable[tuple[Path, Any]]) -> None:
+    """Print the notes on how predictions were read, once if several files have the same."""
+    notes: dict[str, list[str]] = {}
+    for path, predictions in files:
+        for note in () if predictions is None else predictions.notes:
+            notes.setdefault(note, []).append(str(path))
+    for note, paths in notes.items():
+        print_line(f"{' and '.join(paths)}: {note}")
+
+
 def print_text(text: str) -> None:
     """Print text of several lines, without markup and wrapping."""
     console.print(escape_invisible(text, allowed="\n"), markup=False, soft_wrap=True)

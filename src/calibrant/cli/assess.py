@@ -18,6 +18,7 @@ from calibrant.cli._common import (
     console,
     output_result,
     parse_event,
+    print_input_notes,
     print_line,
     show_status,
     write_text_file,
@@ -25,7 +26,7 @@ from calibrant.cli._common import (
 from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMATS, WRITABLE_SUFFIXES, list_suffixes
 
 if TYPE_CHECKING:
-    from calibrant import Predictions
+    pass
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
@@ -124,7 +125,7 @@ def assess_command(
         num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
         test, is_streamed = _load(file[1], load_options, stream, memory, num_maps)
         loaded.append(None if is_streamed else test)
-    _print_input_notes(dict(zip(file, loaded, strict=True)))
+    print_input_notes(zip(file, loaded, strict=True))
     with show_status() as progress:
         result = calibrant.assess(
             val,
@@ -191,7 +192,7 @@ def measure_command(
         if is_streamed:
             predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
         else:
-            _print_input_notes({file: predictions})
+            print_input_notes([(file, predictions)])
             predictions = predictions if calibrate is None else calibrate(predictions)
         event = parse_event(of, predictions)
         result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
@@ -296,16 +297,6 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
 
 
 # Output
-
-
-def _print_input_notes(files: "Mapping[Path, Predictions | None]") -> None:
-    """Print the notes on how files were read, once if several files have the same."""
-    notes: dict[str, list[str]] = {}
-    for path, p in files.items():
-        for note in () if p is None else p.notes:
-            notes.setdefault(note, []).append(str(path))
-    for note, paths in notes.items():
-        print_line(f"{' and '.join(paths)}: {note}")
 
 
 def _describe_file(path: Path, p: Any, n: int) -> str:

@@ -5,7 +5,15 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant.cli._common import EVENT_OPTION, check_output_paths, parse_event, print_line, print_text, show_status
+from calibrant.cli._common import (
+    EVENT_OPTION,
+    check_output_paths,
+    parse_event,
+    print_input_notes,
+    print_line,
+    print_text,
+    show_status,
+)
 
 
 def contract_command(
@@ -48,6 +56,7 @@ def contract_command(
         progress(f"reading {file.name}")
         p = Predictions.load(file, **options).reorder_classes(calibrators.origin(calibrator).class_names)
         load_checked_calibrator(calibrator)(p)  # refuses the data of the fit
+        print_input_notes([(file, p)])
         progress("testing")
         contract = Contract.create(fitted, p, require=require or (), level=level, of=parse_event(of, p), **promises)
     contract.save(out)

@@ -18,6 +18,7 @@ from calibrant.cli._common import (
     console,
     output_result,
     parse_event,
+    print_input_notes,
     print_line,
     show_status,
     write_text_file,
@@ -91,6 +92,7 @@ def check_command(
         progress(f"reading {file.name}")
         new, ids = load_with_ids(file, **options)
         old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
+        print_input_notes([(file, new), *([] if against is None else [(against, old)])])
         progress("checking")
         if sealed is not None:
             result = sealed.check(new, by_group=by is not None)
@@ -149,6 +151,7 @@ def compare_command(
         first, first_ids = load_with_ids(old, **options)
         progress(f"reading {new.name}")
         second, second_ids = load_with_ids(new, **options)
+        print_input_notes([(old, first), (new, second)])
         progress("comparing")
         result = compare(
             first,
@@ -198,6 +201,7 @@ def drift_command(
         labeled = Predictions.load(reference, **options)
         progress(f"reading {new.name}")
         unlabeled, _ = load_unlabeled(new, **options)
+        print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
         result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, level=level, seed=seed)
     if html is not None:
@@ -272,7 +276,8 @@ def watch_command(
         watch, periods_before = replace(watch, contract=seal), watch.periods.count
         for path in paths:
             progress(f"reading {path.name}")
-            watch = add_file(watch, path, time=time, of=event, calibrate=calibrate, **options)
+            reading = {"time": time, "of": event, "calibrate": calibrate, **options}
+            watch = add_file(watch, path, show_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
         if give_up:
             watch = watch.give_up(int((watch.pending.periods < periods_before).sum()))
         watch.save(state)

@@ -15,6 +15,7 @@ from calibrant.cli._common import (
     console,
     output_result,
     parse_event,
+    print_input_notes,
     print_line,
     show_status,
 )
@@ -82,6 +83,7 @@ def sample_size_command(
         raise InputError(f"Expected at most two files, got {len(files)}.", code="num_files")
     check_output_paths(plot, json_, inputs=files, suffixes={plot: planning.FIGURE_SUFFIXES})
     predictions = [_load_predictions(path, options, ignore_index, difference is not None, icc) for path in files]
+    print_input_notes(zip(files, predictions, strict=True))
     with show_status() as progress:
         progress("simulating")
         result = planning.sample_size(

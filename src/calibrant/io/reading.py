@@ -17,7 +17,7 @@ from calibrant.io.formats import BY_SUFFIX, format_of, format_suffix, get_writer
 from calibrant.io.frames import apply_options, frame_to_arrays
 from calibrant.io.log_files import read_arrays
 from calibrant.io.logs import is_log
-from calibrant.io.roles import infer_columns, require_labels
+from calibrant.io.roles import infer_columns, leave_out_empty_labels, require_labels
 from calibrant.io.tables import call_reader, read_table, restore_spelling
 from calibrant.types import InputError
 
@@ -50,6 +50,8 @@ def read(path: str | Path, options: TableOptions | None = None, *, needs_labels:
     columns = infer_columns(table.frame, options)
     if needs_labels:
         require_labels(columns, table.frame)
+    else:
+        columns = leave_out_empty_labels(columns, table.frame)
     arrays = frame_to_arrays(restore_spelling(table, columns), columns, options)
     return arrays | {"notes": (*table.notes, *arrays["notes"])}
 

@@ -250,6 +250,14 @@ def require_labels(columns: Columns, frame: Any) -> None:
         raise InputError(_missing_correct_message(columns), code="no_correct")
 
 
+def leave_out_empty_labels(columns: Columns, frame: Any) -> Columns:
+    """Return the columns without one of labels or correctness in which every value is missing."""
+    truth = next((name for name in (columns.correct, columns.label) if name is not None), None)
+    if truth is None or len(frame) == 0 or frame[truth].null_count() < len(frame):
+        return columns
+    return replace(columns, **{r: None for r in ("label", "correct", "predicted") if getattr(columns, r) == truth})
+
+
 def _missing_correct_message(columns: Columns) -> str:
     """Return the message for a column of confidences without a column that tells which answers were correct."""
     expected = f"Expected a column beside {columns.confidence!r} that tells whether the answer was correct"

@@ -168,18 +168,20 @@ def compare(
     >>> compare(p, q).differs, compare(p, p).differs
     (True, False)
     """
-    check_test_options(level, (old, new) if by_group else ())
+    check_test_options(level, seed, (old, new) if by_group else ())
     with as_predictions(old) as first, as_predictions(new) as second:
         pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
         rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
     notes = () if any(row.name == "nll" for row in rows) else (_INFINITE_NLL_NOTE,)
-    return CompareResult(rows, level, len(pair.old), len(pair.new), (pair.note, *notes), pair)
+    return CompareResult(rows, level, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
 
 
-def check_test_options(level: float, grouped: Sequence[Predictions]) -> None:
-    """Raise `InputError` unless the level is in (0, 1) and all predictions of `grouped` have groups."""
+def check_test_options(level: float, seed: int, grouped: Sequence[Predictions]) -> None:
+    """Raise `InputError` if the level or the seed is out of range, or predictions of `grouped` have no groups."""
     if not 0 < level < 1:
         raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
+    if seed < 0:
+        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")
     if any(p.groups is None for p in grouped):
         raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
 

@@ -146,7 +146,7 @@ def drift(
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)
     """
-    check_test_options(level, (reference, new) if by_group else ())
+    check_test_options(level, seed, (reference, new) if by_group else ())
     with as_predictions(reference) as first, as_predictions(new) as second:
         second = second.reorder_classes(first.class_names)
         if first.k != second.k:
@@ -161,7 +161,8 @@ def drift(
         estimates = estimate_without_labels(pair.old, pair.new)
         shift = estimate_label_shift(first, second, seed)
     label_shift, notes = (None, (_SAMPLE_NOTE, shift)) if isinstance(shift, str) else (shift, (_SAMPLE_NOTE,))
-    return DriftResult(rows, label_shift, estimates, level, len(first), len(second), notes, pair)
+    sizes = first.num_examples, second.num_examples
+    return DriftResult(rows, label_shift, estimates, level, *sizes, notes, pair)
 
 
 def _table_line(title: str, reference: str, value: str, limits: str) -> str:

@@ -48,8 +48,11 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
             return _paired_by_id(old, new, rows_old, rows_new)
     if len(old) == len(new) and torch.equal(old.labels, new.labels) and old_ids is None and new_ids is None:
         _check_columns(old, new)
-        return ModelPair(old, new, "order", f"Paired {len(old):,} examples by their order, as all labels agree.")
-    note = f"Compared {len(old):,} old with {len(new):,} new examples as two samples, which share no ids or order."
+        return ModelPair(
+            old, new, "order", f"Paired {old.num_examples:,} examples by their order, as all labels agree."
+        )
+    sizes = f"{old.num_examples:,} old with {new.num_examples:,} new examples"
+    note = f"Compared {sizes} as two samples, which share no ids or order."
     return ModelPair(old, new, None, note)
 
 

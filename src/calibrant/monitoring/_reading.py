@@ -1,7 +1,6 @@
 """Read files for a watch: predictions whose labels may be missing, or labels that come later."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.files import is_pattern
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.labels import label_values
+from calibrant.io.roles import leave_out_empty_labels
 from calibrant.monitoring._watch import Watch
 from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
@@ -29,6 +29,7 @@ def add_file(
     time: str | None = None,
     of: Any = None,
     calibrate: Callable[[Predictions], Predictions] | None = None,
+    show_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Watch:
     """Return the watch with a file of predictions or of labels; errors name the file.
@@ -41,6 +42,7 @@ def add_file(
         time: Column of times. Default: time, timestamp, datetime or date, if there is one.
         of: Event of the first batch.
         calibrate: Function that calibrates predictions, if the file has those of the network.
+        show_note: Function that receives the notes on how predictions were read, and how many rows were given before.
         **options: For tables, as in `Predictions.from_table`.
     """
     with prefix_errors(f"{path}"):
@@ -68,7 +70,12 @@ def add_file(
             )
         p = p if of is None else p.with_event(of)
         p = p if calibrate is None else calibrate(p)
-        return watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
+        result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
+    if show_note is not None:
+        repeated = len(p) - (result.rows + len(result.pending) - watch.rows - len(watch.pending))
+        for note in (*p.notes, *([f"{repeated:,} rows were given before, and count once."] if repeated else [])):
+            show_note(note)
+    return result
 
 
 def _find_time_column(frame: Any, time: str | None) -> str | None:
@@ -110,13 +117,10 @@ def _fractions_refused() -> InputError:
 
 def _read_predictions(frame: Any, columns: Columns, reading: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
     """Return the arrays of predictions, and which have a label; missing labels are filled with one that occurs."""
+    columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
     if truth is not None:
         labeled = frame[truth].is_not_null().to_numpy()
-        if labeled.any():
-            frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))
-        else:
-            names = {name: None for name in ("label", "correct", "predicted") if getattr(columns, name) == truth}
-            columns = replace(columns, **names)
+        frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))
     return frame_to_arrays(frame, columns, reading), labeled

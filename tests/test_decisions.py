@@ -183,6 +183,8 @@ def test_settings_of_sets_are_checked():
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
     assert code_of(Sets.fit(p), torch.zeros(2, 3)) == "num_classes"
+    assert code_of(Sets.fit(p), torch.full((2, p.k), torch.nan)) == "nan"
+    assert torch.equal(Sets.fit(p)(p.logits.numpy()), Sets.fit(p)(p.logits))
 
 
 # Thresholds
@@ -278,6 +280,7 @@ def test_net_benefit_is_that_of_the_definition():
 def test_settings_of_costs_are_checked():
     p = draw(20, seed=0, k=3)
     assert code_of(choose_actions, p, [[0, 1]]) == "costs"
+    assert code_of(choose_actions, p, [[0, 1], [1], [2, 3]]) == "costs"
     assert code_of(expected_costs, p, [[0, math.inf]] * 3) == "costs"
     assert code_of(net_benefit, p, thresholds=[1.0]) == "threshold_range"
 

@@ -52,6 +52,8 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     p = _read_probabilities(probability, "probabilities")
     if not 1 <= n <= len(p):
         raise InputError(f"Expected 1 to {len(p):,} rows to label, got {n:,}.", code="num_rows")
+    if seed < 0:
+        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(len(p)), p))
     deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)
@@ -91,6 +93,8 @@ def accuracy_interval(
     >>> print(accuracy_interval(p, rows, (p[rows] > 0.6).astype(int)))
     0.5041 [0.4320, 0.5759]
     """
+    if not 0 < level < 1:
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
     f, index, y, w = _read_labels(probability, rows, correct, weights)
     n = len(y)
     if n < MIN_LABELS:
@@ -135,7 +139,10 @@ def _read_labels(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the probabilities (N), and the labeled rows, their outcomes and their weights with mean 1 (n)."""
     f, y = _read_probabilities(probability, "probabilities"), np.asarray(correct, dtype=np.float64)
-    index = np.asarray(rows, dtype=np.int64)
+    places = np.asarray(rows)
+    if len(places) and places.dtype.kind not in "iu":
+        raise InputError(f"Expected rows as whole numbers, got {places.dtype}. Try np.flatnonzero.", code="rows")
+    index = places.astype(np.int64)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not y.shape == index.shape == w.shape == (len(y),):
         raise InputError(

@@ -155,6 +155,8 @@ class Fusion:
             InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
                 [0, 1]; if the labels contradict a prior on that scale by `FusionPrior.test` with p < 0.05 ("transfer").
         """
+        if not 0 < level < 1:
+            raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
         unfitted, x, y, mean, precision = _regression(signals, correct, groups, prior, scale)
         if prior is not None and prior.scale == "probability" and len(y):
             evidence = _transfer_evidence(x, y, mean, precision, seed)
@@ -252,14 +254,21 @@ def _regression(
     signals: Any, correct: Any, groups: Any, prior: FusionPrior | None, scale: Scale | None
 ) -> tuple[Fusion, Tensor, Tensor, Tensor, Tensor]:
     """Return the fusion without coefficients, its matrix (n d), the labels (n), and the prior's mean and precision."""
-    y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
+    try:
+        y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
+    except (TypeError, ValueError):
+        y = torch.full((1,), torch.nan)
+    if y.ndim != 1 or not bool(((y == 0) | (y == 1)).all()):
+        raise InputError("Expected whether each answer is right (n), 0 or 1, got other values.", code="correct_range")
+    if scale not in (None, "rank", "probability"):
+        raise InputError(f"Expected the scale 'rank' or 'probability', got {scale!r}.", code="scale")
     columns = _read_signals(signals, len(y))
     scale = scale or ("rank" if prior is None else prior.scale)
     if prior is not None and scale != prior.scale:
         raise InputError(f"Expected the prior's scale {prior.scale!r}, got {scale!r}.", code="scale")
     can_be_empty = prior is not None and scale == "probability"
-    if not (len(y) or can_be_empty) or not bool(((y == 0) | (y == 1)).all()):
-        raise InputError("Expected whether each answer is right, 0 or 1, got other values.", code="correct_range")
+    if not (len(y) or can_be_empty):
+        raise InputError("Expected whether each answer is right, 0 or 1, got no answers.", code="correct_range")
     group_column = _read_groups(groups, len(y))
     prior_groups = [name.removeprefix("group ") for name in (prior.names if prior else ()) if name.startswith("group ")]
     group_names = tuple(dict.fromkeys([*prior_groups, *(group_column or ())]))

@@ -104,6 +104,9 @@ def test_bad_input_is_refused():
     signals, correct, group, _ = draw(50, 8)
     assert code_of(Fusion.fit, signals, correct[:40]) == "shape"
     assert code_of(Fusion.fit, signals, correct + 1) == "correct_range"
+    assert code_of(Fusion.fit, signals, correct[:, None]) == "correct_range"
+    assert code_of(Fusion.fit, signals, ["yes"] * len(correct)) == "correct_range"
+    assert code_of(Fusion.fit, signals, correct, worth=True, level=2.0) == "level_range"
     assert code_of(Fusion.fit, signals, correct, groups=group[:3]) == "shape"
     fused = Fusion.fit(signals, correct)
     assert code_of(fused.apply, {"stated": [0.5]}) == "signals"

@@ -137,7 +137,10 @@ def net_benefit(
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:
-    matrix = torch.as_tensor(costs, dtype=torch.float64)
+    try:
+        matrix = torch.as_tensor(costs, dtype=torch.float64)
+    except (TypeError, ValueError):  # texts, or rows of different lengths
+        matrix = torch.empty(0)
     if matrix.ndim != 2 or matrix.shape[0] != k or matrix.shape[1] < 1 or not bool(matrix.isfinite().all()):
         raise InputError(
             f"Expected a finite cost of each action in each of {k} classes, ({k}, actions), got shape "

@@ -125,6 +125,8 @@ class Sets:
             InputError: If alpha is not in (0, 1), or there are no groups.
         """
         check_set_settings(alpha, score, penalty)
+        if by not in (None, "class", "groups"):
+            raise InputError(f"Expected by as 'class' or 'groups', got {by!r}.", code="by")
         with as_predictions(predictions) as p:
             if by == "groups" and p.groups is None:
                 raise InputError(
@@ -134,7 +136,7 @@ class Sets:
             names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
         return cls(alpha, score, penalty, seed, by, names, thresholds, counts, p.class_names, p.k)
 
-    def __call__(self, logits: Tensor, groups: Sequence[str] | None = None) -> Tensor:
+    def __call__(self, logits: Any, groups: Sequence[str] | None = None) -> Tensor:
         """Return the sets (n, k), True for the classes in the set.
 
         Args:
@@ -142,8 +144,11 @@ class Sets:
             groups: Group of each row, if the sets were fitted by groups. Unknown groups have the threshold of all.
 
         Raises:
-            InputError: If the number of classes differs, or groups are missing.
+            InputError: If the number of classes differs, a logit is NaN, or groups are missing.
         """
+        logits = torch.as_tensor(logits)
+        if bool(logits.isnan().any()):
+            raise InputError("Expected logits, got NaN. Try leaving out such rows.", code="nan")
         if logits.ndim != 2 or logits.shape[1] != self.k:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)

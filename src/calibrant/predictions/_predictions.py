@@ -333,6 +333,9 @@ class Predictions:
     def save(self, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads; an existing file is replaced only if writing succeeds.
 
+        The event of `with_event` is not written, nor that of `from_confidence`: `measure` evaluates class 1 of two
+        classes again, but metrics evaluate the top class. After loading, name it: `load(path).with_event(1)`.
+
         Args:
             path: .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx; text may be compressed, as .csv.gz.
             labeled: Whether to write the labels.

@@ -48,6 +48,11 @@ class CalibratedPredictions(Predictions):
         """The most likely class of each sample beside the predicted one, by the logits before the map."""
         return self.source.predicted.where(self.source.predicted != self.predicted, self.source.runner_up)
 
+    @property
+    def correct(self) -> Tensor:
+        """Whether the predicted class is right."""
+        return self.outcomes.correct
+
     def __getitem__(self, rows: Any) -> Predictions:
         """Select rows, as predictions that keep their logits."""
         return self.source[rows].double().apply(self.calibrator)

@@ -538,7 +538,8 @@ class Predictions:
     @property
     def correct(self) -> Tensor:
         """Whether the predicted class is right: (n) float64, 0 or 1."""
-        return (self.predicted == self.labels).double()
+        outcomes = self._cached_outcomes
+        return softmax.correct(self.logits, self.labels) if outcomes is None else outcomes.correct
 
     @property
     def log_likelihood(self) -> Tensor:

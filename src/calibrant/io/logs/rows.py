@@ -146,8 +146,12 @@ def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[Log
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
     if options.percent:
-        small = sum(0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
-        notes += [f"{small:,} stated confidences between 0 and 1 were read as less than 1 %."] if small else []
+        num_fractions = sum(0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
+        notes += (
+            [f"{num_fractions:,} stated confidences between 0 and 1 were read as less than 1 %."]
+            if num_fractions
+            else []
+        )
     return tuple(rows), tuple(notes)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 Array = np.ndarray
 Fitted = dict[str, Any]
 HINGE = 0.7  # normal score beyond which, on both sides, the slope of a signal may change
+ENDINGS = ("", " is high", " is low", " log p", " -log(1 - p)", " is 0", " is missing")  # of a signal's coefficients
 EXTREME_PROBABILITY = 0.01  # signals on the scale of probabilities are clipped to [0.01, 0.99]
 
 

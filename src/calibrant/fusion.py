@@ -1,7 +1,9 @@
 """Fuse several signals of confidence, such as stated, token and judged ones, into one probability of being right."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,8 @@ SIGNAL_PRECISION, GROUP_PRECISION, INTERCEPT_PRECISION = 3.0, 10.0, 1e-3  # of n
 OFF_DIAGONAL = 0.7  # factor of the off-diagonal covariances of a prior
 MAX_POINTS = 513  # number of values of a signal at which its ranks are stored
 MIN_VARIANCE = 1e-3  # smallest variance of a coefficient between models
+UNUSED_PROBABILITY = 0.2  # prior probability that a signal does not inform as in the models of a prior
+MAX_UNUSED = 2  # signals that do not inform at the same time
 TRANSFER_LEVEL = 0.05  # p-value of `FusionPrior.test` below which a prior is refused
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
@@ -37,12 +41,17 @@ class FusionPrior:
 
     `Fusion.fit(..., prior=prior)` updates the prior by the labels of the new model. On the scale of ranks, it needs
     hundreds of labels. The scale of probabilities is the same for all models, so that 0 to 200 labels are enough.
+
+    A signal that informs in the models of the prior may not inform in a new one. `parts` are the priors that do without
+    one or two of the signals; the labels decide how much each counts.
     """
 
     names: tuple[str, ...]
     mean: Tensor  # (d) float64
     covariance: Tensor  # (d d) float64
     scale: Scale = "rank"
+    signals: tuple[str, ...] = ()
+    parts: tuple["FusionPrior", ...] = ()
 
     @classmethod
     def from_fits(cls, fits: "Sequence[Fusion]") -> "FusionPrior":
@@ -50,7 +59,8 @@ class FusionPrior:
 
         The mean is that of the fitted coefficients. The covariance is their covariance between models minus the mean
         of their sampling covariances, with off-diagonal elements shrunk by 30 % (empirical Bayes). Coefficients that
-        some model lacks are left out.
+        some model lacks are left out. The parts are learned from the same fusions, given that the coefficients of one
+        or two signals are 0.
 
         Raises:
             InputError: If there are fewer than three fusions, or they have no coefficient in common or different
@@ -63,14 +73,13 @@ class FusionPrior:
         shared = [name for name in fits[0].names if all(name in fit.names for fit in fits[1:])]
         if not shared:
             raise InputError("Expected fusions with the same signals, got none in common.", code="signals")
-        index = [[fit.names.index(name) for name in shared] for fit in fits]
-        coefficients = torch.stack([fit.coefficients[rows] for fit, rows in zip(fits, index, strict=True)])
-        sampling = torch.stack([fit.covariance[rows][:, rows] for fit, rows in zip(fits, index, strict=True)]).mean(0)
-        between = torch.cov(coefficients.T).reshape(len(shared), len(shared)) - sampling
-        between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * torch.diag(between.diagonal())
-        values, vectors = torch.linalg.eigh(between)
-        covariance = (vectors * values.clamp_min(MIN_VARIANCE)) @ vectors.T
-        return cls(tuple(shared), coefficients.mean(0), covariance, fits[0].scale)
+        signals, scale = fits[0].signals, fits[0].scale
+        parts = [
+            cls(*_moments_between(fits, shared, unused), scale, tuple(name for name in signals if name not in unused))
+            for size in range(min(len(signals), MAX_UNUSED + 1))
+            for unused in combinations(signals, size)
+        ]
+        return replace(parts[0], parts=tuple(parts[1:]))
 
     def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
@@ -90,8 +99,9 @@ class FusionPrior:
         Raises:
             InputError: As for `Fusion.fit`.
         """
-        _, x, y, mean, precision = _regression(signals, correct, groups, self, None)
-        return _transfer_evidence(x, y, mean, precision, seed)
+        y = _read_outcomes(correct)
+        unfitted, x = _regression(_read_signals(signals, len(y)), y, _read_groups(groups, len(y)), self, None)
+        return _transfer_evidence(x, y, *_prior_moments(unfitted.names, self), seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +163,15 @@ class Fusion:
 
         Raises:
             InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
-                [0, 1]; if the labels contradict a prior on that scale by `FusionPrior.test` with p < 0.05 ("transfer").
+                [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05 ("transfer").
         """
         if not 0 < level < 1:
             raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
-        unfitted, x, y, mean, precision = _regression(signals, correct, groups, prior, scale)
-        if prior is not None and prior.scale == "probability" and len(y):
-            evidence = _transfer_evidence(x, y, mean, precision, seed)
+        y = _read_outcomes(correct)
+        columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
+        unfitted, x = _regression(columns, y, group_column, prior, scale)
+        if prior is not None and len(y):
+            evidence = _transfer_evidence(x, y, *_prior_moments(unfitted.names, prior), seed)
             if evidence.p_value < TRANSFER_LEVEL:
                 raise InputError(
                     "Expected labels that follow the order of the prior, got a correlation of "
@@ -167,11 +179,9 @@ class Fusion:
                     "models more alike.",
                     code="transfer",
                 )
-        coefficients, covariance = _fit_logistic(x, y, mean, precision)
-        fitted = replace(unfitted, coefficients=coefficients, covariance=covariance)
+        fitted = _fit_coefficients(unfitted, x, y, prior)
         if not worth:
             return fitted
-        columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
         gains = _signal_gains(columns, y, group_column, prior, fitted.scale, seed)
         intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
         return replace(fitted, worth=tuple(intervals))
@@ -251,35 +261,40 @@ def _to_arrays(columns: Mapping[str, Tensor], scale: Scale) -> dict[str, np.ndar
 
 
 def _regression(
-    signals: Any, correct: Any, groups: Any, prior: FusionPrior | None, scale: Scale | None
-) -> tuple[Fusion, Tensor, Tensor, Tensor, Tensor]:
-    """Return the fusion without coefficients, its matrix (n d), the labels (n), and the prior's mean and precision."""
-    try:
-        y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
-    except (TypeError, ValueError):
-        y = torch.full((1,), torch.nan)
-    if y.ndim != 1 or not bool(((y == 0) | (y == 1)).all()):
-        raise InputError("Expected whether each answer is right (n), 0 or 1, got other values.", code="correct_range")
+    columns: Mapping[str, Tensor],
+    y: Tensor,
+    groups: Sequence[str] | None,
+    prior: FusionPrior | None,
+    scale: Scale | None,
+) -> tuple[Fusion, Tensor]:
+    """Return the fusion without coefficients, and its matrix (n d)."""
     if scale not in (None, "rank", "probability"):
         raise InputError(f"Expected the scale 'rank' or 'probability', got {scale!r}.", code="scale")
-    columns = _read_signals(signals, len(y))
     scale = scale or ("rank" if prior is None else prior.scale)
     if prior is not None and scale != prior.scale:
         raise InputError(f"Expected the prior's scale {prior.scale!r}, got {scale!r}.", code="scale")
-    can_be_empty = prior is not None and scale == "probability"
-    if not (len(y) or can_be_empty):
-        raise InputError("Expected whether each answer is right, 0 or 1, got no answers.", code="correct_range")
-    group_column = _read_groups(groups, len(y))
+    if not (len(y) or (prior is not None and scale == "probability")):
+        raise InputError("Expected labels, got none. Try a prior on the scale of probabilities.", code="correct_range")
     prior_groups = [name.removeprefix("group ") for name in (prior.names if prior else ()) if name.startswith("group ")]
-    group_names = tuple(dict.fromkeys([*prior_groups, *(group_column or ())]))
+    group_names = tuple(dict.fromkeys([*prior_groups, *(groups or ())]))
     if scale == "rank":
         points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
     else:
         points = scores = torch.empty(0, 0, dtype=torch.float64)
     nothing = torch.empty(0), torch.empty(0, 0)
     unfitted = Fusion(tuple(columns), points, scores, group_names, (), *nothing, scale=scale)
-    names, x = unfitted.design(columns, group_column)
-    return replace(unfitted, names=names), x, y, *_prior_moments(names, prior)
+    names, x = unfitted.design(columns, groups)
+    return replace(unfitted, names=names), x
+
+
+def _read_outcomes(correct: Any) -> Tensor:
+    try:
+        y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
+    except (TypeError, ValueError):
+        y = torch.full((1,), torch.nan)
+    if y.ndim != 1 or not bool(((y == 0) | (y == 1)).all()):
+        raise InputError("Expected whether each answer is right (n), 0 or 1, got other values.", code="correct_range")
+    return y
 
 
 def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -333,8 +348,85 @@ def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Ten
     return mean, precision
 
 
-def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the posterior mode and covariance of a logistic regression, by Newton's method with step halving.
+def _moments_between(
+    fits: Sequence[Fusion], shared: Sequence[str], unused: Sequence[str]
+) -> tuple[tuple[str, ...], Tensor, Tensor]:
+    """Return the names, mean (d) and covariance (d d) of the coefficients between models if `unused` signals have none.
+
+    Args:
+        fits: Fusions of the models.
+        shared: Names of the coefficients that all models have.
+        unused: Signals whose coefficients are 0.
+    """
+    absent = {name for signal in unused for name in _coefficient_names(signal, fits[0].signals)}
+    names = tuple(name for name in shared if name not in absent)
+    posteriors = [_posterior_without(fit, names, absent) for fit in fits]
+    coefficients = torch.stack([mean for mean, _ in posteriors])
+    sampling = torch.stack([covariance for _, covariance in posteriors]).mean(0)
+    between = torch.cov(coefficients.T).reshape(len(names), len(names)) - sampling
+    between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * torch.diag(between.diagonal())
+    values, vectors = torch.linalg.eigh(between)
+    return names, coefficients.mean(0), (vectors * values.clamp_min(MIN_VARIANCE)) @ vectors.T
+
+
+def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> tuple[Tensor, Tensor]:
+    """Return the posterior mean (d) and covariance (d d) of named coefficients, given that the absent ones are 0."""
+    rows = [fit.names.index(name) for name in names]
+    mean, covariance = fit.coefficients[rows], fit.covariance[rows][:, rows]
+    dropped = [i for i, name in enumerate(fit.names) if name in absent]
+    if not dropped:
+        return mean, covariance
+    across = fit.covariance[rows][:, dropped]
+    gain = torch.linalg.solve(fit.covariance[dropped][:, dropped], across.T).T
+    return mean - gain @ fit.coefficients[dropped], covariance - gain @ across.T
+
+
+def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
+    """Return the names that the coefficients of a signal among these may have."""
+    products = {f"{a} x {b}" for a, b in combinations(signals, 2) if signal in (a, b)}
+    return products | {signal + ending for ending in _fusion_map.ENDINGS}
+
+
+def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior | None) -> Fusion:
+    """Return the fusion with coefficients, averaged over the prior and those of its parts that apply.
+
+    Each part is weighted by its evidence (Bayesian model averaging, Hoeting et al. 1999), and by 0.2 / 0.8 for every
+    signal that it does without. The coefficients are those of the normal distribution with the mixture's moments.
+    Without labels, the prior itself is used.
+
+    Args:
+        unfitted: Fusion without coefficients.
+        x: Its matrix (n d).
+        y: Outcomes 0 or 1 (n).
+        prior: Prior from other models.
+    """
+    parts = (prior, *(prior.parts if prior is not None and len(y) else ()))
+    log_weights, means, covariances = list[float](), list[Tensor](), list[Tensor]()
+    for part in parts:
+        names, unused = unfitted.names, set[str]()
+        if prior is not None and part is not None:
+            unused = set(prior.signals) - set(part.signals)
+            names = tuple(name for name in names if name in part.names or name not in prior.names)
+        if not unused < set(unfitted.signals) and unused:
+            continue
+        rows = torch.tensor([unfitted.names.index(name) for name in names])
+        mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))
+        mean, covariance = torch.zeros(x.shape[1]).double(), torch.zeros(x.shape[1], x.shape[1]).double()
+        mean[rows], covariance[rows[:, None], rows] = mode, posterior
+        means.append(mean)
+        covariances.append(covariance)
+        log_weights.append(evidence + len(unused) * math.log(UNUSED_PROBABILITY / (1 - UNUSED_PROBABILITY)))
+    weights = torch.tensor(log_weights).double().softmax(0)
+    mean = weights @ torch.stack(means)
+    distance = torch.stack(means) - mean
+    covariance = torch.einsum("p,pij->ij", weights, torch.stack(covariances)) + (distance.T * weights) @ distance
+    return replace(unfitted, coefficients=mean, covariance=covariance)
+
+
+def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return the posterior mode and covariance of a logistic regression, and its log-evidence by Laplace's method.
+
+    The mode is found by Newton's method with step halving.
 
     Args:
         x: Inputs (n d).
@@ -361,7 +453,8 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
             size /= 2
         beta, value = beta - size * step, new_value
     p = (x @ beta).sigmoid()
-    return beta, torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + prior_precision)
+    covariance = torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + prior_precision)
+    return beta, covariance, float(torch.logdet(prior_precision) + torch.logdet(covariance)) / 2 - value
 
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
@@ -415,9 +508,7 @@ def _signal_gains(
                 for part in (rows, inside.nonzero().squeeze(1))
             )
             part = {name: columns[name][rows] for name in names}
-            unfitted, x, labels, *moments = _regression(part, y[rows], selected, prior, scale)
-            coefficients, covariance = _fit_logistic(x, labels, *moments)
-            fitted = replace(unfitted, coefficients=coefficients, covariance=covariance)
+            fitted = _fit_coefficients(*_regression(part, y[rows], selected, prior, scale), y[rows], prior)
             p = fitted.apply({name: columns[name][inside] for name in names}, inner)
             out[inside] = torch.where(y[inside] == 1, p, 1 - p).log()
         return out

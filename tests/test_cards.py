@@ -227,6 +227,20 @@ def test_a_card_without_grades_has_no_accuracy():
     assert "nothing reveals the accuracy" in result.ungraded[0].sentence
     assert result.ungraded[0].sentence in " ".join(str(result).split())
     assert result.ungraded[0].sentence in result.html()
+    names = [answer["question"] for answer in content["ungraded"][0]["grade_next"]]
+    assert len(set(names)) == 200  # of 400 questions, in a random order
+    assert not set(names[:100]) <= set(map(str, range(200)))
+    assert f"{names[0]}, {names[1]}, {names[2]}" in result.html()
+    assert f"{names[0]}, {names[1]}, {names[2]}" in " ".join(str(result).split())
+
+
+def test_answers_to_grade_are_ungraded_and_spread_over_the_confidences():
+    log = ungraded_log(4, graded=100)
+    planned = [int(question) for _, question in card(log).ungraded[0].grade_next]
+    assert min(planned) >= 100
+    confidences = np.array([row.confidence for row in log.rows])
+    shares = [(confidences[rows] >= 0.8).mean() for rows in (planned, range(100, 400))]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)  # the standard error of a random sample is .02
 
 
 def test_few_grades_and_the_rest_give_the_accuracy_of_all():

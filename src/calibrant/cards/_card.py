@@ -283,7 +283,8 @@ def _model_content(model: ModelCard) -> dict[str, Any]:
 def _ungraded_content(estimate: UngradedAnswers) -> dict[str, Any]:
     """Return the numbers of answers without a grade for JSON."""
     intervals = {name: _interval_content(getattr(estimate, name)) for name in ("accuracy", "gap")}
-    return vars(estimate) | intervals
+    names = [{"task": task, "question": question} for task, question in estimate.grade_next]
+    return vars(estimate) | intervals | {"grade_next": names}
 
 
 _INTERVAL_FIELDS = ("accuracy", "with_confidence", "not_answered")

@@ -1,7 +1,9 @@
 """The page of a card."""
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -68,7 +70,21 @@ def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
     head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
     sentences = [report.render("<p><strong>{}</strong> {}</p>", display_name(x.name), x.sentence) for x in estimates]
     table = report.table(head, rows, caption="answers without a grade", long_row_names=True)
-    return report.join_html([table, *sentences])
+    return report.join_html([table, *sentences, *(_answers_to_grade(x) for x in estimates)])
+
+
+def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
+    """Return the answers to grade next, folded, with a link that downloads them as JSON."""
+    content = json.dumps([{"task": task, "question": question} for task, question in estimate.grade_next])
+    return report.render(
+        "<details><summary>{}: {} answers to grade next</summary><p>Grade them in this order, and stop when you like: "
+        'the first of them are a random sample too. <a href="{}" download="answers_to_grade.json">Download the list</a>'
+        "</p><p>{}</p></details>",
+        display_name(estimate.name),
+        f"{len(estimate.grade_next):,}",
+        "data:application/json," + quote(content),
+        ", ".join(question for _, question in estimate.grade_next),
+    )
 
 
 def _summary(models: "Sequence[ModelCard]") -> Markup:

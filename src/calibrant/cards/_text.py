@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH, TEXT_WIDTH = 32, 80
 MAX_TEXT_SUBJECTS = 8
+MAX_TEXT_QUESTIONS = 10
 
 
 def card_text(card: "Card") -> str:
@@ -84,6 +85,9 @@ def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:
     if estimate.graded:
         yield _line("accuracy of all", _percent_interval(estimate.accuracy))
         yield _line("confidence minus accuracy", _percent_interval(estimate.gap))
+    questions = [display_name(question) for _, question in estimate.grade_next[:MAX_TEXT_QUESTIONS]]
+    rest = "" if len(estimate.grade_next) <= MAX_TEXT_QUESTIONS else ", ... (all are in the JSON and on the page)"
+    yield from textwrap.wrap(f"Questions to grade next, in this order: {', '.join(questions)}{rest}", TEXT_WIDTH)
 
 
 def _ranking_lines(ranking: Ranking) -> Iterator[str]:

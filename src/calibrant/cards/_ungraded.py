@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant._text import format_percent
-from calibrant.few_labels import MIN_LABELS, accuracy_interval, gap_interval
+from calibrant.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
 from calibrant.fusion import Fusion, FusionPrior
 from calibrant.language_models import Answers, EvaluationLog
 from calibrant.metrics import Interval
 
 MIN_PRIOR_MODELS = 3
+MAX_PLANNED_ANSWERS = 200
 _SIGNAL = "confidence"
 
 
@@ -26,6 +27,7 @@ class UngradedAnswers:
     accuracy: Interval
     gap: Interval  # mean confidence minus accuracy
     prior_models: int  # of the card from which the probabilities of being right are; 0: they are the confidences
+    grade_next: tuple[tuple[str, str], ...]  # task and question, at most 200 in random order, of the ungraded answers
 
     @property
     def sentence(self) -> str:
@@ -35,7 +37,7 @@ class UngradedAnswers:
             count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"
             return (
                 f"{count} graded: nothing reveals the accuracy. The mean confidence of {mean} is what the model "
-                "states, not how often it is right. Grade a random sample of the answers."
+                "states, not how often it is right. Grade the answers that the card lists, in their order."
             )
         low, high = format_percent(self.accuracy.low), format_percent(self.accuracy.high)
         source = f"{self.prior_models} models of this card" if self.prior_models else "the confidences"
@@ -92,4 +94,17 @@ def _estimate(name: str, answers: Answers, prior: FusionPrior | None, num_models
         accuracy,
         gap_interval(answers.confidence, accuracy),
         0 if prior is None else num_models,
+        _answers_to_grade(answers, probability),
     )
+
+
+def _answers_to_grade(answers: Answers, probability: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Return task and question of the answers to grade next, by the probability that each answer is right (n).
+
+    They are spread evenly over the probabilities, and each answer has the same chance, so that the first of them and
+    earlier graded answers, if those were drawn at random, are a random sample.
+    """
+    ungraded = np.flatnonzero(~answers.is_graded)
+    count = min(len(ungraded), MAX_PLANNED_ANSWERS)
+    plan = rows_to_label(0.1 * probability[ungraded], count)  # chances are equal for probabilities up to 0.1
+    return tuple(answers.question_names[i] for i in answers.question[ungraded[plan.rows]])

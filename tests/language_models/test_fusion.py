@@ -1,5 +1,7 @@
 """Fusion of signals: better than each alone, moderate with few labels, and helped by other models."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from refusals import code_of
@@ -76,6 +78,7 @@ def test_a_prior_of_other_models_helps_with_few_labels():
         gains.append(nll(uninformed, test) - nll(informed, test))
     assert np.mean(gains) > 0.02
     assert min(gains) > 0
+    assert code_of(Fusion.fit, test[0], 1 - test[1], groups=test[2], prior=prior) == "transfer"
     assert code_of(FusionPrior.from_fits, fits[:2]) == "few_models"
 
 
@@ -160,6 +163,46 @@ def test_few_labels_with_a_prior_are_better_than_alone():
             losses.append(float(metrics.nll(fused.predictions(test[0], test[1], test[2]))))
         gains.append(losses[1] - losses[0])
     assert np.mean(gains) > 0.01
+
+
+def test_a_signal_that_informs_only_in_models_of_the_prior_loses_its_weight():
+    """Parts help a model whose second signal says nothing, and cost one that is like those of the prior little."""
+
+    def draw_two(seed, n, slope):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(size=(2, n))
+        correct = (rng.random(n) < 1 / (1 + np.exp(-1.5 * z[0] - slope * z[1]))).astype(int)
+        return dict(zip(("stated", "tokens"), 1 / (1 + np.exp(-z)), strict=True)), correct
+
+    rng = np.random.default_rng(0)
+    fits = [Fusion.fit(*draw_two(i, 1500, rng.normal(1.0, 0.2)), scale="probability") for i in range(8)]
+    prior = FusionPrior.from_fits(fits)
+    assert [part.signals for part in prior.parts] == [("tokens",), ("stated",)]
+
+    def mean_gain(slope):
+        test, gains = draw_two(99, 4000, slope), []
+        for seed in range(8):
+            labeled = draw_two(200 + seed, 60, slope)
+            if prior.test(*labeled).p_value > 0.05:
+                fits = [Fusion.fit(*labeled, prior=p) for p in (replace(prior, parts=()), prior)]
+                without, averaged = (float(metrics.nll(fused.predictions(*test))) for fused in fits)
+                gains.append(without - averaged)
+        assert len(gains) >= 3
+        return np.mean(gains)
+
+    assert mean_gain(0.0) > 0.02
+    assert mean_gain(1.0) > -0.01
+
+
+def test_a_prior_without_a_signal_is_nearly_that_of_fusions_without_it():
+    models = [draw(3000, 400 + i, (1.5, 0.3), 0.1 * i) for i in range(4)]
+    full, reduced = (
+        FusionPrior.from_fits([Fusion.fit({name: s[name] for name in names}, y) for s, y, _, _ in models])
+        for names in (SIGNALS, SIGNALS[:2])
+    )
+    part = next(part for part in full.parts if part.signals == SIGNALS[:2])
+    assert part.names == reduced.names
+    torch.testing.assert_close(part.mean, reduced.mean, rtol=0, atol=0.05)
 
 
 def test_the_level_of_the_transfer_test_holds_for_models_of_the_prior():

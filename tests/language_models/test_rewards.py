@@ -46,8 +46,17 @@ def test_completions_may_be_conversations_and_columns_are_passed_by_name():
     reward = confidence_reward(lambda text, answer: answer in text, accuracy_share=0.0)
     chat = [[{"role": "assistant", "content": "Paris. Confidence: 100%"}], [{"role": "assistant", "content": "Rome"}]]
     prompts = ["Capital of France?"] * 2
-    values = reward(prompts=prompts, completions=chat, completion_ids=[[1], [2]], answer=["Paris", "Paris"])
+    values = reward(
+        prompts=prompts,
+        completions=chat,
+        completion_ids=[[1], [2]],
+        trainer_state=object(),
+        log_extra=print,
+        log_metric=print,
+        answer=["Paris", "Paris"],
+    )
     assert values == [1.0, 0.0]
+    assert [type(value) for value in values] == [float, float]
     assert reward.__name__ == "brier_confidence_reward"
 
 

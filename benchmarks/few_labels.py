@@ -1,6 +1,6 @@
 """Language models with 0 to 200 labels: maps, intervals, refusals and rows to label, one family left out at a time.
 
-    python -m benchmarks.few_labels [--draws 20] [--only maps,transfer,intervals,design]
+    python -m benchmarks.few_labels [--scale 1] [--only maps,transfer,intervals,design]
 
 Every prior is learned from the models of other families. Intervals compare with glide-py and cje-eval if they are
 installed.
@@ -45,7 +45,8 @@ FAMILIES = {  # by the beginning of the model's name
 STATED, SIGNALS = ("verbal",), ("verbal", "perplexity", "linguistic")
 SIZES = (20, 50, 200)
 INTERVAL_SIZES = (20, 50, 100, 200)
-LEVEL, INTERVAL_DRAWS = 0.90, 1000  # per model and size
+LEVEL = 0.90
+DRAWS = {"maps": 12, "transfer": 1, "intervals": 1000, "design": 200}  # per model and size, or subject
 PEERS = {"glide-py": ("glide", 200), "cje-eval": ("cje", 4)}  # module, and draws; a second for each of the latter
 POOLED_ROWS, TEST_ROWS = 1000, 3000  # per model
 MIN_SHARE = 0.05  # of rows with a signal, below which a model lacks it
@@ -71,17 +72,24 @@ class Model:
         return {name: self.columns[name][rows] for name in names}
 
 
+def read_answers(signals: Sequence[str]) -> Iterator[tuple[str, str, polars.DataFrame]]:
+    """Yield the name and family of each model, and its answers that have the signals in [0, 1]."""
+    for path in sorted((SHARED / "language_models").glob("*.parquet")):
+        family = next(family for start, family in FAMILIES.items() if path.stem.startswith(start))
+        frame = polars.read_parquet(path).filter(*(polars.col(name).is_between(0, 1) for name in signals))
+        yield path.stem, family, frame
+
+
 @cache
 def models() -> tuple[Model, ...]:
     """Read all models."""
     read: list[Model] = []
-    for path in sorted((SHARED / "language_models").glob("*.parquet")):
-        frame = polars.read_parquet(path).filter(polars.col("verbal").is_between(0, 1), answered=1)
+    for name, family, answers in read_answers(STATED):
+        frame = answers.filter(answered=1)
         columns = {name: frame[name].cast(polars.Float64).fill_null(np.nan).to_numpy() for name in SIGNALS}
         columns = {name: np.where((x >= 0) & (x <= 1), x, np.nan) for name, x in columns.items()}  # some are stray
-        family = next(family for start, family in FAMILIES.items() if path.stem.startswith(start))
         correct, subject = frame["correct"].to_numpy().astype(np.float64), frame["category"].to_numpy()
-        read.append(Model(path.stem, family, columns, correct, subject))
+        read.append(Model(name, family, columns, correct, subject))
     return tuple(read)
 
 
@@ -285,15 +293,14 @@ PARTS = {"maps": maps, "transfer": transfer, "intervals": intervals, "design": d
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=20, help="of labels of each model; 50 times as many of intervals")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the number of draws")
     parser.add_argument("--only", default=",".join(PARTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # of the packages in comparison
     logging.disable()
-    factors = {"maps": 1.0, "transfer": 0.1, "intervals": INTERVAL_DRAWS / 20, "design": INTERVAL_DRAWS / 40}
     for name in options.only.split(","):
-        print(f"\n{name}\n\n{PARTS[name](max(1, round(options.draws * factors[name])))}", flush=True)
+        print(f"\n{name}\n\n{PARTS[name](max(1, round(options.scale * DRAWS[name])))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import numpy as np
 import polars
 
 from benchmarks._harness import markdown
-from benchmarks._problems import SHARED
-from benchmarks.few_labels import FAMILIES
+from benchmarks.few_labels import read_answers
 from calibrant import metrics
 from calibrant.fusion import Fusion, FusionPrior
+from calibrant.types import InputError
 
 SIGNALS = "verbal", "perplexity", "linguistic", "tokens"
 NUM_LABELS, POOLED_ROWS, MIN_ANSWERS = 500, 3_000, 4_000
@@ -34,9 +34,13 @@ class Answers:
     subject: np.ndarray
 
     def fit(self, names: tuple[str, ...], rows: np.ndarray | slice, prior: FusionPrior | None = None) -> Fusion:
-        """Fuse the signals of some rows."""
+        """Fuse the signals of some rows, without the prior if it is refused."""
         signals = {name: self.columns[name][rows] for name in names}
-        return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows], prior=prior)
+        try:
+            return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows], prior=prior)
+        except InputError as error:
+            assert error.code == "transfer"  # noqa: PT017  # every other refusal is an error
+            return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows])
 
     def measure(self, fused: Fusion, rows: np.ndarray) -> tuple[float, float, float]:
         """Return ECE in percent, Brier score and AUROC on some rows."""
@@ -48,12 +52,9 @@ class Answers:
 def read_models() -> list[Answers]:
     """Read the models that have all signals."""
     models: list[Answers] = []
-    for path in sorted((SHARED / "language_models").glob("*.parquet")):
-        frame = polars.read_parquet(path)
-        frame = frame.filter(*(polars.col(name).is_between(0, 1) for name in SIGNALS[:3]))
+    for _, family, frame in read_answers(SIGNALS[:3]):
         if len(frame) > MIN_ANSWERS:
             columns = {name: frame[name].cast(polars.Float64).to_numpy() for name in SIGNALS}
-            family = next(family for start, family in FAMILIES.items() if path.stem.startswith(start))
             models.append(Answers(family, columns, frame["correct"].to_numpy(), frame["category"].to_numpy()))
     return models
 

@@ -42,8 +42,9 @@ class FusionPrior:
     `Fusion.fit(..., prior=prior)` updates the prior by the labels of the new model. On the scale of ranks, it needs
     hundreds of labels. The scale of probabilities is the same for all models, so that 0 to 200 labels are enough.
 
-    A signal that informs in the models of the prior may not inform in a new one. `parts` are the priors that do without
-    one or two of the signals; the labels decide how much each counts.
+    A signal that informs in the models of the prior may not inform in a new one. On the scale of probabilities, `parts`
+    are the priors that do without one or two of the signals; the labels decide how much each counts. Hundreds of labels
+    need no parts.
     """
 
     names: tuple[str, ...]
@@ -76,7 +77,7 @@ class FusionPrior:
         signals, scale = fits[0].signals, fits[0].scale
         parts = [
             cls(*_moments_between(fits, shared, unused), scale, tuple(name for name in signals if name not in unused))
-            for size in range(min(len(signals), MAX_UNUSED + 1))
+            for size in range(min(len(signals), MAX_UNUSED + 1) if scale == "probability" else 1)
             for unused in combinations(signals, size)
         ]
         return replace(parts[0], parts=tuple(parts[1:]))

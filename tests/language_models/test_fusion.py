@@ -195,12 +195,13 @@ def test_a_signal_that_informs_only_in_models_of_the_prior_loses_its_weight():
 
 
 def test_a_prior_without_a_signal_is_nearly_that_of_fusions_without_it():
-    models = [draw(3000, 400 + i, (1.5, 0.3), 0.1 * i) for i in range(4)]
+    models = [draw_model(400 + i, n=3000, level=0.1 * i) for i in range(4)]
+    noise = np.random.default_rng(0).random(3000)
     full, reduced = (
-        FusionPrior.from_fits([Fusion.fit({name: s[name] for name in names}, y) for s, y, _, _ in models])
-        for names in (SIGNALS, SIGNALS[:2])
+        FusionPrior.from_fits([Fusion.fit(s | more, y, scale="probability") for s, y, _ in models])
+        for more in ({"noise": noise}, {})
     )
-    part = next(part for part in full.parts if part.signals == SIGNALS[:2])
+    part = next(part for part in full.parts if part.signals == ("stated",))
     assert part.names == reduced.names
     torch.testing.assert_close(part.mean, reduced.mean, rtol=0, atol=0.05)
 

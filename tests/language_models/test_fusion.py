@@ -198,8 +198,8 @@ def test_a_prior_without_a_signal_is_nearly_that_of_fusions_without_it():
     models = [draw_model(400 + i, n=3000, level=0.1 * i) for i in range(4)]
     noise = np.random.default_rng(0).random(3000)
     full, reduced = (
-        FusionPrior.from_fits([Fusion.fit(s | more, y, scale="probability") for s, y, _ in models])
-        for more in ({"noise": noise}, {})
+        FusionPrior.from_fits([Fusion.fit(s | unrelated, y, scale="probability") for s, y, _ in models])
+        for unrelated in ({"noise": noise}, {})
     )
     part = next(part for part in full.parts if part.signals == ("stated",))
     assert part.names == reduced.names

@@ -276,7 +276,7 @@ def watch_command(
         watch, periods_before = replace(watch, contract=seal), watch.periods.count
         for path in paths:
             progress(f"reading {path.name}")
-            reading = {"time": time, "of": event, "calibrate": calibrate, **options}
+            reading: dict[str, Any] = {"time": time, "of": event, "calibrate": calibrate, **options}
             watch = add_file(watch, path, show_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
         if give_up:
             watch = watch.give_up(int((watch.pending.periods < periods_before).sum()))

@@ -19,8 +19,7 @@ import torch
 
 from benchmarks._harness import write_table
 from calibrant import Predictions
-from calibrant.monitoring._compare import test_difference
-from calibrant.monitoring._features import FeatureFrame
+from calibrant.monitoring._compare import compared_rows
 from calibrant.monitoring._pairing import ModelPair
 
 SIZES = 50, 300, 1000
@@ -46,9 +45,8 @@ def draw_labels(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def differs(old: Predictions, new: Predictions, *, is_paired: bool, has_labels: bool) -> bool:
     """Return whether any adjusted p-value is at most the level, by the tests of `compare` and `drift` alone."""
     pair = ModelPair(old, new, "order" if is_paired else None, "")
-    by_group = old.groups is not None
-    frame = FeatureFrame.from_pair(old, new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
-    return bool((test_difference(frame, pair, seed=0)[1] <= LEVEL).any())
+    rows = compared_rows(pair, has_labels=has_labels, by_group=old.groups is not None, seed=0)
+    return any(row.adjusted_p_value <= LEVEL for row in rows)
 
 
 def paired_models(n: int, structure: str, rng: np.random.Generator, scale: float) -> bool:

@@ -1,5 +1,4 @@
-"""Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth; of differences
-between models of 100 examples and more from 1,000.
+"""Intervals of 90 % are computed from 4,000 simulated data sets per cell and compared with the truth.
 
 Confidences lie around .6, .9, .95 and .99 (a normal spread of .3 in log-odds) or uniformly between .5 and 1. The
 accuracy equals the confidence or lies below it by .02 or .1, for two and ten classes. The examples of a cluster, 1 to
@@ -32,7 +31,6 @@ from calibrant.metrics._moments import square_estimate
 TITLE = "Coverage of intervals"
 LEVEL, REQUIRED_COVERAGE = 0.90, 0.88
 DRAWS, CHUNK = 4_000, 200_000  # data sets per cell, and examples that are drawn at once
-MANY_EXAMPLES = 100  # from which a fourth of the data sets is drawn of pairs of models
 POPULATION = 1_000_000  # examples that stand for the truth
 SIZES = 5, 20, 50, 100, 300, 1000
 NUM_CLUSTERS = 10, 20, 50
@@ -366,8 +364,7 @@ def measure_cell(cell: Cell, draws: int = DRAWS) -> Iterator[Row]:
 def run(size: Size) -> Iterator[Row]:
     """Yield the coverage of every cell."""
     for cell in cells():
-        is_large_pair = cell.structure in PAIRS and cell.n >= MANY_EXAMPLES
-        yield from measure_cell(cell, max(20, (DRAWS // 4 if is_large_pair else DRAWS) // size.shrink))
+        yield from measure_cell(cell, max(20, DRAWS // size.shrink))
 
 
 def page(rows: list[Row]) -> str:

@@ -84,12 +84,15 @@ def export_command(
     from calibrant.decisions import Sets
     from calibrant.deployment import EXPORT_FORMATS, export
     from calibrant.io.results import check_suffix
+    from calibrant.types import InputError
 
     check_output_paths(out, inputs=[calibrator, sets])
     formats = {suffix: name for name, suffix in EXPORT_FORMATS.items()}
     if to is None:
         check_suffix(out, formats)
     export_format: Any = to or formats[out.suffix]
+    if export_format not in EXPORT_FORMATS:
+        raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
     export(
         calibrators.load(calibrator),
         out,

@@ -192,6 +192,18 @@ def test_custom_metric_is_a_row_with_its_title_and_unit(custom_metric):
         measure(p, metrics="near_hits")
 
 
+def test_annotations_of_metrics_may_be_qualified_texts():
+    def own_ece(events: "calibrant.backend.bins.EventStatistics"):
+        return metrics.ece.function(events)
+
+    try:
+        assert metrics.metric("own error")(own_ece).takes == "statistics"
+        p = draw(200, 4)
+        assert measure(p, metrics=["own_ece"])["own_ece"].value == pytest.approx(float(metrics.ece(p)))
+    finally:
+        del registry.METRICS._methods["own_ece"]
+
+
 # Summaries
 
 

@@ -99,7 +99,7 @@ class Metric(Generic[P]):
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
         annotation = next((p.annotation for p in parameters.values()), None)
-        self.takes = INPUT_KINDS.get(str(getattr(annotation, "__name__", annotation)), "arrays")
+        self.takes = INPUT_KINDS.get(str(getattr(annotation, "__name__", annotation)).rpartition(".")[2], "arrays")
         self.is_binned, self.is_of_event = "bins" in parameters, self.takes in ("events", "statistics")
         self.accepts_weights = self.takes != "arrays" or "weights" in parameters
 
@@ -265,10 +265,11 @@ def metric(
         def top3(logits, labels):
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
-    The annotation of the first parameter of the function decides what it is called with: `Predictions`; `Events`, the
-    rows of the event that the predictions name; `EventStatistics`, that event sorted (`ties`) or binned (`moments`,
-    `equal_width`); otherwise (logits, labels) and, if it has that parameter, `weights`. Only event statistics also work
-    on a `Summary` without further declarations.
+    The annotation of the first parameter decides what the function is called with: `Predictions`; `Events`, the rows of
+    the event that the predictions name; or `EventStatistics`, that event sorted (`ties`) or binned (`moments`,
+    `equal_width`); both are in `calibrant.backend.bins`. With any other annotation, or none, it is called with (logits,
+    labels) and, if it has that parameter, `weights`. Only metrics of event statistics also work on a `Summary` without
+    further declarations.
 
     Keyword-only parameters of the function are its settings. A metric with a parameter `bins` is given the bins of the
     table or `Summary` that it stands in.

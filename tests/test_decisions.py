@@ -143,6 +143,8 @@ def test_saved_sets_are_the_same(tmp_path, by):
     sets = Sets.fit(p, score="raps", by=by)
     sets.save(tmp_path / "sets.safetensors")
     assert Sets.load(tmp_path / "sets.safetensors") == sets
+    with refused("suffix", "sets.json"):
+        sets.save(tmp_path / "sets.json")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent, shorten_list
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
+from calibrant.io import atomic_write
+from calibrant.io.formats import CALIBRATOR_SUFFIX
+from calibrant.io.results import check_suffix
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -122,7 +125,7 @@ class Sets:
             seed: Seed of the random numbers, one per example, of randomized scores.
 
         Raises:
-            InputError: If alpha is not in (0, 1), or there are no groups.
+            InputError: If a setting is out of its range, or there are no groups.
         """
         check_set_settings(alpha, score, penalty)
         if by not in (None, "class", "groups"):
@@ -195,8 +198,11 @@ class Sets:
             return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, self.by, level)
 
     def save(self, path: str | Path) -> None:
-        """Write the sets to a .safetensors file."""
-        calibrators.save(self, path)
+        """Write the sets to a .safetensors file, which has the format of calibrators."""
+        path = Path(path)
+        check_suffix(path, (CALIBRATOR_SUFFIX,))
+        with atomic_write(path) as draft:
+            calibrators.save(self, draft)
 
     @classmethod
     def load(cls, path: str | Path) -> "Sets":

@@ -277,7 +277,7 @@ def watch_command(
         for path in paths:
             progress(f"reading {path.name}")
             reading: dict[str, Any] = {"time": time, "of": event, "calibrate": calibrate, **options}
-            watch = add_file(watch, path, show_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
+            watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
         if give_up:
             watch = watch.give_up(int((watch.pending.periods < periods_before).sum()))
         watch.save(state)

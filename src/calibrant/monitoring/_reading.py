@@ -29,7 +29,7 @@ def add_file(
     time: str | None = None,
     of: Any = None,
     calibrate: Callable[[Predictions], Predictions] | None = None,
-    show_note: Callable[[str], object] | None = None,
+    on_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Watch:
     """Return the watch with a file of predictions or of labels; errors name the file.
@@ -42,7 +42,7 @@ def add_file(
         time: Column of times. Default: time, timestamp, datetime or date, if there is one.
         of: Event of the first batch.
         calibrate: Function that calibrates predictions, if the file has those of the network.
-        show_note: Function that receives the notes on how predictions were read, and how many rows were given before.
+        on_note: Function that is called with each note on how the file was read, and on rows that were given before.
         **options: For tables, as in `Predictions.from_table`.
     """
     with prefix_errors(f"{path}"):
@@ -71,10 +71,10 @@ def add_file(
         p = p if of is None else p.with_event(of)
         p = p if calibrate is None else calibrate(p)
         result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
-    if show_note is not None:
+    if on_note is not None:
         repeated = len(p) - (result.rows + len(result.pending) - watch.rows - len(watch.pending))
         for note in (*p.notes, *([f"{repeated:,} rows were given before, and count once."] if repeated else [])):
-            show_note(note)
+            on_note(note)
     return result
 
 

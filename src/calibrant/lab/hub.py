@@ -42,7 +42,7 @@ def wrap_hub_errors(name: str) -> Generator[None]:
     """Turn the errors of Transformers into an `InputError` that tells what cannot be loaded."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:  # some tokenizers need further packages
         raise InputError(
             f"Cannot load {name} ({to_one_line(error)}). Without a network, give its folder.", code="hub_unavailable"
         ) from None

@@ -20,9 +20,8 @@ LATEX_PRINTABLE = "±▲▼△▽–—‘’“”…ßæÆœŒøØłŁ"  # bes
 LATEX_LIGATURE_GAP = re.compile(r"(?<=[-'`?!,])(?=[-'`,])")  # inside --, '' and other pairs that LaTeX joins
 MARKDOWN_SPECIAL = re.compile(r"[\\`*\[\]<>&|~!$@]|(?<!\w)_|_(?!\w)|(?<=:)/(?=/)|(?<=www)\.")
 FORMULA_START = re.compile(r"'*\s*[=+\-@＝＋－＠]")
-PLAIN_NUMBER = re.compile(
-    r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})([eE][+-]?[0-9]{1,2})?"
-)  # longer numbers are names
+# longer numbers are names
+PLAIN_NUMBER = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})([eE][+-]?[0-9]{1,2})?")
 NUMBER_OR_DASH = re.compile(  # decimal commas, percent signs and dashes for missing values included
     r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*|\s*[+-]?(inf|nan)\s*|\s*--?\s*", re.IGNORECASE
 )

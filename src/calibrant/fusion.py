@@ -408,7 +408,7 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
         if prior is not None and part is not None:
             unused = set(prior.signals) - set(part.signals)
             names = tuple(name for name in names if name in part.names or name not in prior.names)
-        if not unused < set(unfitted.signals) and unused:
+        if unused and not unused < set(unfitted.signals):
             continue
         rows = torch.tensor([unfitted.names.index(name) for name in names])
         mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))

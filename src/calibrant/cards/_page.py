@@ -83,7 +83,7 @@ def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
         display_name(estimate.name),
         f"{len(estimate.grade_next):,}",
         "data:application/json," + quote(content),
-        ", ".join(question for _, question in estimate.grade_next),
+        ", ".join(display_name(question) for _, question in estimate.grade_next),
     )
 
 

@@ -134,3 +134,10 @@ def test_bad_input_changes_no_state(files):
         assert (files / "m.watch").read_bytes() == before
     assert run("watch", "m.state", folder=files).code == "suffix"
     assert code_of(add_file, Watch(), files / "day1.csv", drop=True, label="none") == "no_column"
+
+
+def test_notes_tell_the_encoding_of_a_table(tmp_path):
+    notes = []
+    (tmp_path / "day.csv").write_bytes("id,label,prob_é,prob_b\n1,b,0.2,0.8\n2,é,0.7,0.3\n".encode("cp1252"))
+    add_file(Watch(), tmp_path / "day.csv", on_note=notes.append)
+    assert any("cp1252" in note for note in notes)

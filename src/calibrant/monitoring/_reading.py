@@ -49,12 +49,14 @@ def add_file(
         reading = TableOptions.from_keywords(options)
         labeled = times = None
         if io.is_table(path) or is_pattern(Path(path)):
-            frame = io.read_table(path, reading).frame
+            table = io.read_table(path, reading)
+            frame = table.frame
             time = _find_time_column(frame, time)
             columns = io.infer_columns(frame.drop(time) if time else frame, reading)
             if not columns.scores and columns.confidence is None:
                 return watch.add_labels(*_read_labels(frame, columns, reading))
             arrays, labeled = _read_predictions(frame, columns, reading)
+            arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
         else:
             arrays = io.read(path, reading, needs_labels=False)

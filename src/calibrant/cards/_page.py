@@ -216,7 +216,7 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
                 "Each number as its published code computes it, in the order of the file; in parentheses, its range "
                 "over all orders of answers with equal confidences. A missing confidence counts as 100 % there. The "
                 "next table has the least and the greatest value over everything that the missing confidences could "
-                "have been. Bounds marked (outer) hold these two values, and can be wider."
+                "have been. Bounds marked (outer) contain these two values, and can be wider."
             ),
             report.table(
                 ["model", "missing", *titles],

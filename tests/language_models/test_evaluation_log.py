@@ -549,7 +549,9 @@ def test_damaged_lines_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-20]), ("b.jsonl", b"[" * 10**5)]
+    ("name", "content"),
+    [("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-20]), ("b.jsonl", b"[" * 10**5)],
+    ids=["cut", "deep"],
 )
 def test_unreadable_lines_are_refused_by_every_command(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)

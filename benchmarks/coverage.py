@@ -137,7 +137,7 @@ def methods(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the limits of every method."""
     half = t * np.sqrt(variance / np.maximum(n - 1, 1e-9))
-    limits = {OURS: mean_limits(n, mean, variance, ends, t), STUDENT: (mean - half, mean + half)}
+    limits = {OURS: mean_limits(n, mean, variance, ends, LEVEL), STUDENT: (mean - half, mean + half)}
     if ends is SHARE:
         z = float(ndtri((1 + LEVEL) / 2))
         center, half = mean + z * z / (2 * n), z * np.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
@@ -207,8 +207,8 @@ def root_limits(square: tuple[Any, Any], gap: tuple[Any, Any]) -> tuple[np.ndarr
 def group_limits(data: Data, k: int) -> Limits:
     """Return simultaneous limits of the gaps of groups, each a block of data sets."""
     n, (values, _) = data.confidence.shape[1], data.scores["signed_gap"]
-    t = stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * NUM_GROUPS))
-    low, high = mean_limits(n, values.mean(1), values.var(1), range_of("signed_gap", data, k), t)
+    level = 1 - (1 - LEVEL) / NUM_GROUPS
+    low, high = mean_limits(n, values.mean(1), values.var(1), range_of("signed_gap", data, k), level)
     return {"group_gaps": {OURS: tuple(end.reshape(NUM_GROUPS, -1) for end in (low, high))}}
 
 
@@ -229,7 +229,7 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
         n, variance = np.array([s.independent for s in samples]).T
         t = stdtrit(degrees, (1 + LEVEL) / 2)
         half = t * error
-        limits[name] = {OURS: mean_limits(n, mean, variance, ends, t), STUDENT: (mean - half, mean + half)}
+        limits[name] = {OURS: mean_limits(n, mean, variance, ends, LEVEL), STUDENT: (mean - half, mean + half)}
     columns = []
     for i in range(draws):
         c, a = torch.from_numpy(data.confidence[i]), torch.from_numpy(data.outcome[i])
@@ -308,7 +308,7 @@ def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
         low, high = map(np.sqrt, squares)
         ends = ScoreRange(-low, high)
         half = stdtrit(degrees, (1 + LEVEL) / 2) * error
-        low, high = mean_limits(n, mean, variance, ends, stdtrit(degrees, (1 + LEVEL) / 2))
+        low, high = mean_limits(n, mean, variance, ends, LEVEL)
         wider = half * (1 + 1 / (degrees + 1))
         limits[f"{name} difference"] = {
             OURS: (np.minimum(low, mean - wider), np.maximum(high, mean + wider)),

@@ -166,8 +166,6 @@ class Sample:
         """Return the p-value of the mean 0, the level below which 0 leaves `bounded_interval`."""
         if self.degrees <= 0:
             return 1.0
-        from scipy.special import ndtri, stdtr  # slow to import
-
         low, high = score_range
         if not low < high:
             return float(self.mean == 0)
@@ -175,7 +173,7 @@ class Sample:
         zero = np.full(2, min(max(-low / (high - low), 0.0), 1.0))
         below, above = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))(zero)
         tail = float(below if self.mean > 0 else 1 - above)
-        return min(1.0, 2 * float(stdtr(self.degrees, ndtri(tail))))
+        return min(1.0, 2 * tail)
 
     def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
         """Return the interval of a mean of values in a known range, by `mean_limits`.
@@ -189,28 +187,26 @@ class Sample:
         count, variance = self.independent
         size = share * count
         variance *= max(size - 1, 0.0) / (count - 1)
-        limits = mean_limits(size, self.mean, variance, score_range, student_quantile(level, self.degrees))
+        limits = mean_limits(size, self.mean, variance, score_range, level)
         low, high = (float(end) for end in limits)
         return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)
 
 
-def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, t: Any) -> tuple[Any, Any]:
+def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level: Any) -> tuple[Any, Any]:
     r"""Return limits of the mean of n values in a known range that neither collapse nor leave the range.
 
     One unseen example joins the sample, at the low or the high end of the range. Weights of all n + 1 examples from the
     flat Dirichlet distribution give the weighted mean a distribution (Rubin 1981): $F_0$ with the low end, $F_1$ with
     the high end. The upper limit solves $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit
-    $\kappa F_0 + (1 - \kappa) F_1 = \alpha$, $\alpha$ the normal tail of Student's t. For $\kappa = 1$ these are the
+    $\kappa F_0 + (1 - \kappa) F_1 = \alpha$, with $1 - 2 \alpha$ the level. For $\kappa = 1$ these are the
     bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson (1934) for a share; for
     $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961). $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to
     the other, and is 1 within `strict_limits`. Both distributions are replaced by the beta distributions with the same
     range, mean and variance, which they are for a share. All arguments may be arrays.
     """
-    from scipy.special import ndtr  # slow to import
-
     low, width = np.asarray(score_range.low), np.asarray(score_range.high) - score_range.low
-    share, variance, n, t = np.broadcast_arrays(*_unit_moments(mean, variance, score_range), np.float64(n), t)
-    tails, tail = _mean_tails(n, share, variance), ndtr(-t)
+    share, variance, n, level = np.broadcast_arrays(*_unit_moments(mean, variance, score_range), np.float64(n), level)
+    tails, tail = _mean_tails(n, share, variance), (1 - level) / 2
 
     def inside(p: Any) -> Any:
         below, above = tails(p)
@@ -299,19 +295,12 @@ def share_interval(
     return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 
-def share_limits(share: Tensor, n: Tensor, level: float, *, normal: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 for too few examples.
-
-    Student's t needs two examples; with normal quantiles, one is enough.
-    """
-    from scipy.special import ndtri, stdtrit  # slow to import
-
-    min_n, tail = 0 if normal else 1, (1 + level) / 2
-    has_limits = n.cpu() > min_n
-    p, size = share.cpu().where(has_limits, 0.5).numpy(), n.cpu().double().where(has_limits, 2.0).numpy()
-    limits = mean_limits(size, p, p * (1 - p), SHARE, ndtri(tail) if normal else stdtrit(size - 1, tail))
-    low, high = (torch.as_tensor(end).to(share) for end in limits)
-    return torch.minimum(low, share).where(n > min_n, 0.0), torch.maximum(high, share).where(n > min_n, 1.0)
+def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 without examples."""
+    has_examples = n > 0
+    p, size = (x.cpu().double().numpy() for x in (share.where(has_examples, 0.5), n.where(has_examples, 1.0)))
+    low, high = (torch.as_tensor(end).to(share) for end in mean_limits(size, p, p * (1 - p), SHARE, level))
+    return torch.minimum(low, share).where(has_examples, 0.0), torch.maximum(high, share).where(has_examples, 1.0)
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:

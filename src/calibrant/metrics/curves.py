@@ -82,7 +82,7 @@ def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> 
     if ties.clusters is not None:
         return _clustered_precision_limits(ties.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (ties.total_weight, ties.correct))
-    return share_limits(hits / n, n, pointwise, normal=True)
+    return share_limits(hits / n, n, pointwise)
 
 
 def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
     1967).
     """
     num_bins = max(1, int((bins.count > 0).sum()))
-    return share_limits(bins.accuracy, bins.count.double(), level ** (1 / num_bins), normal=True)
+    return share_limits(bins.accuracy, bins.count.double(), level ** (1 / num_bins))
 
 
 def simultaneous_level(ties: GroupedScores, level: float) -> float:

@@ -25,7 +25,7 @@ def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
     # less than -1, since ties are relative to the score, and values of log p near 0 differ by its rounding
-    scores = p.logits.T.double().contiguous().log_softmax(0).sub_(1)
+    scores = p.logits.T.contiguous().double().log_softmax(0).sub_(1)
     for j in p.labels.unique().tolist():
         yield scores[j], p.labels == j
 

@@ -34,11 +34,12 @@ class _TreeLSTM(nn.Module):
         place[order] = torch.arange(len(order), device=order.device)
         leaves, *levels = order.split(trees.height.bincount().tolist())
         cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
-        states = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)
         memory = cell.shape[1]
+        states = cell.new_empty(len(order), 2 * memory)
+        states[: len(leaves)] = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)
         for nodes in levels:
             left, right = (states[place[(child + first_node)[nodes]]] for child in (trees.left, trees.right))
-            states = torch.cat([states, self._compose(left, right, memory)])
+            states[place[nodes]] = self._compose(left, right, memory)
         return states[:, :memory], place
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:

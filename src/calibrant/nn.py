@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from calibrant import calibrators, losses
+from calibrant.backend.softmax import chunked_logits
 from calibrant.predictions import Predictions
 from calibrant.registry import LOSSES
 from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
@@ -320,8 +320,8 @@ def linear_loss(
     used = labels != ignore_index
     if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
         raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
-    chunk_rows = max(1, chunk_elements // len(weight))
-    return _LinearLoss.apply(hidden, weight, bias, labels.where(used, 0), used, function, chunk_rows)  # pyright: ignore
+    arguments = hidden, weight, bias, labels.where(used, 0), used, function, chunk_elements
+    return _LinearLoss.apply(*arguments)  # pyright: ignore[reportReturnType]
 
 
 class _LinearLoss(torch.autograd.Function):
@@ -336,25 +336,23 @@ class _LinearLoss(torch.autograd.Function):
         labels: Tensor,
         used: Tensor,
         loss: Loss,
-        chunk_rows: int,
+        chunk_elements: int,
     ) -> Tensor:
-        """Return the mean loss of the rows where `used` is true, from the logits of `chunk_rows` rows at a time."""
+        """Return the mean loss of the rows where `used` is true, from at most `chunk_elements` logits at a time."""
         precision = torch.promote_types(weight.dtype, torch.float32)
         needs_gradient = any(ctx.needs_input_grad[:3])
         parameters = (hidden, weight) if bias is None else (hidden, weight, bias)
         gradients = [torch.zeros_like(x, dtype=precision if x is not hidden else None) for x in parameters]
         total, count = torch.zeros((), dtype=precision, device=hidden.device), used.sum().clamp_min(1)
-        for start in range(0, len(hidden), chunk_rows):
-            chunk = slice(start, start + chunk_rows)
-            h = hidden[chunk]
-            logits = F.linear(h, weight, bias).to(precision).requires_grad_(needs_gradient)
+        for chunk, logits in chunked_logits(hidden, weight, bias, chunk_elements):
+            logits.requires_grad_(needs_gradient)
             with torch.set_grad_enabled(needs_gradient):
                 value = (loss(logits, labels[chunk]) * used[chunk]).sum() / count  # pyright: ignore[reportArgumentType]
             total += value.detach()
             if needs_gradient:
                 (gradient,) = torch.autograd.grad(value, logits)
                 gradients[0][chunk] = gradient.to(weight.dtype) @ weight
-                gradients[1].addmm_(gradient.T, h.to(precision))
+                gradients[1].addmm_(gradient.T, hidden[chunk].to(precision))
                 if bias is not None:
                     gradients[2] += gradient.sum(0)
         ctx.gradients = gradients if needs_gradient else None

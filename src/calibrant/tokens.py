@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant.backend.softmax import chunked_logits
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -55,7 +56,8 @@ def measure_tokens(
 
     Args:
         batches: Batches of hidden states (b, t, d) with `weight`, or of logits (b, t, k), beside the next tokens
-            (b, t). A row is a whole sequence. Any floating-point precision; probabilities are computed in float32.
+            (b, t). A row is a whole sequence. Any floating-point precision; probabilities are computed in at least
+            float32.
         weight: Weight of the last layer (k, d).
         bias: Bias of the last layer (k).
         temperature: Number that divides the logits; see `fit_token_temperature`.
@@ -157,13 +159,10 @@ def _used_tokens(scores: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 def _chunks(
     scores: Tensor, labels: Tensor, used: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield float32 logits (m, k) and next tokens (m) of the positions that count, a few at a time."""
-    k = scores.shape[2] if weight is None else len(weight)
-    rows = max(1, _LOGITS_AT_A_TIME // k)
-    with torch.no_grad():
-        for part, tokens in zip(scores[used].split(rows), labels[used].split(rows), strict=True):
-            logits = part if weight is None else torch.nn.functional.linear(part, weight, bias)
-            yield logits.float(), tokens
+    """Yield logits (m, k) and next tokens (m) of the positions that count, a few at a time."""
+    used_labels = labels[used]
+    for rows, logits in chunked_logits(scores[used], weight, bias, _LOGITS_AT_A_TIME):
+        yield logits, used_labels[rows]
 
 
 def _token_statistics(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ of any sharding agree to the last bit.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -206,3 +206,22 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
         "probs": lambda: (odds / total).T,
     }
     return {name: equations[name]()[:n] for name in names}
+
+
+@torch.no_grad()
+def chunked_logits(
+    hidden: Tensor, weight: Tensor | None, bias: Tensor | None, max_elements: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield slices of rows and their logits $h W^T + b$ (m, k) in at least float32, without gradients.
+
+    Args:
+        hidden: Hidden states (n, d), or logits (n, k) if there is no weight.
+        weight: Weight of the last layer (k, d).
+        bias: Bias of the last layer (k).
+        max_elements: Number of logits at a time, if a row has no more.
+    """
+    rows = max(1, max_elements // (hidden.shape[1] if weight is None else len(weight)))
+    for start in range(0, len(hidden), rows):
+        chunk = slice(start, start + rows)
+        logits = hidden[chunk] if weight is None else torch.nn.functional.linear(hidden[chunk], weight, bias)
+        yield chunk, logits.to(torch.promote_types(logits.dtype, torch.float32))

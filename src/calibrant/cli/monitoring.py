@@ -163,11 +163,7 @@ def compare_command(
             level=level,
             seed=seed,
         )
-    if html is not None:
-        write_text_file(html, result.html(command_line()))
-    output_result(result, json_, [html])
-    if result.differs:
-        raise Exit(DIFFERENCE_STATUS)
+    _output_differences(result, result.differs, html, json_)
 
 
 def drift_command(
@@ -204,10 +200,15 @@ def drift_command(
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
         result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, level=level, seed=seed)
+    _output_differences(result, result.has_drifted, html, json_)
+
+
+def _output_differences(result: Any, is_different: bool, html: Path | None, json_: Path | None) -> None:
+    """Write the page and the result of two sets of predictions, and exit with the status of a difference."""
     if html is not None:
         write_text_file(html, result.html(command_line()))
     output_result(result, json_, [html])
-    if result.has_drifted:
+    if is_different:
         raise Exit(DIFFERENCE_STATUS)
 
 

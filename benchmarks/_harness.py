@@ -1,5 +1,6 @@
 """Measure contenders in turn: medians after a warm-up, peak memory, and rows as CSV."""
 
+import argparse
 import contextlib
 import csv
 import ctypes
@@ -9,7 +10,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,22 @@ def write_table(head: list[str], lines: list[list[Any]], path: Path | None) -> N
     if path is not None:
         with path.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([head, *lines])
+
+
+def table_parser(doc: str, draws: int) -> argparse.ArgumentParser:
+    """Return a parser of the number of draws and of the path of a table."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--draws", type=int, default=draws)
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def rows_by_size(cells: Iterable[tuple[tuple[str, ...], int, str]], sizes: Sequence[int]) -> list[list[str]]:
+    """Return a row of texts per key, with a column per size; it is empty where there is no cell."""
+    texts: dict[tuple[str, ...], dict[int, str]] = {}
+    for key, n, text in cells:
+        texts.setdefault(key, {})[n] = text
+    return [[*key, *(row.get(n, "") for n in sizes)] for key, row in texts.items()]
 
 
 def markdown(head: list[str], lines: Iterable[Iterable[object]]) -> str:

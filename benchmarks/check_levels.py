@@ -8,17 +8,16 @@ from 1 to 10; the examples of a cluster, 1 to 9 of them, share half of the varia
 clusters, the number is that of clusters. "holds" and "broken" are both wrong at the limit.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, ndtr
 
-from benchmarks._harness import write_table
+from benchmarks._draws import draw_cluster_noise, draw_clusters
+from benchmarks._harness import rows_by_size, table_parser, write_table
 from calibrant import Predictions
 from calibrant.monitoring._bounds import metric_bounds
 from calibrant.monitoring._requirement import parse_requirement
@@ -27,7 +26,7 @@ SIZES = 20, 50, 100, 300, 1000
 STRUCTURES = "independent", "weights", "clusters"
 PATTERNS = "overconfident", "alternating"
 POPULATION = 2_000_000
-SHIFT, CLUSTER_SHARE = 0.05, 0.5
+SHIFT = 0.05
 ERROR_RATE = 0.05  # of each bound
 METRICS = {"accuracy": ">", "signed_gap": "<", "ece": "<", "debiased_l2": "<", "event_brier": "<", "nll": "<"}
 
@@ -58,18 +57,13 @@ def true_values(pattern: str) -> dict[str, float]:
 
 def draw_predictions(n: int, structure: str, pattern: str, rng: np.random.Generator) -> Predictions:
     """Return n examples, or n clusters."""
-    if structure == "clusters":
-        cluster = np.repeat(np.arange(n), rng.integers(1, 10, n))
-        c, p = draw_rows(len(cluster), pattern, rng)
-        shared, single = rng.standard_normal(n)[cluster], rng.standard_normal(len(cluster))
-        noise = np.sqrt(CLUSTER_SHARE) * shared + np.sqrt(1 - CLUSTER_SHARE) * single
-        return Predictions.from_confidence(c, (ndtr(noise) < p).astype(int), clusters=cluster)
-    c, p = draw_rows(n, pattern, rng)
-    correct = (rng.random(n) < p).astype(int)
-    if structure == "independent":
-        return Predictions.from_confidence(c, correct)
-    # independent examples, each a cluster of its own: weights that are no numbers of copies
-    return Predictions.from_confidence(c, correct, rng.uniform(1, 10, n), clusters=np.arange(n))
+    clusters = draw_clusters(n, 9, rng) if structure == "clusters" else None
+    c, p = draw_rows(n if clusters is None else len(clusters), pattern, rng)
+    uniform = rng.random(n) if clusters is None else ndtr(draw_cluster_noise(clusters, rng)[:, 0])
+    weights = None
+    if structure == "weights":  # each example is a cluster of its own, since its weight is no number of copies
+        weights, clusters = rng.uniform(1, 10, n), np.arange(n)
+    return Predictions.from_confidence(c, (uniform < p).astype(int), weights, clusters=clusters)
 
 
 def measure_cell(n: int, structure: str, pattern: str, draws: int) -> list[dict[str, Any]]:
@@ -91,26 +85,20 @@ def measure_cell(n: int, structure: str, pattern: str, draws: int) -> list[dict[
     ]
 
 
-def table_rows(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """Yield a row per structure and metric: the larger rates of the two patterns, for every size."""
-    for structure, metric in product(STRUCTURES, METRICS):
-        cells = []
-        for n in SIZES:
-            same = [row for row in rows if (row["n"], row["structure"], row["metric"]) == (n, structure, metric)]
-            holds, broken = (100 * max(row[name] for row in same) for name in ("holds", "broken"))
-            cells.append(f"{holds:.1f} / {broken:.1f}")
-        yield [structure, metric, *cells]
+def table_cells(rows: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], int, str]]:
+    """Yield structure and metric, size, and the larger rates of the two patterns."""
+    for structure, metric, n in product(STRUCTURES, METRICS, SIZES):
+        same = [row for row in rows if (row["n"], row["structure"], row["metric"]) == (n, structure, metric)]
+        holds, broken = (100 * max(row[name] for row in same) for name in ("holds", "broken"))
+        yield (structure, metric), n, f"{holds:.1f} / {broken:.1f}"
 
 
 def main() -> None:
     """Measure all cells, print the table and the largest rate, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = table_parser(__doc__, draws=1000).parse_args()
     rows = [row for cell in product(SIZES, STRUCTURES, PATTERNS) for row in measure_cell(*cell, options.draws)]
-    head, lines = ["structure", "metric", *(f"n = {n:,}" for n in SIZES)], list(table_rows(rows))
-    write_table(head, lines, options.out)
+    head = ["structure", "metric", *(f"n = {n:,}" for n in SIZES)]
+    write_table(head, rows_by_size(table_cells(rows), SIZES), options.out)
     for name in ("holds", "broken"):
         print(f"largest rate of {name}:", max(rows, key=lambda row: row[name]))
 

@@ -8,16 +8,15 @@ of the new model by 1.3. Weights are whole numbers from 1 to 9, clusters have 1 
 variance of their logits, and there are four groups.
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks._harness import write_table
+from benchmarks._draws import draw_cluster_noise, draw_clusters, draw_labels
+from benchmarks._harness import table_parser, write_table
 from calibrant import Predictions
 from calibrant.monitoring._compare import compared_rows
 from calibrant.monitoring._pairing import ModelPair
@@ -32,14 +31,8 @@ def draw_logits(n: int, structure: str, rng: np.random.Generator) -> tuple[np.nd
     if structure != "clusters":
         options = {"weights": {"weights": rng.integers(1, 10, n)}, "groups": {"groups": rng.integers(0, 4, n)}}
         return 1.5 * rng.standard_normal((n, K)), options.get(structure, {})
-    cluster = np.repeat(np.arange(n), rng.integers(1, 10, n))
-    shared = rng.standard_normal((n, K))[cluster]
-    return 1.5 * np.sqrt(0.5) * (shared + rng.standard_normal((len(cluster), K))), {"clusters": cluster}
-
-
-def draw_labels(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a label from the softmax of each row."""
-    return (z + rng.gumbel(size=z.shape)).argmax(1)
+    clusters = draw_clusters(n, 9, rng)
+    return 1.5 * draw_cluster_noise(clusters, rng, K), {"clusters": clusters}
 
 
 def differs(old: Predictions, new: Predictions, *, is_paired: bool, has_labels: bool) -> bool:
@@ -76,11 +69,9 @@ TESTS: dict[str, Callable[[int, str, np.random.Generator, float], bool]] = {
 
 def main() -> None:
     """Count false alarms and detections, print the table, and write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=2000)
+    parser = table_parser(__doc__, draws=2000)
     parser.add_argument("--detections", type=int, default=200)
     parser.add_argument("--tests", nargs="*", default=list(TESTS))
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     head = ["test", "structure", "n", "false alarms (%)", "found at logits x 1.3 (%)"]
     lines: list[list[Any]] = []

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from scipy.special import ndtr, ndtri, stdtrit
 
+from benchmarks._draws import draw_confidences
 from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
@@ -77,7 +78,7 @@ class Data:
 
 def draw(cell: Cell, shape: tuple[int, int], g: np.random.Generator, effect: np.ndarray | None = None) -> Data:
     """Draw data sets; `effect` is the share of variance 1/2 of every outcome's probit that its cluster has."""
-    c = _confidences(cell, shape, g)
+    c = draw_confidences(cell.confidence, shape, g)
     q, k = np.clip(c - cell.shift, 0.0, 1.0), cell.classes
     noise = g.standard_normal(shape)
     a = ((noise if effect is None else effect + math.sqrt(0.5) * noise) < ndtri(q)).astype(float)
@@ -107,13 +108,6 @@ def draw(cell: Cell, shape: tuple[int, int], g: np.random.Generator, effect: np.
         values["class_gap"] = (p1 - y1, p1 - q1)
         values["class_brier"] = ((p1 - y1) ** 2, q1 * (1 - p1) ** 2 + (1 - q1) * p1**2)
     return Data(c, q, a, p1, y1, {name: (v, float(t.mean())) for name, (v, t) in values.items()})
-
-
-def _confidences(cell: Cell, shape: tuple[int, int], g: np.random.Generator) -> np.ndarray:
-    if isinstance(cell.confidence, str):
-        return 0.5 + 0.5 * g.random(shape)
-    odds = math.log(cell.confidence / (1 - cell.confidence)) + 0.3 * g.standard_normal(shape)
-    return 1 / (1 + np.exp(-odds))
 
 
 def moments(c: np.ndarray, a: np.ndarray) -> Moments:
@@ -212,6 +206,17 @@ def group_limits(data: Data, k: int) -> Limits:
     return {"group_gaps": {OURS: tuple(end.reshape(NUM_GROUPS, -1) for end in (low, high))}}
 
 
+def sample_statistics(
+    values: np.ndarray, weights: torch.Tensor | None, clusters: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the independent size, the mean, its variance, degrees of freedom and error, of every data set (d n)."""
+    rows = enumerate(torch.from_numpy(values))
+    samples = [Sample.from_values(row, None if weights is None else weights[i], clusters) for i, row in rows]
+    mean, degrees, error = (np.array([getattr(s, name) for s in samples]) for name in ("mean", "degrees", "error"))
+    n, variance = np.array([s.independent for s in samples]).T
+    return n, mean, variance, degrees, error
+
+
 def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     """Return the limits of dependent or weighted examples: clusters of 1 to 20 rows, or rows of weight 1 to 10."""
     weighted = cell.structure == "weights"
@@ -222,11 +227,8 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     w = torch.from_numpy(g.integers(1, 11, data.confidence.shape).astype(float)) if weighted else None
     limits: Limits = {}
     for name in ("accuracy", "signed_gap", "event_brier", "nll"):
-        ends, samples = range_of(name, data, cell.classes), []
-        for i, row in enumerate(torch.from_numpy(data.scores[name][0])):
-            samples.append(Sample.from_values(row, None if w is None else w[i], clusters))
-        mean, degrees, error = (np.array([getattr(s, key) for s in samples]) for key in ("mean", "degrees", "error"))
-        n, variance = np.array([s.independent for s in samples]).T
+        ends = range_of(name, data, cell.classes)
+        n, mean, variance, degrees, error = sample_statistics(data.scores[name][0], w, clusters)
         t = stdtrit(degrees, (1 + LEVEL) / 2)
         half = t * error
         limits[name] = {OURS: mean_limits(n, mean, variance, ends, LEVEL), STUDENT: (mean - half, mean + half)}
@@ -244,7 +246,7 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
 
 def draw_pairs(cell: Cell, shape: tuple[int, int], g: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return logits of two models (2 d n k), and the true probabilities (d n k)."""
-    c, k = _confidences(cell, shape, g), cell.classes
+    c, k = draw_confidences(cell.confidence, shape, g), cell.classes
     split = g.standard_exponential((*shape, k - 1))
     split /= split.sum(-1, keepdims=True)
     logits, truth = (
@@ -295,12 +297,7 @@ def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
             n, mean, variance = shape[1], value.mean(1), value.var(1)
             degrees, error = n - 1, np.sqrt(variance / (n - 1))
         else:
-            rows = range(draws)
-            samples = [
-                Sample.from_values(torch.from_numpy(value[i]), None if w is None else w[i], clusters) for i in rows
-            ]
-            mean, degrees, error = (np.array([getattr(s, x) for s in samples]) for x in ("mean", "degrees", "error"))
-            n, variance = np.array([s.independent for s in samples]).T
+            n, mean, variance, degrees, error = sample_statistics(value, w, clusters)
         squares = (
             np.average(x**2, 1, None if w is None else w.numpy())
             for x in (np.minimum(smallest, 0), np.maximum(largest, 0))

@@ -8,15 +8,13 @@ accuracy, gap and Brier score. Or the class shares are others, and the logits of
 assumption of the class shares. The truth is the number that the new labels show, or the true share.
 """
 
-import argparse
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks._harness import write_table
+from benchmarks._draws import draw_cluster_noise, draw_clusters, draw_labels
+from benchmarks._harness import rows_by_size, table_parser, write_table
 from calibrant import Predictions
 from calibrant.metrics import accuracy, event_brier, signed_gap
 from calibrant.monitoring._estimates import estimate_without_labels
@@ -32,12 +30,9 @@ POWER_SCALE = 1.6  # of logits within each class, which the test of the shares s
 
 def draw(n: int, spread: float, rng: np.random.Generator, *, with_clusters: bool = False) -> Predictions:
     """Draw predictions of n examples, or of n clusters of 1 to 9 examples with similar logits and outcomes."""
-    if not with_clusters:
-        z = spread * rng.standard_normal((n, K))
-        return Predictions(torch.from_numpy(SCALE * z), (z + rng.gumbel(size=z.shape)).argmax(1))
-    cluster = np.repeat(np.arange(n), rng.integers(1, 10, n))
-    z = spread * np.sqrt(0.5) * (rng.standard_normal((n, K))[cluster] + rng.standard_normal((len(cluster), K)))
-    return Predictions(torch.from_numpy(SCALE * z), (z + rng.gumbel(size=z.shape)).argmax(1), clusters=cluster)
+    clusters = draw_clusters(n, 9, rng) if with_clusters else None
+    z = spread * (rng.standard_normal((n, K)) if clusters is None else draw_cluster_noise(clusters, rng, K))
+    return Predictions(torch.from_numpy(SCALE * z), draw_labels(z, rng), clusters=clusters)
 
 
 def draw_by_class(n: int, shares: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0) -> Predictions:
@@ -77,26 +72,19 @@ def share_coverage(n: int, shares: tuple[int, ...], draws: int) -> dict[str, flo
 
 def main() -> None:
     """Measure coverage and levels, print the table, and write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    lines: list[list[Any]] = []
+    options = table_parser(__doc__, draws=1000).parse_args()
+    cells: list[tuple[tuple[str, ...], int, str]] = []
     for n in SIZES:
         for with_clusters in (False, True):
             for name, spread in SPREADS.items():
                 kind = name + (", clusters" if with_clusters else "")
                 for number, rate in estimate_coverage(n, spread, options.draws, with_clusters=with_clusters).items():
-                    lines.append([number, kind, n, f"{100 * rate:.1f}"])
+                    cells.append(((number, kind), n, f"{100 * rate:.1f}"))
         for name, shares in SHARES.items():
             for number, rate in share_coverage(n, shares, options.draws).items():
-                lines.append([number, name, n, f"{100 * rate:.1f}"])
-    cells: dict[tuple[str, str], dict[int, str]] = {}
-    for number, kind, n, text in lines:
-        cells.setdefault((number, kind), {})[n] = text
+                cells.append(((number, name), n, f"{100 * rate:.1f}"))
     head = ["number", "new predictions", *(f"n = {n:,}" for n in SIZES)]
-    rows = [[*key, *(by_size[n] for n in SIZES)] for key, by_size in cells.items()]
-    write_table(head, rows, options.out)
+    write_table(head, rows_by_size(cells, SIZES), options.out)
 
 
 if __name__ == "__main__":

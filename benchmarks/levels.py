@@ -9,18 +9,17 @@ clusters. For "differences", two models see the same logits with independent noi
 groups are calibrated, and one simultaneous 95 % interval of a gap or more does not hold 0.
 """
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.special import ndtri
 
-from benchmarks._harness import write_table
+from benchmarks._draws import draw_clusters, draw_confidences, draw_labels
+from benchmarks._harness import rows_by_size, table_parser, write_table
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
 
@@ -33,19 +32,10 @@ NUM_GROUPS, K, SCALES = 4, 3, (1.5, 4.0)  # SCALES: of the logits of compared mo
 LEVEL = 0.05
 
 
-def draw_confidences(kind: float | str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw confidences."""
-    if isinstance(kind, str):
-        c = 0.5 + 0.5 * rng.random(n)
-        return np.round(c, 1) if kind == "rounded" else c
-    odds = math.log(kind / (1 - kind)) + 0.3 * rng.standard_normal(n)
-    return 1 / (1 + np.exp(-odds))
-
-
 def draw_structure(structure: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return weights and clusters of n examples or clusters."""
     if structure == "clusters":
-        return None, np.repeat(np.arange(n), rng.integers(1, 21, n))
+        return None, draw_clusters(n, 20, rng)
     return (rng.uniform(1, 10, n), np.arange(n)) if structure == "weights" else (None, None)
 
 
@@ -78,7 +68,7 @@ def difference_rates(structure: str, n: int, scale: float, draws: int) -> dict[s
     for _ in range(draws):
         weights, clusters = draw_structure(structure, n, rng)
         z = scale * draw_noise(n if clusters is None else len(clusters), clusters, rng, K)
-        y = (z + rng.gumbel(size=z.shape)).argmax(1)
+        y = draw_labels(z, rng)
         models = [z + 0.3 * scale * rng.standard_normal(z.shape) for _ in range(2)]
         for row in metrics.compare(*(Predictions(torch.from_numpy(m), y, weights, clusters=clusters) for m in models)):
             rejected[row.name] += row.p_value <= LEVEL
@@ -116,21 +106,16 @@ def measure_problem(problem: str, draws: int) -> Iterator[tuple[str, str, int, d
 
 def main() -> None:
     """Measure the cells, print the rates in percent, and write them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
+    parser = table_parser(__doc__, draws=1000)
     parser.add_argument("--only", choices=PROBLEMS)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    lines: list[list[str]] = []
-    head = ["problem", "test", "confidences", *(f"n = {n}" for n in SIZES)]
+    cells: list[tuple[tuple[str, ...], int, str]] = []
     for problem in (options.only,) if options.only else PROBLEMS:
-        cells: dict[tuple[str, str, str], dict[int, float]] = {}
         for structure, kind, n, rates in measure_problem(problem, options.draws):
             print(structure, kind, n, rates, flush=True)
-            for name, rate in rates.items():
-                cells.setdefault((structure, name, kind), {})[n] = rate
-        lines += [[*key, *(f"{100 * cell[n]:.1f}" if n in cell else "" for n in SIZES)] for key, cell in cells.items()]
-    write_table(head, lines, options.out)
+            cells += [((structure, name, kind), n, f"{100 * rate:.1f}") for name, rate in rates.items()]
+    head = ["problem", "test", "confidences", *(f"n = {n}" for n in SIZES)]
+    write_table(head, rows_by_size(cells, SIZES), options.out)
 
 
 if __name__ == "__main__":

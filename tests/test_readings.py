@@ -273,19 +273,6 @@ def test_positive_names_the_class_of_a_single_score():
     assert refused({"label": Y3, **CLASSES}, positive="1") == "positive_class"
 
 
-def test_ignored_labels_are_not_a_class():
-    labels = np.where(np.arange(N) % 5 == 0, -1, Y)
-    assert len(read({"label": labels, "score": P}, ignore_index=-1)) == int((labels >= 0).sum())
-    assert len(read({"label": np.where(labels < 0, 255, labels), "score": P}, ignore_index=255)) == int(
-        (labels >= 0).sum()
-    )
-
-
-def test_ignored_label_that_is_a_class_index_is_refused():
-    columns = {"prob_1": P, "prob_2": 1 - P}
-    assert refused({"label": np.arange(N) % 3, **columns}, ignore_index=0) == "ignore_index"
-
-
 @pytest.mark.parametrize("ignored", [-1, -100, 255])
 def test_ignored_rows_are_dropped_for_all_class_names(ignored):
     labels = np.where(np.arange(N) % 5 == 0, ignored, Y)

@@ -161,6 +161,7 @@ def test_ignored_rows_are_dropped_and_change_no_other_label(
     ("table", "options"),
     [
         ({"prob_2": P[:, 0], "label": np.where(IGNORED, 0, BINARY + 1)}, {}),
+        ({"prob_1": P[:, 0], "prob_2": 1 - P[:, 0], "label": Y}, {}),
         ({**by_class("prob_"), "label": np.where(IGNORED, 0, Y + 1)}, {"labels_from": 1}),
     ],
 )

@@ -146,11 +146,6 @@ def test_scheduled_needs_the_number_of_epochs():
     assert losses.for_epochs(losses.focal, 90) is losses.focal
 
 
-def test_a_gamma_below_the_limit_of_inverse_focal_is_refused():
-    with refused("adafocal_limits"):
-        losses.AdaFocal(lowest=-4.0)
-
-
 @pytest.mark.parametrize("text", ["AdaFocal(bins=7)", "Scheduled(epochs=20)"])
 def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(text):
     loss = registry.LOSSES.resolve(text)

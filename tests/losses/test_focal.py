@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from refusals import refused
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
 from scipy.special import lambertw
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -101,16 +99,6 @@ def test_focal_family_equals_cross_entropy_at_gamma_0(batch):
 
 
 @gammas
-def test_focal_gradient_equals_cross_entropy_gradient_times_g(batch, gamma):
-    """Mukhoti et al. (2020), proposition 1."""
-    logits, labels = batch
-    p_y = probabilities(logits)[np.arange(200), labels.numpy()]
-    factor = torch.from_numpy(g(p_y, gamma))[:, None]
-    focal = gradient(lambda z, y: losses.focal(z, y, gamma=gamma), logits, labels)
-    assert torch.allclose(focal, factor * gradient(losses.cross_entropy, logits, labels), rtol=1e-9, atol=1e-9)
-
-
-@gammas
 def test_detached_weight_is_the_gradient_factor(batch, gamma):
     logits, labels = batch
     p_y = torch.from_numpy(probabilities(logits)[np.arange(200), labels.numpy()])[:, None]
@@ -188,44 +176,10 @@ def test_dual_focal_ignores_ties_and_has_no_runner_up_at_the_bottom():
 # Truth
 
 
-@pytest.mark.parametrize(
-    ("p0", "gamma"),
-    [(0.05, 37.844779), (0.10, 14.923993), (0.19, 5.337039), (0.20, 4.850554), (0.25, 3.070227), (0.40, 0.680508)],
-)
-def test_gamma_star_gives_the_gradient_of_cross_entropy(p0, gamma):
-    """Mukhoti et al. (2020), proposition 2, with the branch W_{-1}."""
-    a, b = 1 - p0, p0 * np.log(p0)
-    star = a / b + lambertw(-(a ** (1 - a / b)) / b * np.log(a), -1).real / np.log(a)
-    assert star == pytest.approx(gamma, abs=1e-6)
-    z, y = pair(p0)
-    ratio = gradient(lambda z, y: losses.focal(z, y, gamma=float(star)), z, y) / gradient(losses.cross_entropy, z, y)
-    assert ratio[0, 0] == pytest.approx(1, abs=1e-9)
-
-
-def test_gradient_factor_at_known_points():
-    assert g(0.5, 7) == pytest.approx(2**-7 * (1 + 7 * np.log(2)))
-    assert g(0.5, 7) == pytest.approx(0.04572, abs=5e-6)
-    assert g(0.19, 5) == pytest.approx(1.0278, abs=5e-5)
-    assert g(0.20, 5) == pytest.approx(0.9869, abs=5e-5)
-    for gamma, p0 in (5, 0.196803), (3, 0.252584), (2, 0.297637):
-        assert brentq(lambda p, gamma=gamma: g(p, gamma) - 1, 0.15, 0.5) == pytest.approx(p0, abs=1e-6)
-
-
-def test_the_minimizer_of_focal_loss_is_underconfident():
-    """True probability 0.8 with gamma = 2 is minimized at 0.6266 (Komisarenko & Kull 2024, introduction)."""
-
-    def expected_loss(q):
-        z, _ = pair(q)
-        two_rows = losses.focal(z.expand(2, -1), torch.tensor([0, 1]), gamma=2.0)
-        return float(0.8 * two_rows[0] + 0.2 * two_rows[1])
-
-    best = minimize_scalar(expected_loss, bounds=(0.5, 0.9), method="bounded", options={"xatol": 1e-10})
-    assert best.x == pytest.approx(0.626614827, abs=1e-6)
-
-
 def test_focal_loss_is_convex_in_the_probability():
+    """Komisarenko & Kull (2024), proposition 1."""
     p = np.linspace(1e-4, 1 - 1e-4, 4001)
-    for gamma in (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0):
+    for gamma in (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 50.0):
         logits = torch.from_numpy(np.stack([np.log(p), np.log1p(-p)], 1))
         value = losses.focal(logits, torch.zeros(len(p), dtype=torch.int64), gamma=gamma).numpy()
         assert (np.diff(value, 2) > -1e-12).all()
@@ -269,35 +223,6 @@ def test_a_saturated_correct_logit_has_gradient_0_also_below_gamma_1(gamma, dtyp
         slope = gradient(lambda z, y, loss=loss: loss(z, y, gamma=gamma), logits, labels)
         assert slope.isfinite().all()
         assert slope.abs().max() < 1e-4
-
-
-def test_masked_class_gets_no_gradient():
-    logits = torch.tensor([[1.0, 0.0, -torch.inf], [0.0, -torch.inf, 2.0]])
-    labels = torch.tensor([0, 2])
-    for name in losses._focal.__all__:
-        slope = gradient(getattr(losses, name), logits, labels)
-        assert slope.isfinite().all(), name
-        assert (slope[logits.isneginf()] == 0).all(), name
-
-
-vectors = st.lists(st.floats(-20, 20), min_size=2, max_size=12)
-
-
-@settings(max_examples=300, deadline=None)
-@given(vectors, st.floats(1, 30))
-def test_larger_logits_are_more_confident(values, t):
-    """Theorem 1 of the loss survey: scaling logits by t > 1 does not lower the largest probability."""
-    z = torch.tensor([sorted(values, reverse=True)], dtype=torch.float64)
-    assert (t * z).softmax(-1)[0, 0] >= z.softmax(-1)[0, 0] - 1e-12
-
-
-@settings(max_examples=300, deadline=None)
-@given(vectors, st.floats(0, 20), st.integers(0, 11))
-def test_focal_loss_bounds_entropy_regularization_from_above(values, gamma, label):
-    """Theorem 2 of the loss survey, for all gamma >= 0 (its proof needs gamma >= 1)."""
-    z, y = torch.tensor([values], dtype=torch.float64), torch.tensor([label % len(values)])
-    bound = losses.entropy_regularized(z, y, strength=gamma)
-    assert losses.focal(z, y, gamma=gamma) >= bound - 1e-9 * (1 + bound.abs())
 
 
 # The hand-written backward

@@ -94,15 +94,6 @@ def test_the_proper_part_crosses_focal_loss_at_one_half():
 
 
 @settings(deadline=None, max_examples=25)
-@given(gamma=st.floats(0.0, 50.0), p=st.floats(1e-6, 1 - 1e-6))
-def test_focal_loss_is_convex_in_p(gamma, p):
-    """Komisarenko & Kull (2024), prop. 1."""
-    x = torch.tensor(p, dtype=torch.float64, requires_grad=True)
-    first = torch.autograd.grad(-((1 - x) ** gamma) * x.log(), x, create_graph=True)[0]
-    assert torch.autograd.grad(first, x)[0] >= 0
-
-
-@settings(deadline=None, max_examples=25)
 @given(
     k=st.sampled_from([2, 3, 10, 100]),
     gamma=st.floats(0.0, 20.0),

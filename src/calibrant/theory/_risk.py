@@ -56,5 +56,4 @@ def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExam
     >>> kl_entropy_bound(torch.zeros(1, 2), torch.tensor([0]), gamma=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])
     """
-    log_p = logits.log_softmax(-1)
-    return losses.cross_entropy(logits, labels) - gamma * torch.special.entr(log_p.exp()).sum(-1)
+    return losses.entropy_regularized(logits, labels, strength=gamma)

@@ -16,10 +16,10 @@ import torch
 from refusals import refused
 from typer.testing import CliRunner
 
-from calibrant import InputError, Predictions, calibrators, io
+from calibrant import InputError, Predictions, calibrators
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
-from calibrant.io.files import list_table_files
+from calibrant.io.files import atomic_write, check_outputs, list_table_files
 from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}
@@ -132,19 +132,19 @@ def test_apply_in_python_refuses_outputs_among_inputs(inputs):
 
 
 def test_other_files_are_accepted_beside_inputs(inputs):
-    io.check_outputs(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
-    io.check_outputs(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
-    io.check_outputs(["in/parts/sub/new.csv"], ["in/parts"])
+    check_outputs(["in/parts/report.html", "in/parts/numbers.json"], ["in/parts"])
+    check_outputs(["in/parts/q3.csv", "in/p3.csv"], ["in/parts/p*.csv"])
+    check_outputs(["in/parts/sub/new.csv"], ["in/parts"])
 
 
 def test_case_insensitive_systems_compare_names_without_case(inputs, monkeypatch):
-    io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
-    io.check_outputs(["a.json", "A.json"], [])
+    check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
+    check_outputs(["a.json", "A.json"], [])
     monkeypatch.setattr("calibrant.io.files.is_case_insensitive", lambda folder: True)
     with refused("output_among_inputs"):
-        io.check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
+        check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     with refused("output_twice"):
-        io.check_outputs(["a.json", "A.json"], ["in/v.csv"])
+        check_outputs(["a.json", "A.json"], ["in/v.csv"])
 
 
 def test_patterns_skip_hidden_files(inputs):
@@ -168,7 +168,7 @@ def test_studies_never_replace_inputs(tmp_path, name):
 def test_signals_leave_no_draft(tmp_path):
     code = """
 import os, signal, sys
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 for name in sys.argv[2:]:
     if os.fork() == 0:
         default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
@@ -187,7 +187,7 @@ for name in sys.argv[2:]:
 
 def test_signal_handlers_are_restored_after_a_write(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    with io.atomic_write(tmp_path / "a.txt") as draft:
+    with atomic_write(tmp_path / "a.txt") as draft:
         draft.write_text("new")
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -202,6 +202,6 @@ def test_failed_write_keeps_the_old_file(tmp_path):
 
 
 def write_half(path: Path) -> None:
-    with io.atomic_write(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text("half")
         raise RuntimeError

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from calibrant import InputError, Predictions, collect, measure, metrics
 from calibrant.backend import softmax
 from calibrant.calibrators import Temperature, fit
-from calibrant.io import check_outputs
+from calibrant.io.files import check_outputs
 from calibrant.predictions import load_unlabeled, to_predictions
 from calibrant.predictions.folds import assign_folds
 from calibrant.registry import METRICS

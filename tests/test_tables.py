@@ -13,7 +13,9 @@ import torch
 from refusals import code_of, refused
 from rendered import assert_rendered
 
-from calibrant import Predictions, io, metrics
+from calibrant import Predictions, metrics
+from calibrant.io.arrays import ChunkedFile
+from calibrant.io.chunks import read_chunks
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -300,8 +302,8 @@ def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
             raise ValueError("damaged")
         return {"labels": torch.arange(rows.start, rows.stop)}
 
-    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: io.ChunkedFile(9, 1, read))
-    chunks = io.read_chunks("x.npy", rows=2)
+    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: ChunkedFile(9, 1, read))
+    chunks = read_chunks("x.npy", rows=2)
     assert next(chunks)["labels"].tolist() == [0, 1]
     assert code_of(next, chunks) == "unreadable"
     assert started == [0, 2]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from calibrant._lazy import polars
 from calibrant._validation.scores import RowScoreEvidence, SingleScoreEvidence
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 

@@ -28,7 +28,7 @@ from calibrant._text import (
     isolate_right_to_left,
 )
 from calibrant.assessment import Assessment
-from calibrant.io import to_safe_csv
+from calibrant.io.tables import to_safe_csv
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study, report
 from calibrant.lab.study.report import _table_html

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from calibrant import io
 from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
@@ -16,8 +15,12 @@ from calibrant.events import BINARY_EVENTS, PRESENCE
 from calibrant.io.column_names import CALIBRATED_PREFIX
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
+from calibrant.io.files import check_outputs
+from calibrant.io.formats import get_writer, is_delimited, is_table
 from calibrant.io.frames import frame_to_arrays
+from calibrant.io.reading import read, write_table
 from calibrant.io.roles import infer_columns
+from calibrant.io.tables import read_table, restore_spelling
 from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
 
@@ -60,10 +63,10 @@ def apply_to_file(
     Raises:
         InputError: The file cannot be read as predictions, or the output would replace the input.
     """
-    io.check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
-    io.get_writer(output)
+    check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
+    get_writer(output)
     reading = TableOptions.from_keywords(options)
-    write = _calibrate_table_file if io.is_table(path) and io.is_table(output) else _calibrate_array_file
+    write = _calibrate_table_file if is_table(path) and is_table(output) else _calibrate_array_file
     count, output_kind, notes = write(CandidateCalibrator.of(calibrator), path, output, reading)
     if on_note is not None:
         for note in notes:
@@ -76,7 +79,7 @@ def _calibrate_array_file(
 ) -> WriteResult:
     """Calibrate a file of arrays, and write logits beside its labels and ids."""
     with prefix_errors(f"{path}"):
-        arrays = io.read(path, options, needs_labels=False)
+        arrays = read(path, options, needs_labels=False)
         p, labeled = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
         calibrated_predictions = calibrator.calibrate(p)
         ids = _check_ids(arrays.get("ids"), len(p))
@@ -104,10 +107,10 @@ def _calibrate_table_file(
     Cells keep their spelling from one text file to another. Rows without a result are not counted.
     """
     with prefix_errors(f"{path}"):
-        table = io.read_table(path, options)
+        table = read_table(path, options)
         columns = infer_columns(table.frame, options)
-        new_columns = calibrate_frame(calibrator, io.restore_spelling(table, columns), columns, options)
-    text_cells = table.texts() if io.is_delimited(output) else None  # keep the spelling of cells
+        new_columns = calibrate_frame(calibrator, restore_spelling(table, columns), columns, options)
+    text_cells = table.texts() if is_delimited(output) else None  # keep the spelling of cells
     frame = table.frame if text_cells is None else unescape_formulas(text_cells)
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
@@ -116,7 +119,7 @@ def _calibrate_table_file(
             f"Expected no column {duplicates[0]!r} in {path}, which the output adds. Try renaming it.",
             code="column_exists",
         )
-    io.write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
+    write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
     return int(new_columns[:, 0].is_not_null().sum()), "probabilities", table.notes
 
 

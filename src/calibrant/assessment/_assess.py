@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrant import calibrators as calibrators_
-from calibrant import io, registry
 from calibrant import metrics as metrics_
+from calibrant import registry
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._evaluation import InMemoryEvaluation, StreamedEvaluation, apply_calibrator, evaluate_chunks
 from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out
@@ -18,6 +18,7 @@ from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
+from calibrant.io.files import atomic_write
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.io.results import write_by_suffix
 from calibrant.metrics import Summary, fits_summary
@@ -54,7 +55,7 @@ class Assessment(AssessmentData):
         """Write the report (.html), all numbers (.json), or the selected calibrator (.safetensors)."""
         if Path(path).suffix != CALIBRATOR_SUFFIX:
             return write_by_suffix(path, {".html": self.html, ".json": self.json, CALIBRATOR_SUFFIX: str})
-        with io.atomic_write(path) as draft:
+        with atomic_write(path) as draft:
             calibrators_.save(self.best, draft, fitted_on=self.fitting_data)
         return None
 

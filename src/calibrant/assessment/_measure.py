@@ -14,8 +14,8 @@ from calibrant._text import format_percent
 from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
-from calibrant.io import to_safe_csv
 from calibrant.io.results import write_by_suffix
+from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions

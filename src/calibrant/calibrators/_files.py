@@ -15,7 +15,6 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from calibrant import io
 from calibrant._text import to_one_line
 from calibrant.backend.digests import tensors_digest
 from calibrant.backend.overlap import Sketch
@@ -25,6 +24,7 @@ from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitting_digests as _digests
 from calibrant.calibrators._compose import is_custom_calibrator, learned_fields
 from calibrant.io.arrays import read_tensors
+from calibrant.io.files import apply_umask
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, InputError, Range, prefix_errors
@@ -79,7 +79,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
     try:
         save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
-        io.apply_umask(Path(path))
+        apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"Expected a writable path, got {path} ({to_one_line(error)}). Try another folder.", code="not_writable"

@@ -71,7 +71,7 @@ def check_output_paths(
         inputs: Files that the command reads, besides those of the user's own methods.
         suffixes: The suffixes that some of the outputs may have.
     """
-    from calibrant.io import check_outputs, ensure_writable
+    from calibrant.io.files import check_outputs, ensure_writable
     from calibrant.io.results import check_suffix
 
     files = [path for path in paths if path is not None and str(path) != "-"]
@@ -95,7 +95,7 @@ def _included_files() -> list[Path]:
 
 def write_text_file(path: Path, text: str) -> None:
     """Write a text file at once, or not at all."""
-    from calibrant.io import atomic_write
+    from calibrant.io.files import atomic_write
 
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")

@@ -252,21 +252,23 @@ def _load(
         path: File of predictions.
         load_options: Keywords of `Predictions.load`.
         stream: Whether to read in chunks; None: if the file exceeds the memory.
-        memory: Memory to use, in GB; default: see `io.exceeds_memory`.
+        memory: Memory to use, in GB; default: see `exceeds_memory`.
         num_maps: Number of calibrators, each of which needs memory for every row.
     """
-    from calibrant import Predictions, io
+    from calibrant import Predictions
+    from calibrant.io.chunks import exceeds_memory, is_chunkable, open_chunked
+    from calibrant.io.columns import TableOptions
     from calibrant.types import InputError
 
-    if stream is not False and (stream or io.is_chunkable(path)):
+    if stream is not False and (stream or is_chunkable(path)):
         try:
-            file = io.open_chunked(path, io.TableOptions.from_keywords(load_options))
+            file = open_chunked(path, TableOptions.from_keywords(load_options))
         except InputError:
             # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
             load = Predictions.load_chunks if stream else Predictions.load
             return load(path, **load_options), bool(stream)
         floats_per_row = file.width + FLOATS_PER_ROW_AND_MAP * num_maps
-        if stream or io.exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
+        if stream or exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
             for note in file.notes:
                 print_line(f"{path}: {note}")
             return Predictions.load_chunks(path, **load_options), True
@@ -277,16 +279,19 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
     """Print the role of each column of tables."""
     from rich.table import Table
 
-    from calibrant import io
-    from calibrant.io.roles import describe_roles
+    from calibrant.io.columns import TableOptions
+    from calibrant.io.formats import is_table
+    from calibrant.io.logs import is_log
+    from calibrant.io.roles import describe_roles, infer_columns
+    from calibrant.io.tables import read_table
 
-    table_options = io.TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     for path in files:
-        if io.is_log(path) or not io.is_table(path):
-            print_line(f"{path}: {'an evaluation log' if io.is_log(path) else 'a file of arrays'} has no columns")
+        if is_log(path) or not is_table(path):
+            print_line(f"{path}: {'an evaluation log' if is_log(path) else 'a file of arrays'} has no columns")
             continue
-        table = io.read_table(path, table_options)
-        columns = io.infer_columns(table.frame, table_options)
+        table = read_table(path, table_options)
+        columns = infer_columns(table.frame, table_options)
         roles = Table("column", "role", **BARE_TABLE_STYLE)
         for name, role in describe_roles(columns, table.frame.columns):
             roles.add_row(escape_markup(name), escape_markup(role))

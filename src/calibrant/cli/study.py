@@ -169,7 +169,7 @@ def figures(
     ),
 ) -> None:
     """Draw the figures of a paper, each with its numbers as CSV."""
-    from calibrant.io import ensure_writable
+    from calibrant.io.files import ensure_writable
     from calibrant.lab.study import draw
     from calibrant.types import InputError
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent, shorten_list
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.io.results import check_suffix
 from calibrant.metrics import Interval, share_interval

@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.io.results import check_suffix, provenance
 from calibrant.monitoring import CheckResult, check

@@ -16,7 +16,7 @@ from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.fusion import Fusion
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
 from calibrant.types import InputError

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.backend.digests import tensors_digest
-from calibrant.io import atomic_write
 from calibrant.io.arrays import read_tensors
+from calibrant.io.files import atomic_write
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._sums import GroupSums
 from calibrant.types import InputError

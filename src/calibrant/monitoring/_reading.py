@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from calibrant import io
 from calibrant._text import shorten_list
 from calibrant.io.cells import to_numbers
 from calibrant.io.column_names import find_role_columns
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.files import is_pattern
+from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.labels import label_values
-from calibrant.io.roles import leave_out_empty_labels
+from calibrant.io.reading import read
+from calibrant.io.roles import infer_columns, leave_out_empty_labels
+from calibrant.io.tables import read_table
 from calibrant.monitoring._watch import Watch
 from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
@@ -48,18 +50,18 @@ def add_file(
     with prefix_errors(f"{path}"):
         reading = TableOptions.from_keywords(options)
         labeled = times = None
-        if io.is_table(path) or is_pattern(Path(path)):
-            table = io.read_table(path, reading)
+        if is_table(path) or is_pattern(Path(path)):
+            table = read_table(path, reading)
             frame = table.frame
             time = _find_time_column(frame, time)
-            columns = io.infer_columns(frame.drop(time) if time else frame, reading)
+            columns = infer_columns(frame.drop(time) if time else frame, reading)
             if not columns.scores and columns.confidence is None:
                 return watch.add_labels(*_read_labels(frame, columns, reading))
             arrays, labeled = _read_predictions(frame, columns, reading)
             arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
         else:
-            arrays = io.read(path, reading, needs_labels=False)
+            arrays = read(path, reading, needs_labels=False)
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=reading.are_logits)
         if p.examples is not None:
             raise _fractions_refused()

@@ -89,7 +89,7 @@ class SampleSize:
 
     def save(self, path: str | Path) -> None:
         """Write the numbers (.json) or the power curve (.png, .svg, .pdf)."""
-        from calibrant.io import atomic_write
+        from calibrant.io.files import atomic_write
 
         path = Path(path)
         check_suffix(path, (*FIGURE_SUFFIXES, ".json"))

@@ -14,7 +14,7 @@ from calibrant._validation.names import check_unique, factorize_samples, group_n
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.backend.threads import thread_limit
 from calibrant.events import CONFIDENCE_KINDS, PRESENCE
-from calibrant.io import find_score_and_label_keys
+from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.types import InputError
 
 Fields = dict[str, Any]

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant import io
 from calibrant._validation.scores import SingleScoreEvidence
+from calibrant.io import chunks
+from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.io.columns import TableOptions
+from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
+from calibrant.io.number_text import replace_missing_words
+from calibrant.io.reading import read, write
 from calibrant.io.roles import infer_columns, require_labels
+from calibrant.io.tables import as_frame
 from calibrant.predictions._constructors import Fields, fields_from_arrays, has_single_logits
 from calibrant.types import InputError, prefix_errors
 
@@ -25,7 +30,7 @@ MIN_SCORES_TO_REFUSE_EARLY = 1000  # single scores in [0, 1] that refuse a chunk
 def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) -> Fields:
     """Read a table in memory; see `Predictions.from_table`."""
     reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    frame = io.replace_missing_words(io.as_frame(table), reading.na)
+    frame = replace_missing_words(as_frame(table), reading.na)
     columns = infer_columns(frame, reading)
     require_labels(columns, frame)
     arrays = frame_to_arrays(frame, columns, reading)
@@ -36,14 +41,14 @@ def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: An
     """Read a file, a folder or a pattern; see `Predictions.load`."""
     reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     with prefix_errors(f"{path}"):
-        return fields_from_arrays(io.read(path, reading), ignore_index, of, are_logits=reading.are_logits)
+        return fields_from_arrays(read(path, reading), ignore_index, of, are_logits=reading.are_logits)
 
 
 def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
     """Read a file, and the id of each row if every row has one; see `load_with_ids`."""
     reading = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
-        arrays = io.read(path, reading)
+        arrays = read(path, reading)
         fields = fields_from_arrays(arrays, are_logits=reading.are_logits)
     ids = [str(value) for value in arrays.get("ids", ())]
     return fields, ids if len(ids) == len(fields["labels"]) else None
@@ -53,7 +58,7 @@ def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]
     """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
     reading = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
-        return fields_from_unlabeled_arrays(io.read(path, reading, needs_labels=False), are_logits=reading.are_logits)
+        return fields_from_unlabeled_arrays(read(path, reading, needs_labels=False), are_logits=reading.are_logits)
 
 
 def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
@@ -101,12 +106,12 @@ def read_chunks(
 
 def _read_arrays(path: str | Path, rows: int | None, reading: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
     """Yield the arrays of each chunk, and its labels; errors name the file."""
-    chunks = io.read_chunks(path, rows, reading)
+    parts = chunks.read_chunks(path, rows, reading)
     while True:
         with prefix_errors(f"{path}"):
-            if (arrays := next(chunks, None)) is None:
+            if (arrays := next(parts, None)) is None:
                 return
-            labels = arrays[io.find_score_and_label_keys(arrays)[1]]
+            labels = arrays[find_score_and_label_keys(arrays)[1]]
         yield arrays, labels
 
 
@@ -118,7 +123,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
             "groups as a table with one row per sample.",
             code="row_groups",
         )
-    if fields["examples"] is not None and io.is_table(path):
+    if fields["examples"] is not None and is_table(path):
         raise InputError(
             "Expected labels that are classes in a table, got soft labels or fractional outcomes. Try .npz or "
             ".safetensors.",
@@ -142,7 +147,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
                 code="not_exact",
             )
 
-    io.write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
+    write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 
 def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: bool) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from calibrant._text import to_one_line
-from calibrant.io import atomic_write
+from calibrant.io.files import atomic_write
 from calibrant.lab.hub import is_hub_reachable
 from calibrant.types import InputError
 

@@ -12,7 +12,7 @@ import torch
 
 from calibrant import registry
 from calibrant._text import shorten_repr
-from calibrant.io import check_outputs, ensure_writable
+from calibrant.io.files import check_outputs, ensure_writable
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally

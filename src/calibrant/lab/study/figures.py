@@ -10,8 +10,9 @@ import numpy as np
 import polars
 from matplotlib import rc_context
 
-from calibrant import calibrators, io, metrics, plots
+from calibrant import calibrators, metrics, plots
 from calibrant._text import escape_invisible
+from calibrant.io.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
@@ -54,7 +55,7 @@ def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] 
         *roc_drawings(study, store),
     ]
     for drawing in drawings:
-        io.check_outputs(figure_files(folder, drawing.name), inputs)
+        check_outputs(figure_files(folder, drawing.name), inputs)
     return [path for drawing in drawings for path in _save_drawing(folder, drawing)]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
-from calibrant.io import atomic_write, to_safe_csv
+from calibrant.io.files import atomic_write
+from calibrant.io.tables import to_safe_csv
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement

@@ -19,7 +19,7 @@ from uuid import uuid4
 import torch
 
 from calibrant import __version__
-from calibrant.io import apply_umask, atomic_write
+from calibrant.io.files import apply_umask, atomic_write
 from calibrant.types import InputError
 
 RECORD_FILE = "run.json"

@@ -1,4 +1,4 @@
-"""Libraries that take long to load, imported at their first use."""
+"""Libraries that take long to load, imported at their first use, and optional ones."""
 
 import importlib
 from types import ModuleType
@@ -16,3 +16,16 @@ if TYPE_CHECKING:
     import polars as polars
 else:
     polars = LazyModule("polars")
+
+
+def import_optional(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of a package that an extra of calibrant installs. Raises `InputError` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = error.name or module
+        from calibrant.types import InputError  # loads torch
+
+        raise InputError(
+            f"{purpose} needs the package {package}. Try pip install 'calibrant[{extra}]'.", code="missing_package"
+        ) from None

@@ -8,7 +8,7 @@ import pytest
 from calibrant import registry
 from calibrant.lab.study import Study
 from calibrant.lab.study.config import STUDIES_FOLDER
-from calibrant.lab.study.results import made_with, stale_parts
+from calibrant.lab.study.results import made_with
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RECORDS = sorted(RESULTS.glob("*/made_with.json"))
@@ -17,6 +17,21 @@ RECORDS = sorted(RESULTS.glob("*/made_with.json"))
 def load(record):
     name, _, scale = record["study"].rpartition("-")
     return Study.load(name, scale)
+
+
+def stale_parts(record, study):
+    """Return in words what the study would now train or evaluate otherwise than in a record of `made_with`."""
+    planned = made_with(study, study.runs())
+    return [*_differences(record["runs"], planned["runs"]), *_differences(record["revisions"], planned["revisions"])]
+
+
+def _differences(stored, planned):
+    for key, text in planned.items():
+        if key not in stored:
+            yield f"missing: {key}, {text}"
+        elif stored[key] != text:
+            yield f"changed: {key}, {stored[key]}; now {text}"
+    yield from (f"no longer made: {key}, {text}" for key, text in stored.items() if key not in planned)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)

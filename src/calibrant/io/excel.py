@@ -1,12 +1,11 @@
 """Excel workbooks (.xlsx) as polars frames; needs the packages of the extra `excel`."""
 
-import importlib
 import logging
 import math
 from pathlib import Path
 from typing import Any
 
-from calibrant._lazy import polars
+from calibrant._lazy import import_optional, polars
 from calibrant.io.columns import TableOptions
 from calibrant.io.delimited import mark_duplicate_names
 from calibrant.io.number_text import parse_number_columns, replace_missing_words
@@ -23,7 +22,7 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
     Raises:
         InputError: If there is no such sheet, or a package is missing.
     """
-    book = _import_package("fastexcel").read_excel(path)
+    book = import_optional("fastexcel", "excel", "A workbook").read_excel(path)
     sheets = [name for name in book.sheet_names if book.load_sheet(name, header_row=None, n_rows=1).width]
     if not sheets:
         raise InputError("Expected a sheet with cells, got empty sheets only.", code="no_rows")
@@ -70,7 +69,7 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
     Raises:
         InputError: If a sheet cannot hold the frame, or a package is missing.
     """
-    xlsxwriter = _import_package("xlsxwriter")
+    xlsxwriter = import_optional("xlsxwriter", "excel", "A workbook")
     if len(frame) >= MAX_SHEET_ROWS or frame.width > MAX_SHEET_COLUMNS:
         raise InputError(
             f"Expected up to {MAX_SHEET_ROWS - 1:,} rows and {MAX_SHEET_COLUMNS:,} columns in a sheet, got "
@@ -121,15 +120,3 @@ def _exact_worksheet_class(worksheet: Any) -> Any:
             self.fh.write(f"<c{text}><v>{number!r}</v></c>")
 
     return ExactSheet
-
-
-def _import_package(name: str) -> Any:
-    """Import a package of the extra `excel`. Raises `InputError` if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError(
-            f"Expected the package {name} for workbooks, which is not installed. Try pip install 'calibrant[excel]', "
-            "or another format.",
-            code="missing_package",
-        ) from None

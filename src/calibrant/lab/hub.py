@@ -1,25 +1,12 @@
-"""Optional packages, and access to the Hugging Face hub."""
+"""Access to the Hugging Face hub."""
 
 import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Any
 
 from calibrant._text import to_one_line
 from calibrant.types import InputError
-
-
-def import_optional(module: str, extra: str, purpose: str) -> Any:
-    """Import a module of a package that an extra of calibrant installs. Raises `InputError` if it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = error.name or module
-        raise InputError(
-            f"{purpose} needs the package {package}. Try pip install 'calibrant[{extra}]'.", code="missing_package"
-        ) from None
 
 
 def is_hub_reachable() -> bool:

@@ -62,7 +62,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
     else:
         answers, more_notes = _read_generations(records, task, options)
     model = path.parent.name if name else None
-    return RawLog(str(path), HARNESS, answers, model, (*notes, *more_notes))
+    return RawLog(HARNESS, answers, model, (*notes, *more_notes))
 
 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:

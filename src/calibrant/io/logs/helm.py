@@ -51,7 +51,7 @@ def read_run(path: Path, options: LogOptions) -> RawLog:
     notes = [f"Answers are graded by {score!r}."]
     if not has_log_probs:
         notes.append("All log-probabilities are 0, as of models without any, so there is no confidence.")
-    return RawLog(str(path), HELM, answers, adapter.get("model"), tuple(notes))
+    return RawLog(HELM, answers, adapter.get("model"), tuple(notes))
 
 
 def _key(instance: Record, record: Record) -> tuple[str, str, int]:

@@ -88,7 +88,7 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
             f"Expected a key of scores or metadata, 'stated' or 'tokens' as confidence, got {options.confidence!r}.",
             code="unknown_confidence",
         )
-    return RawLog(str(path), INSPECT, answers, evaluation.get("model"), tuple(notes))
+    return RawLog(INSPECT, answers, evaluation.get("model"), tuple(notes))
 
 
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
@@ -127,7 +127,6 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
         task,
         str(sample.get("id")),
         correct,
-        epoch=int(sample.get("epoch") or 1),
         data=_metadata(sample),
         reason=reason,
         stated=_find_stated(sample, score, options.confidence),

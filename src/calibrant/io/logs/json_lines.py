@@ -17,7 +17,6 @@ LOG_FIELD_NAMES = {
     "correct": (*ROLE_COLUMN_NAMES["correct"], "score"),
     "confidence": ROLE_COLUMN_NAMES["confidence"],
     "task": ("task", "benchmark", "dataset"),
-    "epoch": ("epoch", "repeat", "trial", "run", "seed"),
     "model": ("model", "model_name"),
     "response": ("response", "completion", "output", "answer", "text"),
 }
@@ -62,7 +61,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
         )
     models = dict.fromkeys(str(record[fields["model"]]) for record in records if record.get(fields.get("model", "")))
     check_single_model(list(models))
-    return RawLog(str(path), JSON_LINES, answers, next(iter(models), None), tuple(notes))
+    return RawLog(JSON_LINES, answers, next(iter(models), None), tuple(notes))
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:

@@ -103,7 +103,6 @@ class RawAnswer:
     task: str
     question: str
     correct: float | None
-    epoch: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of the question, which may name its subject
     reason: str = ""  # why there is no answer; empty if there is one
     stated: Any = None  # confidence as it was stated
@@ -117,7 +116,6 @@ class RawAnswer:
 class RawLog:
     """The answers of one file or run folder."""
 
-    source: str
     format: str
     answers: Sequence[RawAnswer]
     model: str | None = None

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._lazy import import_optional
 from calibrant.lab.data._loading import (
     ConvertedData,
     InMemoryTable,
@@ -23,7 +24,7 @@ from calibrant.lab.data._loading import (
 )
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
 from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary, word_vectors
-from calibrant.lab.hub import import_optional, is_hub_reachable, wrap_hub_errors
+from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 

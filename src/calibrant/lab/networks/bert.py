@@ -4,7 +4,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from calibrant.lab.hub import import_optional, is_hub_reachable, wrap_hub_errors
+from calibrant._lazy import import_optional
+from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.registry import NETWORKS
 from calibrant.types import InputError
 

@@ -18,10 +18,10 @@ from safetensors.torch import load
 from torch import nn
 
 from calibrant import __version__, metrics, registry
+from calibrant._lazy import import_optional
 from calibrant._text import to_one_line
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
-from calibrant.lab.hub import import_optional
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run, error_text
 from calibrant.lab.study.store import HISTORY_FILE, Store, parse_history

@@ -147,16 +147,14 @@ def _measure_pickled(payload: bytes) -> bytes:
 def _child_environment() -> Generator[None]:
     """Let new processes use one thread each, and import nothing from the current folder."""
     changes = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-    previous_values = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+    previous = {name: os.environ[name] for name in changes if name in os.environ}
+    os.environ |= changes
     try:
         yield
     finally:
-        for name, value in previous_values.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in changes:
+            del os.environ[name]
+        os.environ |= previous
 
 
 # One run

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,7 +216,7 @@ class Status:
         return "\n".join([*lines, *self.trial_lines, self.summary])
 
 
-# What results were made with, and whether the code would make them again
+# What results were made with
 
 
 def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
@@ -233,18 +233,3 @@ def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
             for method in (*study.calibrators, *study.metrics, *study.detection)
         },
     }
-
-
-def stale_parts(record: Mapping[str, Any], study: Study) -> list[str]:
-    """Return in words what the study would now train or evaluate otherwise than in a record of `made_with`."""
-    planned = made_with(study, study.runs())
-    return [*_differences(record["runs"], planned["runs"]), *_differences(record["revisions"], planned["revisions"])]
-
-
-def _differences(stored: Mapping[str, str], planned: Mapping[str, str]) -> Iterator[str]:
-    for key, text in planned.items():
-        if key not in stored:
-            yield f"missing: {key}, {text}"
-        elif stored[key] != text:
-            yield f"changed: {key}, {stored[key]}; now {text}"
-    yield from (f"no longer made: {key}, {text}" for key, text in stored.items() if key not in planned)

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from calibrant import registry
-from calibrant.lab.hub import import_optional
+from calibrant._lazy import import_optional
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.engine import RunEvent
 from calibrant.lab.study.grids import Run

@@ -45,7 +45,7 @@ def main() -> None:
     print("| n | k | seconds | peak, MB | of it data and imports | chosen |\n|---:|---:|---:|---:|---:|---|")
     for size in parser.parse_args().sizes.split(","):
         n, k = map(int, size.split("x"))
-        code = f"from benchmarks.assess import one; one({n}, {k})"
+        code = f"from benchmarks.assess import assess_draw; assess_draw({n}, {k})"
         process = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False,
             env=os.environ | {"OMP_NUM_THREADS": "1"},

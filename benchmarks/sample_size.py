@@ -8,7 +8,6 @@ docs/howto/sample_sizes.csv.
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,11 +19,13 @@ from scipy.optimize import brentq
 from scipy.special import betaincinv, expit, log_softmax, softmax
 from scipy.stats import norm
 
+from benchmarks._draws import draw_labels
+from benchmarks._harness import write_table
 from calibrant import Predictions, metrics, sample_size
 from calibrant.planning import SampleSize
 
 TABLE = Path(__file__).parent.parent / "docs" / "howto" / "sample_sizes.csv"
-HEADER = ("problem", "goal", "n", "promised power", "power of new data", "standard error")
+HEADER = ["problem", "goal", "n", "promised power", "power of new data", "standard error"]
 NUM_POPULATION = 200_000
 POWER = 0.8
 
@@ -66,11 +67,6 @@ def risk_score() -> Problem:
 def draw_logits(n: int, k: int, rng: np.random.Generator) -> np.ndarray:
     """Draw logits with a mean confidence of about 0.55."""
     return 1.6 * rng.standard_normal((n, k))
-
-
-def draw_labels(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a label from the softmax of each row."""
-    return (z + rng.gumbel(size=z.shape)).argmax(1)
 
 
 def top(z: np.ndarray) -> np.ndarray:
@@ -212,7 +208,7 @@ PROBLEMS = (
 )
 
 
-def rows(repeats: int) -> Iterator[tuple[str, ...]]:
+def rows(repeats: int) -> Iterator[list[str]]:
     """Yield a row of the table for each problem."""
     for build in PROBLEMS:
         problem = build()
@@ -221,7 +217,7 @@ def rows(repeats: int) -> Iterator[tuple[str, ...]]:
         reached = sum(problem.succeeds(result.n, rng) for _ in range(repeats)) / repeats
         error = math.sqrt(reached * (1 - reached) / repeats)
         size = f"{result.n:,} {result.unit}s"
-        yield problem.name, problem.goal, size, f"{POWER:g}", f"{reached:.3f}", f"{error:.3f}"
+        yield [problem.name, problem.goal, size, f"{POWER:g}", f"{reached:.3f}", f"{error:.3f}"]
 
 
 def main() -> None:
@@ -230,12 +226,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2000)
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
-    with TABLE.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADER)
-        for row in rows(repeats):
-            print(*row, sep="  ", flush=True)
-            writer.writerow(row)
+    write_table(HEADER, list(rows(repeats)), TABLE)
 
 
 if __name__ == "__main__":

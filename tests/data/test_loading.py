@@ -258,7 +258,7 @@ def fail():
 
 def test_cache_returns_the_built_data(cache_folder):
     for builder in build, fail:
-        tensors, facts = load_or_build("thing", builder)
+        tensors, facts = load_or_build("thing", 0, builder)
         assert torch.equal(tensors["x"], build()[0]["x"])
         assert facts == {"words": ["a", 1]}
 
@@ -272,7 +272,7 @@ def save_half(tensors, path, **kwargs):
     os.truncate(path, os.path.getsize(path) // 2)
     os.kill(os.getpid(), signal.SIGKILL)
 safetensors.torch.save_file = save_half
-load_or_build("thing", lambda: ({"x": torch.zeros(1000)}, {}))
+load_or_build("thing", 0, lambda: ({"x": torch.zeros(1000)}, {}))
 """
 
 
@@ -282,26 +282,26 @@ def test_cache_survives_a_kill_during_a_write(cache_folder):
     assert result.returncode == -signal.SIGKILL
     drafts = list(cache_folder.iterdir())
     assert len(drafts) == 1
-    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
-    assert float(load_or_build("thing", fail)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", 0, build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", 0, fail)[0]["x"].sum()) == 1000
     os.utime(drafts[0], (0, 0))
-    load_or_build("other", build)
+    load_or_build("other", 0, build)
     assert not drafts[0].exists()  # old drafts are removed
 
 
 def test_damaged_cache_entries_are_built_again(cache_folder):
-    load_or_build("thing", build)
-    path = cache_folder / "thing.safetensors"
+    load_or_build("thing", 0, build)
+    (path,) = cache_folder.glob("thing-*.safetensors")
     os.truncate(path, path.stat().st_size // 2)
-    assert float(load_or_build("thing", lambda: build(2.0))[0]["x"].sum()) == 2000
+    assert float(load_or_build("thing", 0, lambda: build(2.0))[0]["x"].sum()) == 2000
     path.write_bytes(b"")
-    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", 0, build)[0]["x"].sum()) == 1000
 
 
 def test_data_load_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("CALIBRANT_CACHE", str(tmp_path / "file"))
-    assert float(load_or_build("thing", build)[0]["x"].sum()) == 1000
+    assert float(load_or_build("thing", 0, build)[0]["x"].sum()) == 1000
 
 
 # Original formats

@@ -1,11 +1,17 @@
-"""Digests of tensors."""
+"""Digests of JSON and of tensors."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def json_digest(content: Any) -> str:
+    """Return the SHA-256 digest, as hex digits, of JSON content with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def tensors_digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -1,7 +1,6 @@
 """Load data sets from local tables, the hub or original files; decode them once and cache the tensors."""
 
 import glob
-import hashlib
 import io
 import json
 import os
@@ -20,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from calibrant._text import to_one_line
+from calibrant.backend.digests import json_digest
 from calibrant.io.files import atomic_write
 from calibrant.lab.hub import is_hub_reachable
 from calibrant.types import InputError
@@ -98,7 +98,7 @@ def load(
     original, files = (None, None) if root is None else _find_files(source, root)
     stamps = files and {split: file_stamps(paths) for split, paths in files.items()}
     hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
-    key = cache_key([CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings])
+    content = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
 
     def build() -> ConvertedData:
         tables = _open_hub(source, revision) if files is None else _open_files(original, files)
@@ -106,7 +106,7 @@ def load(
         origin = _describe_hub_source(source, revision, tables) if root is None else f"folder {root.name}"
         return tensors, {"source": origin + (f", {original.description}" if original else "")} | facts
 
-    return load_or_build(f"{source.folders[0]}-{key}", build)
+    return load_or_build(source.folders[0], content, build)
 
 
 def data_root(root: Path | None) -> Path | None:
@@ -126,13 +126,8 @@ def file_stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
     return [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
-def cache_key(content: Any) -> str:
-    """Return a short hash of JSON content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedData:
-    """Read an entry of the cache, or build and write it.
+def load_or_build(name: str, content: Any, build: Callable[[], ConvertedData]) -> ConvertedData:
+    """Read an entry of the cache, or build and write it; its name ends in a digest of what its content depends on.
 
     The cache is in CALIBRANT_CACHE, by default ~/.cache/calibrant. Entries are written atomically, unreadable ones are
     built again, and without write access nothing is cached.
@@ -141,7 +136,7 @@ def load_or_build(name: str, build: Callable[[], ConvertedData]) -> ConvertedDat
     from safetensors.torch import save_file
 
     cache_folder = Path(os.environ.get("CALIBRANT_CACHE") or Path.home() / ".cache" / "calibrant") / "data"
-    path = cache_folder / f"{name}.safetensors"
+    path = cache_folder / f"{name}-{json_digest(content)[:24]}.safetensors"
     try:
         with safe_open(path, "pt") as file:  # memory-mapped, so pages are read on first use
             return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118

@@ -22,7 +22,6 @@ from calibrant.lab.data._loading import (
     OriginalFormat,
     Source,
     SplitFiles,
-    cache_key,
     classes_by_path,
     data_root,
     file_stamps,
@@ -133,13 +132,13 @@ def _decode_batch(images: ImageFiles, *, prepare: Callable[[Tensor], Tensor]) ->
 
 
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
-    key = cache_key([CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]])
+    content = [CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]]
     with tempfile.TemporaryDirectory() as scratch:  # decode into a memory-mapped file, because memory may not suffice
 
         def build() -> ConvertedData:
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
-        return load_or_build(f"imagenet-{key}", build)[0]
+        return load_or_build("imagenet", content, build)[0]
 
 
 def _labels_from_folders(folder: Path) -> dict[Path, str]:

@@ -1,9 +1,7 @@
 """Runs and grids: the networks to train, models trained elsewhere, and the methods that they name, checked early."""
 
-import hashlib
 import inspect
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +11,7 @@ from typing import Any, Literal
 
 from calibrant import metrics, registry
 from calibrant._text import shorten_repr, to_one_line
+from calibrant.backend.digests import json_digest
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.io.column_names import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
@@ -184,13 +183,13 @@ class Run:
     @cached_property
     def training_id(self) -> str:
         """Twelve hex digits of the canonical JSON of `training_spec`."""
-        return _hex_digest(self.training_spec, 12)
+        return json_digest(self.training_spec)[:12]
 
     @cached_property
     def id(self) -> str:
         """The training id, then six hex digits of the monitoring and six of the code, where there are any."""
-        monitoring_suffix = f"-{_hex_digest(self.monitoring_spec, 6)}" if self.shifts or self.traces else ""
-        code_suffix = f"_{_hex_digest(self.code, 6)}" if self.code else ""
+        monitoring_suffix = f"-{json_digest(self.monitoring_spec)[:6]}" if self.shifts or self.traces else ""
+        code_suffix = f"_{json_digest(self.code)[:6]}" if self.code else ""
         return f"{self.training_id}{monitoring_suffix}{code_suffix}"
 
 
@@ -317,10 +316,6 @@ def _check_seed_split(datasets: Methods, seeds: Iterable[int]) -> None:
             )
         for seed in seeds:
             dataset.with_settings(seed=seed)  # raises for seeds outside the data set's range
-
-
-def _hex_digest(value: Any, digits: int) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 # Models that were trained elsewhere: files of predictions replace the training

@@ -1,7 +1,6 @@
 """Store finished runs on disk: one immutable folder each, which exists if and only if the run is complete."""
 
 import copy
-import hashlib
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from safetensors.torch import load, save
 from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
+from calibrant.backend.digests import json_digest
 from calibrant.lab.study.grids import MONITORED_FIELDS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
@@ -92,8 +92,7 @@ class Store:
     def name(self, run: Run) -> str:
         """Return the name of a run's folder: its id, and eight hex digits of its data if their digests are known."""
         digests = self._data_digests(run)
-        text = json.dumps(digests, sort_keys=True).encode()
-        return f"{run.id}.{hashlib.sha256(text).hexdigest()[:8]}" if digests else run.id
+        return f"{run.id}.{json_digest(digests)[:8]}" if digests else run.id
 
     def folder(self, run: Run) -> Path:
         """Return the folder of a run, finished or not."""

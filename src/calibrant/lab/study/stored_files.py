@@ -19,6 +19,7 @@ from uuid import uuid4
 import torch
 
 from calibrant import __version__
+from calibrant.backend.digests import json_digest
 from calibrant.io.files import apply_umask, atomic_write
 from calibrant.types import InputError
 
@@ -119,8 +120,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _record_digest(record: Any) -> str:
-    normalized = json.loads(json.dumps(record))  # turns keys into texts, so that they can be sorted
-    return sha256_hex(json.dumps(normalized, sort_keys=True).encode())
+    return json_digest(json.loads(json.dumps(record)))  # turns keys into texts, so that they can be sorted
 
 
 # Checkpoints

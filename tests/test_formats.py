@@ -384,16 +384,16 @@ def test_unwritable_suffixes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        ({"logits": np.float64(1)}, "scalar"),
-        ({"labels": np.int64(1)}, "scalar"),
-        ({"class_names": np.array("abc")}, "odd_names"),
-        ({"class_names": np.array([["a", "b", "c"]])}, "odd_names"),
-        ({"groups": np.array([0, 1, 2, 7]), "group_names": np.array(["a", "b"])}, "group_range"),
-        ({"groups": np.array([0, 1, -1, 0]), "group_names": np.array(["a", "b"])}, "group_range"),
-        ({"groups": np.array([0.0, 1, 0, 0]), "group_names": np.array(["a", "b"])}, "group_range"),
-        ({"groups": np.array(["a", "b", "a", "a"]), "group_names": np.array(["a", "b"])}, "group_range"),
-        ({"groups": np.array([True, False, True, True]), "group_names": np.array(["a", "b"])}, "group_range"),
-        ({"labels": np.array(["2020-01-01"] * 4, dtype="M8[D]")}, "odd_array"),
+        ({"logits": np.float64(1)}, "shape"),
+        ({"labels": np.int64(1)}, "shape"),
+        ({"class_names": np.array("abc")}, "names"),
+        ({"class_names": np.array([["a", "b", "c"]])}, "names"),
+        ({"groups": np.array([0, 1, 2, 7]), "group_names": np.array(["a", "b"])}, "group_index"),
+        ({"groups": np.array([0, 1, -1, 0]), "group_names": np.array(["a", "b"])}, "group_index"),
+        ({"groups": np.array([0.0, 1, 0, 0]), "group_names": np.array(["a", "b"])}, "group_index"),
+        ({"groups": np.array(["a", "b", "a", "a"]), "group_names": np.array(["a", "b"])}, "not_numbers"),
+        ({"groups": np.array([True, False, True, True]), "group_names": np.array(["a", "b"])}, "group_index"),
+        ({"labels": np.array(["2020-01-01"] * 4, dtype="M8[D]")}, "label_kind"),
     ],
 )
 def test_odd_arrays_are_refused(tmp_path, extra, expected):

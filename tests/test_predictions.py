@@ -389,7 +389,7 @@ def test_meta_tensors_are_refused_by_every_function(tmp_path):
         (lambda: Temperature.fit(z, y), "tensor_kind"),
         (lambda: metrics.Summary.empty().add(z, y), "tensor_kind"),
         (lambda: measure(Predictions(z, y)), "tensor_kind"),
-        (lambda: measure(Predictions.load(tmp_path / "p.pt")), "odd_tensor"),
+        (lambda: measure(Predictions.load(tmp_path / "p.pt")), "tensor_kind"),
     ):
         assert code_of(call) == code
 

@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant._text import shorten_list, shorten_repr, to_one_line
+from calibrant._validation.arrays import to_tensor
 from calibrant.types import InputError
 
 SCORE_KEYS = ("logits", "probs", "confidence")
 NAME_LIST_KEYS = ("class_names", "group_names")
 ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "examples", "ids")
-ARRAY_DTYPE_KINDS = "biufUS"  # numpy's kinds of numbers and texts
 Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
 
 
@@ -125,58 +125,16 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the arrays of a file that are parts of predictions, and ignore others.
 
     Raises:
-        InputError: If scores are missing, or a value is no array of numbers or texts with an entry per sample.
+        InputError: If scores are missing, or a tensor is not dense.
     """
     if not any(name in contents for name in SCORE_KEYS):
         raise _missing_scores_error([str(key) for key in contents])
-    arrays = {name: _to_array(name, contents[name]) for name in (*SCORE_KEYS, *ROW_ARRAY_KEYS) if name in contents}
-    names = {name: _to_names(name, contents[name]) for name in NAME_LIST_KEYS if name in contents}
-    if "groups" in arrays and "group_names" in names:
-        _check_groups(arrays["groups"], names["group_names"])
-    return arrays | names
-
-
-def _to_array(name: str, value: Any) -> Any:
-    """Return an entry of a file as an array or tensor with a row per sample. Raises `InputError` for anything else."""
-    if isinstance(value, Tensor):
-        if value.is_nested or value.layout != torch.strided or value.is_quantized or value.is_meta:
-            raise InputError(f"Expected a dense tensor {name!r}, got another layout.", code="odd_tensor")
-        value = value.detach()
-    elif isinstance(value, np.ndarray | list | tuple):
-        try:
-            value = np.asarray(value)
-        except ValueError:
-            raise InputError(f"Expected an array {name!r}, got lists of different lengths.", code="odd_array") from None
-        if value.dtype.kind not in ARRAY_DTYPE_KINDS:
-            raise InputError(f"Expected numbers or texts in {name!r}, got {value.dtype}.", code="odd_array")
-    else:
-        raise InputError(f"Expected an array {name!r}, got {type(value).__name__}.", code="odd_array")
-    if not value.ndim:
-        raise InputError(f"Expected one entry per sample in {name!r}, got a single value.", code="scalar")
-    return value
-
-
-def _to_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return an entry of a file as names. Raises `InputError` for anything else."""
-    if isinstance(value, Tensor):
-        value = value.detach().numpy()
-    if isinstance(value, np.ndarray):
-        texts = value.astype(str) if value.dtype.kind == "S" else value
-        value = texts.tolist() if value.ndim == 1 and value.dtype.kind in ARRAY_DTYPE_KINDS else None
-    if not isinstance(value, list | tuple) or not all(isinstance(entry, str | int | float) for entry in value):
-        raise InputError(f"Expected a list of names in {name!r}, got other values.", code="odd_names")
-    return tuple(map(str, value))
-
-
-def _check_groups(groups: Any, names: Sequence[str]) -> None:
-    """Raise `InputError` unless groups are indices of their names."""
-    indices = np.asarray(groups)
-    if indices.dtype.kind not in "iu" or (indices.size and not 0 <= int(indices.min()) <= indices.max() < len(names)):
-        raise InputError(
-            f"Expected groups that are indices of group_names, 0 .. {len(names) - 1}, got other values. Try a file "
-            "without group_names, in which groups are any names or numbers.",
-            code="group_range",
-        )
+    arrays: dict[str, Any] = {name: contents[name] for name in NAME_LIST_KEYS if name in contents}
+    for name in (*SCORE_KEYS, *ROW_ARRAY_KEYS):
+        if name in contents:
+            value = contents[name]
+            arrays[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
+    return arrays | ({"ids": arrays["ids"].tolist()} if "ids" in arrays else {})
 
 
 # Reading in chunks

@@ -384,7 +384,7 @@ def test_unwritable_suffixes_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        ({"logits": np.float64(1)}, "shape"),
+        ({"logits": np.float64(1)}, "single_logit"),
         ({"labels": np.int64(1)}, "shape"),
         ({"class_names": np.array("abc")}, "names"),
         ({"class_names": np.array([["a", "b", "c"]])}, "names"),

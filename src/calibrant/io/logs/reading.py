@@ -27,8 +27,8 @@ from calibrant.io.logs.rows import (
 from calibrant.io.tables import call_reader
 from calibrant.types import InputError
 
-JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
-LOG_SUFFIXES = (".eval", ".json")  # of logs that are not lines
+JSON_LINES_SUFFIXES = BY_SUFFIX[".jsonl"].all_suffixes
+LOG_SUFFIXES = BY_SUFFIX[".eval"].all_suffixes  # of logs that are not lines
 FIRST_LINE_BYTES = 1 << 24
 _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
 

@@ -14,7 +14,7 @@ from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import FIGURE_BINS, Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
-from calibrant.lab.study.tables import Cell, ResultTable, main_calibration_error
+from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import (
@@ -296,11 +296,10 @@ def _best_cell_html(t: ResultTable, row: tuple[str, ...]) -> tuple[str, bool]:
 
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:
     tests = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
-    seeds = max((len(cell.values) for t in tables for cell in t.cells.values()), default=1)
-    cells = f"Cells show mean ± standard deviation over {seeds} seeds" if seeds > 1 else "Cells show one seed"
     return note(
-        f"{cells}, measured on test examples that were not used for fitting. Brackets hold the mean temperature and "
-        f"other numbers that a calibrator learned. The best of each table is bold. {tests}"
+        f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
+        "the mean temperature and other numbers that a calibrator learned. The best of each table is bold. "
+        f"{tests}"
     )
 
 

@@ -18,7 +18,7 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
-from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
+from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells
 from calibrant.types import InputError
 
 # leftovers of killed processes
@@ -59,8 +59,7 @@ class Result:
     @property
     def cell_description(self) -> str:
         """Description of the cells of the tables."""
-        seeds = max((len(cell.values) for table in self.tables for cell in table.cells.values()), default=1)
-        return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+        return describe_cells(self.tables)
 
     @property
     def failure_lines(self) -> list[str]:

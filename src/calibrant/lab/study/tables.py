@@ -294,6 +294,12 @@ def build_tables(
     return result
 
 
+def describe_cells(tables: Iterable[ResultTable]) -> str:
+    """Return what the cells of tables show: a mean over seeds, or one seed."""
+    seeds = max((len(cell.values) for table in tables for cell in table.cells.values()), default=1)
+    return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+
+
 def main_calibration_error(names: Iterable[str]) -> str:
     """Return the first calibration error among metrics, or the first metric if there is none.
 

@@ -284,7 +284,16 @@ def test_settings_of_costs_are_checked():
     assert code_of(choose_actions, p, [[0, 1]]) == "costs"
     assert code_of(choose_actions, p, [[0, 1], [1], [2, 3]]) == "costs"
     assert code_of(expected_costs, p, [[0, math.inf]] * 3) == "costs"
-    assert code_of(net_benefit, p, thresholds=[1.0]) == "threshold_range"
+    for thresholds in ([1.0], [], [[0.1]], [math.nan]):
+        assert code_of(net_benefit, p, thresholds=thresholds) == "threshold_range"
+    assert code_of(net_benefit, p, thresholds=["high"]) == "not_numbers"
+
+
+def test_net_benefit_takes_one_threshold_or_an_array():
+    p = draw(20, seed=0, k=2)
+    expected = net_benefit(p, thresholds=[0.1]).model
+    assert torch.equal(net_benefit(p, thresholds=0.1).model, expected)
+    assert torch.equal(net_benefit(p, thresholds=np.array([0.1])).model, expected)
 
 
 # Decision loss

@@ -1,5 +1,6 @@
 """Few labels: intervals of the accuracy that use rows without labels, and rows to label."""
 
+import inspect
 import math
 
 import numpy as np
@@ -139,3 +140,14 @@ def test_bad_weights_and_numbers_of_rows_are_refused():
     assert code_of(rows_to_label, [0.5, 0.6], 3) == "num_rows"
     assert code_of(rows_to_label, [0.5, 0.6], 1, seed=-1) == "seed_range"
     assert code_of(gap_interval, [2.0], accuracy_interval([0.5], [], [])) == "probability_range"
+    assert code_of(inspect.unwrap(gap_interval), [0.2], 0.5) == "accuracy_kind"
+
+
+def test_inputs_that_are_no_columns_of_numbers_are_refused():
+    interval = accuracy_interval([0.5], [], [])
+    assert code_of(gap_interval, ["a"], interval) == "not_numbers"
+    assert code_of(rows_to_label, ["x"], 1) == "not_numbers"
+    assert code_of(accuracy_interval, [0.5, 0.6], [0, 1], ["a", 1]) == "not_numbers"
+    assert code_of(accuracy_interval, [0.5, 0.6], [0, 1], [1, 0], weights=2) == "shape"
+    assert code_of(accuracy_interval, [0.5, 0.6], 1, [1, 0]) == "shape"
+    assert code_of(accuracy_interval, [0.5, 0.6], [[0], [1]], [1, 0]) == "shape"

@@ -1,5 +1,7 @@
 """Multicalibration: subgroups that differ are found and corrected, and where none differ nothing changes."""
 
+import inspect
+
 import numpy as np
 import polars
 import pytest
@@ -62,6 +64,13 @@ def test_where_subgroups_do_not_differ_the_common_map_stays():
         changes.append(float(difference))
     assert sum(change != 0 for change in changes) <= 1
     assert np.mean(changes) < 0.0005
+
+
+def test_a_map_of_features_is_not_applied_without_them():
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    fitted = MultiCalibrated.fit(p, features)
+    for no_map in (fitted, "Temperature", None):
+        assert code_of(inspect.unwrap(Predictions.apply), p, no_map) == "map_kind"
 
 
 def test_rows_without_trees_are_those_of_the_common_map():

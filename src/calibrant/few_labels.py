@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._validation.arrays import to_tensor
 from calibrant.metrics import Interval
 from calibrant.types import InputError
 
@@ -121,14 +122,19 @@ def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
         accuracy: Accuracy over the same rows, from `accuracy_interval`.
 
     Raises:
-        InputError: If confidences leave [0, 1].
+        InputError: If confidences leave [0, 1], or the accuracy has no interval.
     """
+    if not isinstance(accuracy, Interval):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(
+            f"Expected an accuracy with its interval, got {type(accuracy).__name__}. Try accuracy_interval.",
+            code="accuracy_kind",
+        )
     mean = float(_read_probabilities(confidence, "confidences").mean())
     return Interval(mean - accuracy.value, mean - accuracy.high, mean - accuracy.low, accuracy.level)
 
 
 def _read_probabilities(values: Any, title: str) -> np.ndarray:
-    p = np.asarray(values, dtype=np.float64)
+    p = to_tensor(values, title).double().cpu().numpy()
     if p.ndim != 1 or not len(p) or not bool(((p >= 0) & (p <= 1)).all()):
         raise InputError(f"Expected a column of {title} in [0, 1], got other values.", code="probability_range")
     return p
@@ -138,15 +144,15 @@ def _read_labels(
     probability: Any, rows: Any, correct: Any, weights: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the probabilities (N), and the labeled rows, their outcomes and their weights with mean 1 (n)."""
-    f, y = _read_probabilities(probability, "probabilities"), np.asarray(correct, dtype=np.float64)
-    places = np.asarray(rows)
+    f, y = _read_probabilities(probability, "probabilities"), to_tensor(correct, "correct").double().cpu().numpy()
+    places = np.atleast_1d(np.asarray(rows))
     if len(places) and places.dtype.kind not in "iu":
         raise InputError(f"Expected rows as whole numbers, got {places.dtype}. Try np.flatnonzero.", code="rows")
     index = places.astype(np.int64)
-    w = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
+    w = np.ones(len(y)) if weights is None else to_tensor(weights, "weights").double().cpu().numpy()
     if not y.shape == index.shape == w.shape == (len(y),):
         raise InputError(
-            f"Expected as many labels as rows, got {len(y):,} for {len(index):,} rows and {len(w):,} weights.",
+            f"Expected as many labels as rows, got labels {y.shape} for rows {index.shape} and weights {w.shape}.",
             code="shape",
         )
     if not bool(((y == 0) | (y == 1)).all()):

@@ -1,12 +1,12 @@
 """Actions of least expected cost, what they cost, and the net benefit of acting above a threshold."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from calibrant._validation.arrays import to_tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
@@ -99,7 +99,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
 def net_benefit(
     predictions: Predictions,
     *,
-    thresholds: Sequence[float] = DEFAULT_THRESHOLDS,
+    thresholds: Any = DEFAULT_THRESHOLDS,
     of: str | int | None = None,
     level: float = 0.90,
 ) -> NetBenefit:
@@ -110,7 +110,7 @@ def net_benefit(
 
     Args:
         predictions: Labeled predictions.
-        thresholds: Thresholds in (0, 1).
+        thresholds: Thresholds in (0, 1), (t), or one.
         of: Event; by default class 1 of two, or that the predicted class is right.
         level: Level of the interval at each threshold.
 
@@ -118,13 +118,14 @@ def net_benefit(
     >>> net_benefit(p, thresholds=[0.5, 0.1]).model
     tensor([0.5000, 0.4444], dtype=torch.float64)
     """
-    if not thresholds or not all(0 < t < 1 for t in thresholds):
+    cuts = to_tensor(thresholds, "thresholds").double().cpu()
+    if cuts.ndim != 1 or not len(cuts) or not bool(((cuts > 0) & (cuts < 1)).all()):
         raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         c, a = p.events.confidence.double(), p.events.outcome.double()
         curves = list[tuple[float, float, float, float]]()
-        for t in thresholds:
+        for t in cuts.tolist():
             odds = t / (1 - t)
             gain = a - odds * (1 - a)
             values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)
@@ -133,7 +134,7 @@ def net_benefit(
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
             curves.append((interval.value, interval.low, interval.high, treat_all))
     model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
-    return NetBenefit(torch.tensor(list(thresholds), dtype=torch.float64), model, low, high, treat_all)
+    return NetBenefit(cuts, model, low, high, treat_all)
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:

@@ -8,6 +8,7 @@ models on the same examples, `decompose_score` divides a score into refinement a
 metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
+from calibrant.backend.bins import Events, EventStatistics
 from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
@@ -37,7 +38,8 @@ from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary
 from calibrant.metrics._two_sample import two_sample
 
-__all__ = ["Comparison", "Curve", "Difference", "Evidence", "Interval", "Metric", "ScoreDecomposition", "Summary"]
+__all__ = ["Comparison", "Curve", "Difference", "EventStatistics", "Events", "Evidence", "Interval", "Metric"]
+__all__ += ["ScoreDecomposition", "Summary"]
 __all__ += ["compare", "curves", "decompose_score", "metric", "metric_info", "ood", "paired_difference"]
 __all__ += ["share_interval", "share_limits", "strict_limits", "tables", "two_sample"]
 __all__ += _binned.__all__

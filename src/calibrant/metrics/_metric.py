@@ -267,9 +267,8 @@ def metric(
 
     The annotation of the first parameter decides what the function is called with: `Predictions`; `Events`, the rows of
     the event that the predictions name; or `EventStatistics`, that event sorted (`ties`) or binned (`moments`,
-    `equal_width`); both are in `calibrant.backend.bins`. With any other annotation, or none, it is called with (logits,
-    labels) and, if it has that parameter, `weights`. Only metrics of event statistics also work on a `Summary` without
-    further declarations.
+    `equal_width`). With any other annotation, or none, it is called with (logits, labels) and, if it has that
+    parameter, `weights`. Only metrics of event statistics also work on a `Summary` without further declarations.
 
     Keyword-only parameters of the function are its settings. A metric with a parameter `bins` is given the bins of the
     table or `Summary` that it stands in.

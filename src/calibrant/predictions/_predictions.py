@@ -456,8 +456,15 @@ class Predictions:
         A `types.ColumnMap` receives the `columns`, and may add notes.
 
         Raises:
-            InputError: If the map does not return logits of the same shape.
+            InputError: If the map is no function, or does not return logits of the same shape.
         """
+        if not callable(calibrator):
+            name = type(calibrator).__name__
+            raise InputError(
+                f"Expected a fitted map of logits, got {name}. Try the result of calibrators.fit, or, for a map of "
+                "features, its own method apply(predictions, features).",
+                code="map_kind",
+            )
         result = self.with_logits(map_logits(calibrator, self.logits, self.columns))
         if not self.columns or not isinstance(calibrator, ColumnMap):
             return result

@@ -79,6 +79,16 @@ def test_numpy_file_of_a_fusion_needs_numpy_alone(tmp_path, scale):
     assert code_of(export, fused, tmp_path / "fusion.onnx", to="onnx") == "format"
 
 
+def test_command_exports_a_saved_fusion(tmp_path):
+    rng = np.random.default_rng(0)
+    fused = Fusion.fit({"stated": rng.random(100)}, rng.integers(0, 2, 100))
+    fused.save(tmp_path / "fusion.safetensors")
+    export(fused, tmp_path / "python.py")
+    assert run("export", "fusion.safetensors", "-o", "command.py", folder=tmp_path).returncode == 0
+    assert (tmp_path / "command.py").read_text() == (tmp_path / "python.py").read_text()
+    assert run("export", "fusion.safetensors", "-o", "fusion.onnx", folder=tmp_path).code == "format"
+
+
 def draw(n, k, seed=0, **options):
     g = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)

@@ -102,6 +102,30 @@ def test_positions_become_rows_without_ignored_labels():
     assert p.labels[-1] == labels[-1, -1, -1]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("of", ["top", "classes", 2])
+def test_array_files_keep_the_event(tmp_path, suffix, of):
+    path = tmp_path / f"p{suffix}"
+    Predictions(LOGITS, [0, 1]).with_event(of).save(path)
+    assert Predictions.load(path).of == of
+    assert Predictions.load(path, of=0).of == 0
+
+
+def test_tables_keep_the_event_of_confidences_and_refuse_those_they_lose(tmp_path):
+    p = Predictions.from_confidence([0.9, 0.2, 0.6], [1, 0, 1])
+    p.save(tmp_path / "p.csv")
+    assert Predictions.load(tmp_path / "p.csv").of == 1
+    assert metrics.ece(Predictions.load(tmp_path / "p.csv")) == metrics.ece(p)
+    for of in ("classes", 2):
+        assert code_of(Predictions(LOGITS, [0, 1]).with_event(of).save, tmp_path / "q.csv") == "event_in_table"
+
+
+def test_damaged_events_of_files_are_refused(tmp_path):
+    for event in (["4"], [], ["top", "0"], ["cat"]):
+        np.savez(tmp_path / "p.npz", logits=LOGITS, labels=[0, 1], evaluated_event=np.array(event, dtype=str))
+        assert code_of(Predictions.load, tmp_path / "p.npz") == "unknown_event"
+
+
 def test_weights_of_another_shape_or_sign_are_refused():
     with refused("shape", "weights"):
         Predictions(LOGITS, [0, 1], [1.0])

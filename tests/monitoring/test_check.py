@@ -216,6 +216,7 @@ def test_exit_status_tells_the_verdict(folder):
         (("new.csv", "-r", "nll < old"), "no_old"),
         (("new.csv", "-r", "ece < 1", "--junit", "a.txt"), "suffix"),
         (("new.csv", "-r", "ece < 1", "--by", "nothing"), "no_column"),
+        (("new.csv", "-r", "ece < 1", "--by", "site", "--group", "label"), "groups_twice"),
         (("new.csv", "-r", "ece < 1", "--json", "new.csv"), "output_is_input"),
     ],
 )

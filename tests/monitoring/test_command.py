@@ -101,6 +101,14 @@ def test_array_files_and_single_scores(tmp_path):
     assert (watch.rows, watch.of, len(watch.verdict.tests)) == (40, 1, 1)
 
 
+def test_labels_without_predictions_have_a_note(files):
+    notes = []
+    watch = add_file(Watch(), files / "day1.csv")
+    add_file(watch, files / "labels1.csv", on_note=notes.append)
+    assert len(notes) == 1
+    assert all(word in notes[0] for word in ("'label'", "'id'"))
+
+
 def test_give_up_and_reset(files):
     run("watch", "m.watch", "day1.csv", folder=files)
     waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)

@@ -59,6 +59,18 @@ def parse_event(text: str | None, predictions: Any = None) -> Any:
     return text if index is None else index
 
 
+def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:
+    """Return the options of tables, with the column of groups that `--by` names."""
+    if by is not None and options.get("group") not in (None, by):
+        from calibrant.types import InputError
+
+        raise InputError(
+            f"Expected one column of groups, got --by {by} and --group {options['group']}. Try --by alone.",
+            code="groups_twice",
+        )
+    return options if by is None else options | {"group": by}
+
+
 def check_output_paths(
     *paths: Path | None,
     inputs: Iterable[str | Path | None],

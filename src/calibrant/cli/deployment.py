@@ -65,7 +65,7 @@ def contract_command(
 
 
 def export_command(
-    calibrator: Path = Argument(..., metavar="CALIBRATOR", help="Saved calibrator, .safetensors."),
+    calibrator: Path = Argument(..., metavar="CALIBRATOR", help="Saved calibrator or fusion, .safetensors."),
     out: Path = Option(..., "--out", "-o", metavar="FILE", help="File to write: .py, .pt2 or .onnx."),
     to: str | None = Option(None, metavar="FORMAT", help="numpy, torch or onnx. Default: by the name of the file."),
     classes: int | None = Option(None, metavar="N", min=2, help="Number of classes, for calibrators that take any."),
@@ -83,6 +83,7 @@ def export_command(
     from calibrant import calibrators
     from calibrant.decisions import Sets
     from calibrant.deployment import EXPORT_FORMATS, export
+    from calibrant.fusion import Fusion
     from calibrant.io.results import check_suffix
     from calibrant.types import InputError
 
@@ -93,8 +94,9 @@ def export_command(
     export_format: Any = to or formats[out.suffix]
     if export_format not in EXPORT_FORMATS:
         raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
+    is_fusion = calibrators.origin(calibrator).calibrator == f"{Fusion.__module__}.{Fusion.__qualname__}"
     export(
-        calibrators.load(calibrator),
+        Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator),
         out,
         to=export_format,
         num_classes=classes,

@@ -16,6 +16,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
+    group_options,
     output_result,
     parse_event,
     print_input_notes,
@@ -87,7 +88,7 @@ def check_command(
         )
     content = {} if requirements is None else read_requirements(requirements)
     by = by or content.get("by")
-    options |= {} if by is None else {"group": by}
+    options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {file.name}")
         new, ids = load_with_ids(file, **options)
@@ -145,7 +146,7 @@ def compare_command(
     from calibrant.predictions import load_with_ids
 
     check_output_paths(html, json_, inputs=[old, new], suffixes={html: (".html",)})
-    options |= {} if by is None else {"group": by}
+    options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {old.name}")
         first, first_ids = load_with_ids(old, **options)
@@ -191,7 +192,7 @@ def drift_command(
     from calibrant.predictions import Predictions, load_unlabeled
 
     check_output_paths(html, json_, inputs=[reference, new], suffixes={html: (".html",)})
-    options |= {} if by is None else {"group": by}
+    options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {reference.name}")
         labeled = Predictions.load(reference, **options)

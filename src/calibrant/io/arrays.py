@@ -17,7 +17,7 @@ from calibrant._validation.arrays import to_tensor
 from calibrant.types import InputError
 
 SCORE_KEYS = ("logits", "probs", "confidence")
-NAME_LIST_KEYS = ("class_names", "group_names")
+NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event")  # the last one has one entry
 ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "examples", "ids")
 Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
 

@@ -56,7 +56,11 @@ def add_file(
             time = _find_time_column(frame, time)
             columns = infer_columns(frame.drop(time) if time else frame, reading)
             if not columns.scores and columns.confidence is None:
-                return watch.add_labels(*_read_labels(frame, columns, reading))
+                ids, labels, note = _read_labels(frame, columns, reading)
+                if on_note is not None:
+                    for text in (*table.notes, note):
+                        on_note(text)
+                return watch.add_labels(ids, labels)
             arrays, labeled = _read_predictions(frame, columns, reading)
             arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
@@ -91,8 +95,8 @@ def _find_time_column(frame: Any, time: str | None) -> str | None:
     return time or next((by_name[name] for name in TIME_COLUMNS if name in by_name), None)
 
 
-def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[Any, np.ndarray]:
-    """Return ids and labels of rows that were predicted before."""
+def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[Any, np.ndarray, str]:
+    """Return ids and labels of rows that were predicted before, and a note on the columns."""
     explicit = reading.columns.get("label") or reading.columns.get("correct")
     roles = {name: role for role in ("correct", "label") for name in find_role_columns(role, frame.columns)}
     label = explicit or next(reversed(roles), None)
@@ -103,13 +107,14 @@ def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[A
             code="no_scores",
         )
     frame = frame.filter(frame[label].is_not_null())
+    note = f"Read {len(frame):,} labels without predictions: label from {label!r}, id from {columns.id!r}."
     if roles.get(label) == "correct" or "correct" in reading.columns:
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
         if bool((correct != correct.round()).any()):
             raise _fractions_refused()
-        return frame[columns.id], correct.astype(np.int64)
+        return frame[columns.id], correct.astype(np.int64), note
     values = label_values(frame[label])
-    return frame[columns.id], values - reading.labels_from if reading.labels_from else values
+    return frame[columns.id], values - reading.labels_from if reading.labels_from else values, note
 
 
 def _fractions_refused() -> InputError:

@@ -1,19 +1,20 @@
 """Validate every source of predictions: each function returns the fields of `Predictions` by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._text import parse_integer
 from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.backend.threads import thread_limit
-from calibrant.events import CONFIDENCE_KINDS, PRESENCE
+from calibrant.events import BINARY_EVENTS, CONFIDENCE_KINDS, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.types import InputError
 
@@ -257,9 +258,20 @@ def fields_from_arrays(
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
     if "examples" in arrays:
         fields["examples"] = factorize_samples(arrays["examples"], "examples", len(fields["labels"]))[0]
+    if of is None and "evaluated_event" in arrays:
+        of = _read_event(arrays["evaluated_event"])
+    elif of is None and fields["class_names"] in BINARY_EVENTS:
+        of = 1
     if of is not None:
         fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
     return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}
+
+
+def _read_event(texts: Sequence[str]) -> str | int:
+    """Return the event of a file: "top", "classes" or an index of a class."""
+    text = texts[0] if len(texts) == 1 else ", ".join(texts)
+    index = parse_integer(text)
+    return text if index is None else index
 
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:

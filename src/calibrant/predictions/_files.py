@@ -129,6 +129,13 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
             ".safetensors.",
             code="soft_labels",
         )
+    of, k = fields["of"], fields["logits"].shape[1]
+    if io.is_table(path) and of != "top" and (of, k) != (1, 2):
+        raise InputError(
+            f"Expected predictions of the top class in a table, which holds no event, got of={of!r}. Try .npz or "
+            '.safetensors, or with_event("top").',
+            code="event_in_table",
+        )
     tensors = {name: fields[name] for name in SAVED_FIELDS if labeled or name != "labels"}
     arrays = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
     names = {name: fields[name] for name in ("class_names", "group_names") if fields[name] is not None}
@@ -147,6 +154,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
                 code="not_exact",
             )
 
+    names["evaluated_event"] = (str(of),)
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 

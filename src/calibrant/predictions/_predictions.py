@@ -333,8 +333,8 @@ class Predictions:
     def save(self, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads; an existing file is replaced only if writing succeeds.
 
-        The event of `with_event` is not written, nor that of `from_confidence`: `measure` evaluates class 1 of two
-        classes again, but metrics evaluate the top class. After loading, name it: `load(path).with_event(1)`.
+        Tables hold no event. Loaded from one, class 1 of two is the event of `measure`, but not of metrics, unless the
+        classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`.
 
         Args:
             path: .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx; text may be compressed, as .csv.gz.
@@ -342,7 +342,7 @@ class Predictions:
             ids: A column of row ids to write to a table.
 
         Raises:
-            InputError: If the format cannot hold the name of a class or group exactly.
+            InputError: If the format cannot hold the name of a class or group exactly, or the event.
         """
         write_file({name: getattr(self, name) for name in FIELD_NAMES}, path, labeled=labeled, ids=ids)
 

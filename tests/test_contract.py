@@ -7,9 +7,10 @@ import polars
 import pytest
 import torch
 from commands import run
-from refusals import code_of
+from refusals import code_of, refused
 
 from calibrant import Predictions, Watch, calibrators
+from calibrant.assessment import apply_to_file
 from calibrant.decisions import Sets, certify_threshold
 from calibrant.deployment import Contract
 from calibrant.monitoring import check
@@ -107,6 +108,32 @@ def test_the_event_does_not_depend_on_the_form_of_new_predictions():
     assert contract.of == 1
     assert torch.equal(contract.acts_on(new), expected)
     assert torch.equal(contract.acts_on(single), expected)
+
+
+def test_groups_that_the_calibrator_does_not_know_have_a_note(tmp_path):
+    def grouped(n, seed, names):
+        p = draw(n, seed)
+        return Predictions(p.logits, p.labels, class_names=NAMES, groups=[names[i % len(names)] for i in range(n)])
+
+    fitted = calibrators.fit("GroupCalibrated", grouped(600, 1, "ab"))
+    contract, new = Contract.create(fitted, grouped(600, 2, "ab"), require=["ece < 0.5"]), grouped(60, 3, "az")
+    contract.save(tmp_path / "m.contract")
+    new.save(tmp_path / "new.npz")
+    frame = polars.DataFrame({f"prob_{name}": new.logits.softmax(1)[:, i].numpy() for i, name in enumerate(NAMES)})
+    frame.with_columns(group=polars.Series(["a", "z"] * 30)).write_csv(tmp_path / "new.csv")
+    assert len(contract.check(new).notes) == 1
+    for suffix in (".npz", ".csv"):
+        notes = []
+        apply_to_file(
+            tmp_path / "m.contract", tmp_path / f"new{suffix}", tmp_path / f"out{suffix}", on_note=notes.append
+        )
+        assert sum("GroupCalibrated" in note for note in notes) == 1
+
+
+def test_a_contract_is_no_calibrator(contract, tmp_path):
+    contract.save(tmp_path / "m.contract")
+    with refused("not_a_calibrator", "Contract"):
+        calibrators.load(tmp_path / "m.contract")
 
 
 def test_file_gives_the_same_contract(contract, tmp_path):

@@ -114,7 +114,8 @@ def test_array_files_keep_the_event(tmp_path, suffix, of):
 def test_tables_keep_the_event_of_confidences_and_refuse_those_they_lose(tmp_path):
     p = Predictions.from_confidence([0.9, 0.2, 0.6], [1, 0, 1])
     p.save(tmp_path / "p.csv")
-    assert Predictions.load(tmp_path / "p.csv").of == 1
+    p.with_event("top").save(tmp_path / "p.npz")
+    assert (Predictions.load(tmp_path / "p.csv").of, Predictions.load(tmp_path / "p.npz").of) == (1, "top")
     assert metrics.ece(Predictions.load(tmp_path / "p.csv")) == metrics.ece(p)
     for of in ("classes", 2):
         assert code_of(Predictions(LOGITS, [0, 1]).with_event(of).save, tmp_path / "q.csv") == "event_in_table"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ROW_INDEX_COLUMN = "row of the table"
 SET_SEPARATOR = " | "  # between the names of classes in a prediction set
+NewColumns = tuple[dict[str, Any], tuple[str, ...]]  # by name, and notes
 WriteResult = tuple[int, str, tuple[str, ...]]  # number of examples, kind of the output, notes on reading
 
 
@@ -84,7 +85,7 @@ def _calibrate_array_file(
         calibrated_predictions = calibrator.calibrate(p)
         ids = _check_ids(arrays.get("ids"), len(p))
     calibrated_predictions.save(output, labeled=labeled, ids=ids)
-    return p.num_examples, "logits", p.notes
+    return p.num_examples, "logits", calibrated_predictions.notes
 
 
 def _check_ids(ids: Any, n: int) -> Any:
@@ -109,7 +110,7 @@ def _calibrate_table_file(
     with prefix_errors(f"{path}"):
         table = read_table(path, options)
         columns = infer_columns(table.frame, options)
-        new_columns = calibrate_frame(calibrator, restore_spelling(table, columns), columns, options)
+        new_columns, notes = calibrate_frame(calibrator, restore_spelling(table, columns), columns, options)
     text_cells = table.texts() if is_delimited(output) else None  # keep the spelling of cells
     frame = table.frame if text_cells is None else unescape_formulas(text_cells)
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
@@ -120,13 +121,13 @@ def _calibrate_table_file(
             code="column_exists",
         )
     write_table(output, polars.concat([frame, new_columns], how="horizontal"), table.dialect)
-    return int(new_columns[:, 0].is_not_null().sum()), "probabilities", table.notes
+    return int(new_columns[:, 0].is_not_null().sum()), "probabilities", (*table.notes, *notes)
 
 
 def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
-) -> Any:
-    """Return the new columns for every row of a frame, null for rows that were left out."""
+) -> tuple[Any, tuple[str, ...]]:
+    """Return the new columns for every row of a frame, null for rows that were left out, and notes on the rows."""
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )
@@ -135,13 +136,14 @@ def calibrate_frame(
     are_logits = options is not None and options.are_logits
     if _is_multilabel(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        new_columns = _label_columns(calibrator, arrays, names, are_logits)
+        new_columns, notes = _label_columns(calibrator, arrays, names, are_logits)
     else:
         p, _ = from_unlabeled_arrays(arrays, are_logits=are_logits)
-        new_columns = _class_columns(calibrator, p, columns.positive)
+        new_columns, notes = _class_columns(calibrator, p, columns.positive)
     scored_rows = polars.DataFrame({ROW_INDEX_COLUMN: rows, **new_columns})
     all_rows = polars.DataFrame({ROW_INDEX_COLUMN: range(len(frame))}, schema={ROW_INDEX_COLUMN: rows.dtype})
-    return all_rows.join(scored_rows, on=ROW_INDEX_COLUMN, how="left", maintain_order="left").drop(ROW_INDEX_COLUMN)
+    joined = all_rows.join(scored_rows, on=ROW_INDEX_COLUMN, how="left", maintain_order="left")
+    return joined.drop(ROW_INDEX_COLUMN), notes
 
 
 def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
@@ -165,8 +167,8 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
     return not bool(((sums - 1).abs() < 0.02).double().mean() > 0.5)
 
 
-def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> dict[str, Any]:
-    """Return the new columns of a table with one label per row, by name.
+def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:
+    """Return the new columns of a table with one label per row, by name, and notes.
 
     They are the calibrated probability of the single score, or that of every class and the predicted class.
     """
@@ -176,11 +178,11 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
     if p.of == 1:
         prob_name = f"prob_{positive}" if positive else "prob"
         name = "confidence" if p.class_names in BINARY_EVENTS else prob_name
-        return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]} | decisions
+        return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]} | decisions, calibrated.notes
     predicted = probs.argmax(1)
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(p.class_names or range(p.k))}
     names = predicted if p.class_names is None else [p.class_names[i] for i in predicted]
-    return columns | {"predicted": names} | decisions
+    return columns | {"predicted": names} | decisions, calibrated.notes
 
 
 def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str, Any]:
@@ -197,11 +199,13 @@ def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str
 
 def _label_columns(
     calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool
-) -> dict[str, Any]:
-    """Return the calibrated probabilities of each label by column name."""
+) -> NewColumns:
+    """Return the calibrated probabilities of each label by column name, and notes."""
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}
     p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **score_kind)
-    probs = calibrator.calibrate(p).logits.softmax(1)[:, 1].view(scores.shape).numpy()
-    return {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}
+    calibrated = calibrator.calibrate(p)
+    probs = calibrated.logits.softmax(1)[:, 1].view(scores.shape).numpy()
+    columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}
+    return columns, (*arrays.get("notes", ()), *calibrated.notes)

@@ -168,8 +168,10 @@ def selection_reason(assessment: AssessmentData) -> str:
     """Return why the calibrator was selected, as a verb phrase."""
     if not assessment.held_out_nll:
         return "was requested"
-    if len(assessment.held_out.indistinguishable) > 1:
-        return "is the simplest choice that cannot be told apart from the best"
+    indistinguishable = assessment.held_out.indistinguishable
+    if len(indistinguishable) > 1:
+        exception = ", but for Identity, whose NLL is higher" if "Identity" in indistinguishable else ""
+        return f"is the simplest choice that cannot be told apart from the best{exception}"
     return "has the lowest NLL on held-out folds of the fitting data"
 
 

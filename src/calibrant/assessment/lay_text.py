@@ -93,7 +93,7 @@ def _selection_reason(assessment: AssessmentData) -> str:
     if not assessment.held_out_nll:
         return "was requested"
     if len(assessment.held_out.indistinguishable) > 1:
-        return "is the simplest method that may be the best"
+        return "is the simplest method of correction that may be the best"
     return f"predicts unseen {assessment.calibrated.event.units} best"
 
 

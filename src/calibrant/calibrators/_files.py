@@ -116,7 +116,14 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     meta, tensors = _read(Path(path))
     custom_classes = {_class_name(cls): cls for cls in extra_classes}
     try:
-        value = _decode(_description(meta), tensors, custom_classes)
+        description = _description(meta)
+        if description["class"].startswith("calibrant.") and description["class"] not in custom_classes:
+            kind = description["class"].rpartition(".")[2]
+            raise InputError(
+                f"Expected a calibrator, got a file of {kind}.save. Try {kind}.load, or another file.",
+                code="not_a_calibrator",
+            )
+        value = _decode(description, tensors, custom_classes)
         return value if type(value) in custom_classes.values() else _check_applies(value)
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None

@@ -192,8 +192,8 @@ def measure_command(
         if is_streamed:
             predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
         else:
-            print_input_notes([(file, predictions)])
             predictions = predictions if calibrate is None else calibrate(predictions)
+            print_input_notes([(file, predictions)])
         event = parse_event(of, predictions)
         result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
     facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
@@ -228,6 +228,7 @@ def apply_command(
     prediction_set if a contract promises them. A file of arrays gets calibrated logits.
     """
     from calibrant.assessment import apply_to_file
+    from calibrant.io.frames import count_rows
     from calibrant.types import InputError
 
     if show_columns:
@@ -237,7 +238,7 @@ def apply_command(
         raise InputError("Expected a file to write to, got none. Try --output calibrated.csv.", code="no_output")
     check_output_paths(output, inputs=[calibrator, file])
     n, unit = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
-    print_line(f"wrote {output}: calibrated {unit} of {n:,} rows")
+    print_line(f"wrote {output}: calibrated {unit} of {count_rows(n)}")
 
 
 # Input

@@ -1,7 +1,7 @@
 """A contract: a calibrator, and what was promised for it on the data that tested it, sealed in one file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,8 @@ class Contract:
         """
         requirements = _promise(self.requirements, "requirements", "require=...", "no_requirement")
         calibrated = self.calibrate(predictions)
-        return check(calibrated, requirements, of=self.of, by_group=by_group, level=self.level)
+        result = check(calibrated, requirements, of=self.of, by_group=by_group, level=self.level)
+        return replace(result, notes=(*result.notes, *calibrated.notes[len(predictions.notes) :]))
 
     def acts_on(self, predictions: Predictions) -> Tensor:
         """Return whether to act on each new prediction (n), as the network gives it, or to abstain.

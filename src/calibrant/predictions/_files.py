@@ -11,6 +11,7 @@ import torch
 from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.io import chunks
 from calibrant.io.arrays import find_score_and_label_keys
+from calibrant.events import BINARY_EVENTS
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
@@ -130,7 +131,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
             code="soft_labels",
         )
     of, k = fields["of"], fields["logits"].shape[1]
-    if io.is_table(path) and of != "top" and (of, k) != (1, 2):
+    if is_table(path) and of != "top" and (of, k) != (1, 2):
         raise InputError(
             f"Expected predictions of the top class in a table, which holds no event, got of={of!r}. Try .npz or "
             '.safetensors, or with_event("top").',
@@ -154,7 +155,8 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
                 code="not_exact",
             )
 
-    names["evaluated_event"] = (str(of),)
+    if of != (1 if fields["class_names"] in BINARY_EVENTS else "top"):
+        names["evaluated_event"] = (str(of),)
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 

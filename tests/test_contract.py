@@ -124,9 +124,8 @@ def test_groups_that_the_calibrator_does_not_know_have_a_note(tmp_path):
     assert len(contract.check(new).notes) == 1
     for suffix in (".npz", ".csv"):
         notes = []
-        apply_to_file(
-            tmp_path / "m.contract", tmp_path / f"new{suffix}", tmp_path / f"out{suffix}", on_note=notes.append
-        )
+        output = tmp_path / f"out{suffix}"
+        apply_to_file(tmp_path / "m.contract", tmp_path / f"new{suffix}", output, on_note=notes.append)
         assert sum("GroupCalibrated" in note for note in notes) == 1
 
 

@@ -29,7 +29,7 @@ def find_contradictions(content: Mapping[str, Any], page: str = "") -> list[str]
     else:
         rows = {row["metric"]: row for row in content["results"]}
         lines = [*_measurement_lines(content["verdict"], rows), *_note_lines(content["verdict"], rows)]
-        lines += _group_lines(content, page)
+        lines += [*_group_lines(content, page), *_ece_lines(content["verdict"], rows, answers)]
     return [*lines, *(_page_lines(verdicts, page, answers) if page else ())]
 
 
@@ -65,6 +65,14 @@ def _note_lines(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> Iterator
     for name, row in rows.items():
         if re.search(r"above|within|significant|significance|calibrated(?! model:)", row["note"]):
             yield f"the note of {name} judges: {row['note']}"
+
+
+def _ece_lines(verdict: Mapping[str, Any], rows: Mapping[str, Any], answers: Answers) -> Iterator[str]:
+    """Check that an ECE beyond its noise floor is explained if the verdict is not "miscalibrated"."""
+    text = next((text for question, text in answers if question.startswith("Is it calibrated")), "")
+    is_chance = verdict["status"] != "miscalibrated" and rows["ece"]["value"] > rows["noise_floor"]["high"]
+    if text and is_chance != ("of calibrated models." in text):
+        yield f"ECE {rows['ece']['value']} and its floor {rows['noise_floor']['high']} beside: {text}"
 
 
 def _group_lines(content: Mapping[str, Any], page: str) -> Iterator[str]:

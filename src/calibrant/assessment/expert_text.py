@@ -52,12 +52,14 @@ def calibration_answer(measurement: MeasurementData) -> str:
     """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
     opening, verb = VERDICT_OPENINGS[verdict.status], "rejects" if verdict.is_miscalibrated else "does not reject"
+    is_chance = ece.value > floor.high and not verdict.is_miscalibrated
+    chance = f" It is larger, as for {format_percent((1 - measurement.level) / 2, 0)} of calibrated models."
     return (
         f"{opening} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
         f"out; the tolerance is {100 * verdict.tolerance:g} %. "
         f"ECE is {ece.text} %; that of a calibrated model is {floor.text} % on average, with a "
-        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}."
+        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}.{chance if is_chance else ''}"
     )
 
 

@@ -356,6 +356,7 @@ def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):
         ({"metrics": ("vector",)}, "not_a_number", ("vector", "3 classes")),
         ({"networks": ("wide",)}, "logits_shape", ("wide", "(2, 3)", "(2, 4)")),
         ({"networks": ("no_network",)}, "not_a_network", ("no_network", "int")),
+        ({"networks": ("mlp(features=7)",)}, "network_input", ("mlp(features=7)",)),
         ({"published": "mukhoti"}, "unknown_name", ("'mukhoti_2020'",)),
     ],
 )

@@ -244,6 +244,14 @@ def test_study_file_errors_are_rejected_at_loading(tmp_path, text, code, mention
     assert [part for part in mentions if part not in str(caught.value)] == []
 
 
+def test_a_byte_order_mark_is_no_part_of_a_study_file(tmp_path):
+    for name, encoding in (("a.toml", "utf-8"), ("b.toml", "utf-8-sig")):
+        (tmp_path / name).write_text(LISTS, encoding=encoding)
+    assert Study.load(tmp_path / "a.toml").grids == Study.load(tmp_path / "b.toml").grids
+    with refused("scale", "small"):
+        Study.load(tmp_path / "a.toml", scale="small")
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with refused("unreadable"):
         Study.load(tmp_path / "none.toml")

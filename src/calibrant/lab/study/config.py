@@ -120,8 +120,8 @@ class Study:
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
             if scale is not None:
                 if scale not in scales:
-                    known_scales = ", ".join(scales) or "none"
-                    raise InputError(f"Expected a scale of {known_scales}, got {shorten_repr(scale)}.", code="scale")
+                    expected = f"one of the scales {', '.join(scales)}" if scales else "no scale, as the study has none"
+                    raise InputError(f"Expected {expected}, got {shorten_repr(scale)}.", code="scale")
                 table.pop("drawn", None)  # describes the full study only
                 table = {"name": f"{path.stem}-{scale}"} | table | scales[scale]
             return _build_study({"name": path.stem} | table, path.parent)
@@ -257,7 +257,7 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises `InputError` naming the file if it cannot be read or parsed."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"Cannot read {path}: {reason}.", code="unreadable") from None

@@ -332,8 +332,17 @@ def build_network(splits: Splits, network: Method) -> nn.Module:
             code="not_a_network",
         )
     sample = splits.val[:2]
-    with torch.no_grad():
-        logits = model.eval()(splits.prepare(sample.inputs))
+    inputs = splits.prepare(sample.inputs)
+    try:
+        with torch.no_grad():
+            logits = model.eval()(inputs)
+    except Exception as error:  # the layers of a network raise anything
+        shape = getattr(inputs, "shape", None)
+        raise InputError(
+            f"Expected {network.text} to take inputs{f' {tuple(shape)}' if shape else ''}, got an error "
+            f"({to_one_line(error)}). Try the options of the network, such as channels or features.",
+            code="network_input",
+        ) from None
     if not isinstance(logits, torch.Tensor) or logits.shape != (len(sample), k):
         result = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(

@@ -64,6 +64,15 @@ def test_bands_hold_simultaneously(kind, n, shift):
     assert min(covered_shares(kind, n, shift, 600).values()) >= 0.88
 
 
+@pytest.mark.parametrize("spread", [2.0, 4.0])
+def test_extreme_probabilities_do_not_widen_the_whole_band(spread):
+    """With 2,000 examples of which many are nearly 0 or 1, the band is not the whole square."""
+    g = torch.Generator().manual_seed(0)
+    c = (spread * torch.randn(2000, generator=g, dtype=torch.float64)).sigmoid()
+    curve = corp_of(Events(c, (torch.rand(2000, generator=g, dtype=torch.float64) < c).double()).ties, 0.9, 300, 0)
+    assert float((curve.high - curve.low).mean()) < 0.3
+
+
 def test_one_confidence_needs_no_adjustment():
     ties = Events(torch.full((50,), 0.7, dtype=torch.float64), torch.arange(50).double() % 2).ties
     assert simultaneous_level(ties, 0.9) == pytest.approx(0.9, abs=0.015)

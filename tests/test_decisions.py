@@ -9,7 +9,7 @@ import torch
 from refusals import code_of, refused
 from scipy.special import expit
 
-from calibrant import Predictions, calibrators, measure
+from calibrant import Predictions, calibrators, measure, metrics
 from calibrant._text import format_percent
 from calibrant.decisions import (
     CrossSets,
@@ -287,6 +287,26 @@ def test_settings_of_costs_are_checked():
     for thresholds in ([1.0], [], [[0.1]], [math.nan]):
         assert code_of(net_benefit, p, thresholds=thresholds) == "threshold_range"
     assert code_of(net_benefit, p, thresholds=["high"]) == "not_numbers"
+    for logits, code in ((np.zeros(3), "shape"), ([[0.0, math.nan, 1.0]], "nan"), ([["a", "b", "c"]], "not_numbers")):
+        assert code_of(choose_actions, logits, np.eye(3)) == code
+    assert choose_actions([[0.0, 5.0, 1.0]], np.eye(3)).tolist() == [0]
+
+
+@pytest.mark.parametrize("level", [90.0, 0.0, 1.0, -1.0, math.nan])
+def test_levels_of_intervals_are_checked(level):
+    p = draw(50, seed=0, k=3)
+    sets = Sets.fit(p)
+    for function in (net_benefit, decision_loss, sets.evaluate, metrics.curves.corp, metrics.curves.risk_coverage):
+        assert code_of(function, p, level=level) == "level_range"
+    assert code_of(expected_costs, p, np.eye(3), level=level) == "level_range"
+
+
+def test_sets_refuse_infinite_penalties_and_logits():
+    p = draw(50, seed=0, k=3)
+    for penalty in (math.nan, math.inf, -1.0):
+        assert code_of(Sets.fit, p, score="raps", penalty=penalty) == "penalty_range"
+    assert code_of(Sets.fit(p), [[0.0, math.inf, 1.0]]) == "infinite"
+    assert "50 % interval" in str(Sets.fit(p).evaluate(p, level=0.5))
 
 
 def test_net_benefit_takes_one_threshold_or_an_array():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._validation import check_level
 from calibrant._validation.arrays import to_tensor
 from calibrant.metrics import Interval
 from calibrant.types import InputError
@@ -94,8 +95,7 @@ def accuracy_interval(
     >>> print(accuracy_interval(p, rows, (p[rows] > 0.6).astype(int)))
     0.5041 [0.4320, 0.5759]
     """
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+    check_level(level)
     f, index, y, w = _read_labels(probability, rows, correct, weights)
     n = len(y)
     if n < MIN_LABELS:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant import _fusion_map, calibrators
+from calibrant._validation import check_level
 from calibrant._validation.columns import split_columns
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
@@ -166,8 +167,7 @@ class Fusion:
             InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
                 [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05 ("transfer").
         """
-        if not 0 < level < 1:
-            raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+        check_level(level)
         y = _read_outcomes(correct)
         columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
         unfitted, x = _regression(columns, y, group_column, prior, scale)

@@ -62,6 +62,12 @@ def validate_inputs(
         }
 
 
+def check_level(level: float) -> None:
+    """Raise `InputError` unless the level of an interval is in (0, 1)."""
+    if not 0 < level < 1:
+        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+
+
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
     """Validate an event selector; a class name becomes its index."""
     if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):

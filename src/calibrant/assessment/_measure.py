@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._text import format_percent
+from calibrant._validation import check_level
 from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
@@ -98,8 +99,7 @@ def measure(
     >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table.verdict.status
     (0.1, 0.0399, 'too_little_data')
     """
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try level=0.9.", code="level_range")
+    check_level(level)
     check_tolerance(tolerance)
     extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):

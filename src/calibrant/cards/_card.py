@@ -11,6 +11,7 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant._text import display_name, format_percent
+from calibrant._validation import check_level
 from calibrant.cards._numbers import (
     CoverageRow,
     PolicyRow,
@@ -194,8 +195,7 @@ def card(
     named = dict(logs) if isinstance(logs, Mapping) else _name_logs([logs] if isinstance(logs, EvaluationLog) else logs)
     if not named:
         raise InputError("Expected at least one log, got none.", code="no_log")
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+    check_level(level)
     ungraded = ungraded_answers(named, level)
     unlabeled = {estimate.name for estimate in ungraded if not estimate.graded}
     graded = {name: log for name, log in named.items() if name not in unlabeled}

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._validation.arrays import to_tensor
+from calibrant._validation import check_level
+from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
@@ -39,7 +40,7 @@ class NetBenefit:
     treat_all: Tensor  # (t) net benefit of acting on all examples; that of acting on none is 0
 
 
-def choose_actions(predictions: Predictions | Tensor, costs: Any) -> Tensor:
+def choose_actions(predictions: Any, costs: Any) -> Tensor:
     """Return the action of least expected cost for each example (n); of equal costs the first action.
 
     Args:
@@ -47,11 +48,17 @@ def choose_actions(predictions: Predictions | Tensor, costs: Any) -> Tensor:
         costs: Cost of each action in each class (k, actions); benefits are negative costs. For two classes and the
             actions "wait" and "treat": [[0, cost of a false alarm], [cost of a miss, cost of treating in time]].
 
+    Raises:
+        InputError: If the logits have another shape, NaN or infinity, or the costs are not finite numbers.
+
     >>> z = torch.tensor([[0.0, -3.0], [0.0, 0.0]])  # probabilities .05 and .5 of the disease
     >>> choose_actions(z, [[0, 1], [9, 1]])  # treat from .1 on
     tensor([0, 1])
     """
-    logits = predictions.logits if isinstance(predictions, Predictions) else predictions
+    logits = predictions.logits if isinstance(predictions, Predictions) else to_tensor(predictions, "logits")
+    if logits.ndim != 2:
+        raise InputError(f"Expected logits (n, k), got {tuple(logits.shape)}.", code="shape")
+    check_finite(logits.double())
     return _expected(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
 
 
@@ -66,6 +73,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
     Raises:
         InputError: If the costs are not finite numbers for every class.
     """
+    check_level(level)
     with as_predictions(predictions) as p:
         matrix = _cost_matrix(costs, p.k)
         expected = _expected(p.logits, matrix)
@@ -118,6 +126,7 @@ def net_benefit(
     >>> net_benefit(p, thresholds=[0.5, 0.1]).model
     tensor([0.5000, 0.4444], dtype=torch.float64)
     """
+    check_level(level)
     cuts = to_tensor(thresholds, "thresholds").double().cpu()
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts > 0) & (cuts < 1)).all()):
         raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant._text import format_percent
+from calibrant._validation import check_level
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
@@ -68,6 +69,7 @@ def decision_loss(
     >>> round(decision_loss(p, threshold=0.5).loss.value, 4)  # acting is right in 40 %, waiting would be in 60 %
     0.2
     """
+    check_level(level)
     if threshold is not None and not 0 < threshold < 1:
         raise InputError(f"Expected a threshold in (0, 1), got {threshold}. Try 0.5.", code="threshold_range")
     if bins is not None and not 1 <= bins <= _MAX_BINS:

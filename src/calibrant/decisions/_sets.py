@@ -11,6 +11,8 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._text import format_percent, shorten_list
+from calibrant._validation import check_level
+from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
 from calibrant.io.files import atomic_write
 from calibrant.io.formats import CALIBRATOR_SUFFIX
@@ -58,9 +60,8 @@ class SetTable:
         return self.rows[0].mean_size
 
     def __str__(self) -> str:
-        lines = [
-            f"{'':20} {'n':>8} {'coverage':>10} {'90 % interval':>20} {'mean size':>10} {'empty':>8} {'single':>8}"
-        ]
+        limits_title = f"{format_percent(self.coverage.level, 0)} interval"
+        lines = [f"{'':20} {'n':>8} {'coverage':>10} {limits_title:>20} {'mean size':>10} {'empty':>8} {'single':>8}"]
         for row in self.rows:
             limits = f"{format_percent(row.coverage.low)} to {format_percent(row.coverage.high)}"
             lines.append(
@@ -147,13 +148,12 @@ class Sets:
             groups: Group of each row, if the sets were fitted by groups. Unknown groups have the threshold of all.
 
         Raises:
-            InputError: If the number of classes differs, a logit is NaN, or groups are missing.
+            InputError: If the number of classes differs, a logit is NaN or infinite, or groups are missing.
         """
-        logits = torch.as_tensor(logits)
-        if bool(logits.isnan().any()):
-            raise InputError("Expected logits, got NaN. Try leaving out such rows.", code="nan")
+        logits = to_tensor(logits, "logits")
         if logits.ndim != 2 or logits.shape[1] != self.k:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
+        check_finite(logits.double())
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
         if self.by == "groups":
             if groups is None or len(groups) != len(logits):
@@ -232,14 +232,15 @@ def check_set_settings(alpha: float, score: str, penalty: float) -> None:
         raise InputError(f"Expected alpha in (0, 1), got {alpha}. Try 0.1.", code="alpha_range")
     if score not in SET_SCORES:
         raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
-    if penalty < 0:
-        raise InputError(f"Expected a penalty of at least 0, got {penalty}.", code="penalty_range")
+    if not 0 <= penalty < math.inf:
+        raise InputError(f"Expected a finite penalty of at least 0, got {penalty}.", code="penalty_range")
 
 
 def set_table(
     sets: Tensor, p: Predictions, alpha: float, by: Literal["class", "groups"] | None, level: float
 ) -> SetTable:
     """Return coverage and size of sets (n, k) of labeled predictions, and of every class or group."""
+    check_level(level)
     rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
     rows += [_table_row(name, sets, p, mask, level) for name, mask in _parts(p, by)]
     return SetTable(alpha, tuple(rows))

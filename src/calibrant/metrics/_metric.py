@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant import registry
+from calibrant._validation import check_level
 from calibrant.backend.bins import EventStatistics, Moments
 from calibrant.metrics._intervals import Evidence, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
@@ -169,8 +170,7 @@ class Metric(Generic[P]):
         Raises:
             InputError: If the metric has no interval, or a `Summary` lacks its sums.
         """
-        if not 0 < level < 1:
-            raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+        check_level(level)
         with self._read(predictions, labels, weights) as view:
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
                 checked = self._check_settings(self._interval, settings, view)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._validation import check_level
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, GroupedScores
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
@@ -41,6 +42,7 @@ def corp(
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
+    check_level(level)
     with as_predictions(predictions, labels, weights) as p:
         return corp_of(p.events.ties, level, draws, seed)
 
@@ -61,6 +63,7 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
+    check_level(level)
     with as_predictions(predictions, labels, weights) as p:
         return risk_coverage_of(p.events.ties, level)
 

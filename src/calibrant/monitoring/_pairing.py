@@ -74,7 +74,8 @@ def _paired_by_id(old: Predictions, new: Predictions, rows_old: torch.Tensor, ro
     if not torch.equal(old.labels, new.labels):
         count = int((old.labels != new.labels).sum())
         raise InputError(
-            f"Expected the same label for the same id, got {count:,} examples with different labels.",
+            f"Expected the same label for the same id, got {count:,} examples with different labels. Try without ids, "
+            "as two samples, if labels tell whether the answer of each model is correct.",
             code="different_labels",
         )
     _check_columns(old, new)

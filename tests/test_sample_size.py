@@ -357,3 +357,11 @@ def test_command_refuses_an_unknown_pattern():
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # a new process does not check types
     finished = subprocess.run([*command, "--pattern", "wave"], env=environment, capture_output=True, text=True)
     assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("detect", [0.7, 0.9])
+def test_large_effects_need_few_examples(detect):
+    """The search may have more draws at the smallest size than it needs to confirm it."""
+    result = sample_size(accuracy=0.9, detect=detect, draws=200)
+    assert result.n <= 5
+    assert 0.8 <= result.power <= 1

@@ -67,7 +67,7 @@ def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -
     error = MAX_DEVIATION * math.sqrt(power * (1 - power) / draws)
     for _ in range(MAX_CONFIRMATIONS):
         _, previous_draws = curve.counts.get(n, (0, 0))
-        confirmed[n] = curve.simulate(n, draws - previous_draws)
+        confirmed[n] = curve.simulate(n, max(draws - previous_draws, 0))
         if abs(confirmed[n] - power) <= error:
             return n
         fitted = math.ceil(fitted_size(curve.points, power, n))

@@ -12,6 +12,7 @@ from calibrant.language_models import Answers
 from calibrant.metrics import Interval, share_interval, signed_gap
 from calibrant.metrics.curves import risk_coverage
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)
 TARGETS = (0.5, 0.75, 0.9)  # confidences at which an answer and "I do not know" are worth the same
@@ -62,6 +63,12 @@ def stated_predictions(p: Predictions) -> Predictions:
     events = p.events.merged
     clusters = torch.arange(len(events)) if events.clusters is None else events.clusters
     counts = torch.bincount(clusters)[clusters].double()
+    if 1 < len(counts) == counts[0]:
+        raise InputError(
+            f"Expected answers to at least two questions, got {len(counts):,} to one. Try a file in which the field id "
+            "names each question.",
+            code="one_question",
+        )
     return Predictions.from_confidence(events.confidence, events.outcome, 1 / counts, clusters=clusters)
 
 

@@ -133,7 +133,7 @@ def assess_command(
             calibrator or None,
             metric or None,
             choose=choose,
-            folds=cv or 5,
+            folds=5 if cv is None else cv,
             of=parse_event(of, val),
             tolerance=tolerance,
             progress=progress,

@@ -299,8 +299,9 @@ def test_help_shows_the_actual_defaults():
     assert assess_commands.DEFAULT_METRICS_HELP.split(", ") == list(TOP_CLASS.compared_metrics)
 
 
-def test_invalid_input_exits_with_status_2(files):
-    finished = run_process("assess", files[0], "--cv", 5000)
+@pytest.mark.parametrize("folds", [0, 5000])
+def test_invalid_input_exits_with_status_2(files, folds):
+    finished = run_process("assess", files[0], "--cv", folds)
     assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 

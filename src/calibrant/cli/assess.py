@@ -116,7 +116,7 @@ def assess_command(
     check_output_paths(html, json_, save, inputs=inputs, suffixes={save: (CALIBRATOR_SUFFIX,)})
     has_test = len(file) == 2
     if len(file) > 2 or (has_test and cv is not None):
-        inputs_text = f"{len(file)} files{' and --cv' if cv else ''}"
+        inputs_text = f"{len(file)} files{' and --cv' if cv is not None else ''}"
         raise InputError(f"Expected two files, or one with --cv, got {inputs_text}.", code="num_files")
     load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
     val, test = calibrant.Predictions.load(file[0], **load_options), None

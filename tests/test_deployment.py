@@ -181,6 +181,11 @@ def test_impossible_exports_are_refused(tmp_path):
     assert code_of(export, object(), tmp_path / "map.py") == "custom_calibrator"
     sets = Sets.fit(draw(50, 3))
     assert code_of(export, temperature, tmp_path / "map.pt2", to="torch", num_classes=3, sets=sets) == "format"
+    vector, path = calibrators.fit("Vector", draw(200, 3)), tmp_path / "map.py"
+    assert code_of(export, vector, path, num_classes=5) == "num_classes"
+    assert code_of(export, vector, path, sets=Sets.fit(draw(200, 4))) == "num_classes"
+    for threshold in (2.0, float("nan")):
+        assert code_of(export, vector, path, threshold=threshold) == "threshold_range"
 
 
 def test_command_exports_a_saved_calibrator(tmp_path):

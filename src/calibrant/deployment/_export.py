@@ -58,7 +58,7 @@ def export(
         threshold: Smallest confidence to act on, for "numpy".
 
     Raises:
-        InputError: If the calibrator cannot be exported to this format.
+        InputError: If the calibrator cannot be exported to this format, or has another number of classes.
 
     >>> import runpy, tempfile
     >>> path = tempfile.mkdtemp() + "/half.py"
@@ -70,6 +70,12 @@ def export(
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
+    k = 0 if isinstance(calibrator, Fusion) else calibrators.num_classes(calibrator)
+    for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
+        if k and requested not in (None, k):
+            raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
+    if isinstance(threshold, float | int) and not 0 <= threshold <= 1:
+        raise InputError(f"Expected a threshold in [0, 1], got {threshold}. Try 0.9.", code="threshold_range")
     if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
         raise InputError("Expected a fusion in the format numpy, without sets and thresholds.", code="format")
     if to == "numpy":

@@ -24,7 +24,9 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     n = num_units(p)
     if not 2 <= folds <= n:
         unit = "samples" if p.clusters is None else "clusters"
-        raise InputError(f"Expected folds in 2 .. {n}, the number of {unit}, got {folds}.", code="folds_range")
+        raise InputError(
+            f"Expected folds in 2 .. {n}, the number of {unit}, got {folds}. Try folds=2 (--cv 2).", code="folds_range"
+        )
     p, labels = replace_masks(p), p.labels
     rank = _class_ranks(p)
     directions = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from calibrant._validation.scores import SingleScoreEvidence
+from calibrant.events import BINARY_EVENTS
 from calibrant.io import chunks
 from calibrant.io.arrays import find_score_and_label_keys
-from calibrant.events import BINARY_EVENTS
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays

@@ -26,7 +26,8 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine_solver import AffineFit, _approximate_preconditioner, _block_curvature, fit_affine
+from calibrant.calibrators._affine_solver import AffineFit, fit_affine
+from calibrant.calibrators._preconditioner import _block_curvature, approximate_preconditioner
 from calibrant.calibrators._temperature import fit_nll_temperature
 
 
@@ -547,14 +548,14 @@ def test_curvature_is_summed_over_blocks_of_rows(shape, weighted, monkeypatch):
     often = 1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else None
     ridge = torch.full(shape, 0.1, dtype=torch.float64)
     at = AffineFit(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
-    expected = _approximate_preconditioner(x, at, ridge, 0.2, often)
+    expected = approximate_preconditioner(x, at, ridge, 0.2, often)
     monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
-        "calibrant.calibrators._affine_solver._block_curvature",
+        "calibrant.calibrators._preconditioner._block_curvature",
         lambda x, *rest: block_sizes.append(len(x)) or _block_curvature(x, *rest),
     )
     block_sizes = []
-    result = _approximate_preconditioner(x, at, ridge, 0.2, often)
+    result = approximate_preconditioner(x, at, ridge, 0.2, often)
     torch.testing.assert_close((result.scale, result.root), (expected.scale, expected.root))
     assert block_sizes == [10] * 5
 

@@ -25,7 +25,8 @@ from calibrant.calibrators import (
     VennAbers,
     _monotone,
 )
-from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, AffineFit, _exact_preconditioner, fit_affine
+from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, AffineFit, fit_affine
+from calibrant.calibrators._preconditioner import exact_preconditioner
 from calibrant.predictions.folds import map_out_of_fold
 
 
@@ -114,7 +115,7 @@ def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
     )
     ridges = torch.full(shape, ridge, dtype=torch.float64)
     weights = None if p.weights is None else often
-    frame = _exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, weights)
+    frame = exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, weights)
 
     def loss(t):
         change = frame.to_parameters(t).view(k, -1)

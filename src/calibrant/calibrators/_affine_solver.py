@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,15 +12,18 @@ from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import (
     MAX_OPTIMUM_GAP_NATS,
     Status,
-    cholesky_with_jitter,
     newton_decrement,
     newton_step,
-    sum_row_chunks,
 )
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean
-from calibrant.predictions import Predictions, row_blocks
+from calibrant.calibrators._preconditioner import (
+    Preconditioner,
+    affine_hessian,
+    approximate_preconditioner,
+    exact_preconditioner,
+)
+from calibrant.predictions import Predictions
 
-MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long
 MAX_HESSIAN_PARAMETERS = 256  # with more parameters the Hessian is only approximated
 MAX_POLISHED_PARAMETERS = 16  # up to which coarse fits end with a Newton step, too
 MAX_CONVERGED_GRADIENT = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats remain
@@ -39,7 +41,7 @@ class AffineFit:
     bias: Tensor  # (k)
     gradient: float = math.nan
     iterations: int = 0
-    preconditioner: "Preconditioner | None" = None  # of the search
+    preconditioner: Preconditioner | None = None  # of the search
     memory: Memory = ()  # of the search, in these coordinates
     remaining_gap: float = 0.0  # estimated distance from the penalized optimum
     ridge_cost: float = 0.0  # estimated distance between the optima with and without the minimal ridge
@@ -82,9 +84,10 @@ def fit_affine(
     r"""Minimize mean NLL of softmax(w x + c) $+ \sum r (w - w_0)^2 + r_c \lVert c \rVert^2$.
 
     L-BFGS in coordinates in which the Hessian at the start is nearly the unit matrix: log-probabilities are highly
-    correlated, and this saves three quarters of the steps. If the Hessian differs at the end, the search continues in
-    new coordinates. Computes in float64, except that coarse fits of large matrices pass over the rows in float32. At
-    most 1000 steps, 300 for large data. Rows stay on their device, the search runs on the CPU.
+    correlated, and this saves three quarters of the steps. A Newton step ends the search. If its estimated gain is too
+    large, the search continues in coordinates of the Hessian there. Computes in float64, except that coarse fits of
+    large matrices pass over the rows in float32. At most 1000 steps, 300 for large data. Rows stay on their device, the
+    search runs on the CPU.
 
     Args:
         p: Predictions whose logits are x.
@@ -92,30 +95,29 @@ def fit_affine(
         ridge: r, a number or of the shape of w.
         ridge_bias: r_c.
         start: A fit to similar data, whose preconditioner and L-BFGS memory are reused.
-        tolerance: Largest entry of the scaled gradient at the end.
+        tolerance: Largest entry of the scaled gradient at the end. Fits at `COARSE_GRADIENT_TOLERANCE` are never
+            continued, and take the Newton step only with few parameters.
         min_ridge: An additional ridge on w that keeps the optimum finite, relative to the variance of the column if
             that is below 1. Without a `ridge_bias` it also applies to c, for centered columns.
     """
     problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, tolerance, min_ridge)
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
-    packed = problem.pack(torch.zeros_like(identity), torch.zeros_like(problem.center))
-    frame, memory = None, ()
-    if start is not None:
-        change = start.weight - identity
-        packed = problem.pack(change, start.bias + _transform_center(change, problem.center))
-        frame, memory = start.preconditioner, start.memory
-    remaining_steps, passes = 1000 if p.logits.numel() < 1_000_000 else 300, 0
+    start = start or AffineFit(identity, torch.zeros_like(problem.center))
+    change = start.weight - identity
+    packed = problem.pack(change, start.bias + _transform_center(change, problem.center))
+    frame, memory = start.preconditioner or problem.build_preconditioner(packed), start.memory
+    remaining_steps = 1000 if p.logits.numel() < 1_000_000 else 300
+    passes = 0
     while True:
-        frame = problem.build_preconditioner(packed) if frame is None else frame
-        steps = remaining_steps
-        if problem.uses_hessian and not is_coarse:
-            steps = min(steps, MAX_STEPS_PER_ROUND)
+        is_one_round = is_coarse or not problem.uses_hessian
+        steps = remaining_steps if is_one_round else min(remaining_steps, MAX_STEPS_PER_ROUND)
         minimum = minimize(
             problem.objective(frame), frame.to_coordinates(packed), steps=steps, tolerance=tolerance, memory=memory
         )
         packed, memory = frame.to_parameters(minimum.x), minimum.memory
         passes, remaining_steps = passes + minimum.evaluations, remaining_steps - steps
-        polishes, remaining_gap, ridge_cost = not is_coarse or packed.numel() <= MAX_POLISHED_PARAMETERS, 0.0, 0.0
+        remaining_gap = ridge_cost = 0.0
+        polishes = not is_coarse or packed.numel() <= MAX_POLISHED_PARAMETERS
         if polishes:
             gradient = frame.gradient_to_parameters(minimum.derivatives[0])
             packed, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
@@ -129,7 +131,7 @@ def fit_affine(
                 remaining_gap=remaining_gap,
                 ridge_cost=ridge_cost,
             )
-        frame, memory = None, ()
+        frame, memory = problem.build_preconditioner(packed), ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +211,7 @@ class _Problem:
         """Return the weighted sum of one number per row, (n 1), in float64 if there are no weights."""
         return rows.sum(dtype=torch.float64) if self.row_weights is None else (self.row_weights * rows).sum()
 
-    def objective(self, frame: "Preconditioner") -> Callable[[Tensor], tuple[float, Tensor]]:
+    def objective(self, frame: Preconditioner) -> Callable[[Tensor], tuple[float, Tensor]]:
         """Return the function of a frame's coordinates that gives the penalized mean NLL and its gradient."""
         buffer = torch.empty_like(self.x)
 
@@ -259,9 +261,9 @@ class _Problem:
         change, c = self.unpack(packed)
         return AffineFit(self.identity + change, c + _transform_center(self.identity, self.center))
 
-    def build_preconditioner(self, packed: Tensor) -> "Preconditioner":
+    def build_preconditioner(self, packed: Tensor) -> Preconditioner:
         """Return coordinates for a search from these parameters, by the exact Hessian if there are few of them."""
-        build = _exact_preconditioner if self.uses_hessian else _approximate_preconditioner
+        build = exact_preconditioner if self.uses_hessian else approximate_preconditioner
         return build(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
 
     def polish(self, packed: Tensor, value: float, gradient: Tensor) -> tuple[Tensor, float, float]:
@@ -284,7 +286,7 @@ class _Problem:
                 float(frame.gradient_to_coordinates(part).square().sum()) / 2 for part in (gradient, ridge_gradient)
             )
             return packed, remaining_gap, min(ridge_cost, value)
-        hessian = _hessian(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
+        hessian = affine_hessian(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
         step = newton_step(gradient.flatten(), hessian)
         remaining_gap = max(0.0, -float(gradient.flatten() @ step) / 2)
         ridge_cost = 0.0
@@ -304,145 +306,3 @@ class _Problem:
 def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
     """Return w times the center of the columns, which moves between the intercepts of centered and given columns."""
     return weight @ center if weight.ndim == 2 else weight * center
-
-
-@dataclass(frozen=True, eq=False)
-class Preconditioner:
-    """Coordinates t of the packed parameters d (changes of w, and c), in which the Hessian is nearly the unit matrix.
-
-    d = (t @ root^-1) * scale, in one block for all parameters or one for each class. By the chain rule,
-    dL/dt = (dL/dd * scale) @ root^-T.
-    """
-
-    scale: Tensor  # (blocks d)
-    root: Tensor  # (d d) or (blocks d d), a Cholesky factor of the Hessian
-
-    @cached_property
-    def inverse(self) -> Tensor:
-        """Inverse of the root."""
-        return torch.linalg.inv(self.root)
-
-    def to_parameters(self, t: Tensor) -> Tensor:
-        """Return the packed parameters d, (blocks d), of coordinates t."""
-        return (t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale
-
-    def to_coordinates(self, changes: Tensor) -> Tensor:
-        """Return the coordinates t, flat, of packed parameters d."""
-        return ((changes.reshape(self.scale.shape) / self.scale).unsqueeze(1) @ self.root).flatten()
-
-    def gradient_to_coordinates(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in t, flat, from the gradient in d."""
-        return ((gradient.reshape(self.scale.shape) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
-
-    def gradient_to_parameters(self, slope: Tensor) -> Tensor:
-        """Return the gradient in d, (blocks d), from the gradient in t."""
-        return (slope.view(len(self.scale), 1, -1) @ self.root.mT).squeeze(1) / self.scale
-
-
-def _exact_preconditioner(
-    x: Tensor, fit: AffineFit, ridge: Tensor, ridge_bias: float, row_weights: Tensor | None
-) -> Preconditioner:
-    """Return coordinates, in one block, in which the penalized Hessian at a fit is the unit matrix.
-
-    Nearly flat directions, as where every probability is 0 or 1, are stretched to `MIN_CURVATURE` only.
-    """
-    hessian = _hessian(x, fit, ridge, ridge_bias, row_weights)
-    square = x.square().mean(0).cpu() if ridge.ndim else x.square().mean().cpu()[None]
-    square = (square.expand(len(ridge), -1) if ridge.ndim == 2 else square[:, None]).clamp_max(1.0)
-    unit = torch.ones_like(square[:, :1]) if ridge.ndim else torch.ones(x.shape[1], 1, dtype=square.dtype)
-    natural = torch.cat([square, unit], 1 if ridge.ndim else 0).flatten()
-    hessian.diagonal().copy_(hessian.diagonal().maximum(MIN_CURVATURE * natural + 1e-300))
-    return Preconditioner(torch.ones(1, len(hessian), dtype=torch.float64), cholesky_with_jitter(hessian))
-
-
-def _hessian(x: Tensor, fit: AffineFit, ridge: Tensor, ridge_bias: float, row_weights: Tensor | None) -> Tensor:
-    """Return the Hessian of the penalized mean NLL in packed parameters, (d d).
-
-    They are, class by class, the m = k + 1 or m = 2 parameters of a class: its row of a matrix w, or its element of a
-    diagonal w, and its intercept. If w is a number, they are w and all intercepts. The dimensions of `ridge` are
-    those of w.
-    """
-    n, k = x.shape
-
-    def chunk_hessian(x: Tensor, *row_weights: Tensor) -> Tensor:
-        """Return the sum over rows of the Hessians of the NLL."""
-        p = fit(x).mT.contiguous().softmax(0)  # (k rows)
-        if not ridge.ndim:
-            return _scalar_hessian(x, p.mT, p.mT * row_weights[0] if row_weights else p.mT)
-        x = x.mT.contiguous()
-        unit = torch.ones_like(x)
-        # derivatives of a class's logit in the class's parameters, (1 m rows) or (k m rows)
-        features = torch.cat([x, unit[:1]])[None] if ridge.ndim == 2 else torch.stack([x, unit], 1)
-        moment = p[:, None] * features  # (k m rows)
-        weighted_moment = moment * row_weights[0].mT if row_weights else moment
-        # each row adds diag(p) - p p', with the features of its classes on either side
-        class_blocks = weighted_moment @ features.mT
-        return torch.block_diag(*class_blocks) - weighted_moment.flatten(0, 1) @ moment.flatten(0, 1).mT
-
-    bias = torch.full((k, 1), ridge_bias, dtype=torch.float64)
-    penalty = torch.cat([ridge.reshape(k, -1), bias], 1) if ridge.ndim else torch.cat([ridge.view(1, 1), bias])
-    total = sum_row_chunks(chunk_hessian, x, *([] if row_weights is None else [row_weights]))
-    return total.cpu() / n + (2 * penalty.flatten()).diag()
-
-
-def _scalar_hessian(x: Tensor, p: Tensor, counted: Tensor) -> Tensor:
-    """Return the sum of the Hessians of rows in a number w and all intercepts."""
-    centered = x - (p * x).sum(-1, keepdim=True)
-    cross = (counted * centered).sum(0)
-    curve = (counted * centered.square()).sum().view(1)
-    intercepts = counted.sum(0).diag() - counted.mT @ p
-    return torch.cat([torch.cat([curve, cross])[None], torch.cat([cross[:, None], intercepts], 1)])
-
-
-def _approximate_preconditioner(
-    x: Tensor, fit: AffineFit, ridge: Tensor, ridge_bias: float, row_weights: Tensor | None
-) -> Preconditioner:
-    """Return coordinates, in a block per class, in which the penalized Hessian at a fit is nearly the unit matrix.
-
-    The scale is exact for each parameter. The root is a Cholesky factor of the correlations of the parameters of a
-    class: exact for a diagonal w, an average over classes for a matrix.
-    """
-    n, k = x.shape
-    row_shares = x.new_full((n, 1), 1 / n, dtype=torch.float64) if row_weights is None else row_weights / n
-    parts = [_block_curvature(rows, shares, fit, ridge.ndim) for rows, shares in row_blocks(x, row_shares)]
-    hessian, curve = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
-    if ridge.ndim == 0:
-        scale = torch.cat([curve + 2 * ridge, hessian + 2 * ridge_bias])[:, None]
-        return Preconditioner(scale.clamp_min(1e-12).rsqrt(), torch.ones(1, 1, dtype=torch.float64))
-    penalty = torch.cat([ridge.reshape(k, -1), torch.full((k, 1), ridge_bias, dtype=torch.float64)], 1)
-    scale = (curve + 2 * penalty).clamp_min(MIN_CURVATURE).rsqrt()
-    share = curve.sqrt() * scale  # share of the curvature that comes from the data
-    common = share.mT @ share / k if ridge.ndim == 2 else share[:, :, None] * share[:, None, :]
-    length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-300).rsqrt()
-    correlation = common * hessian * length[..., :, None] * length[..., None, :]
-    # An average over classes may be nearly singular, although no class is
-    correlation.diagonal(dim1=-2, dim2=-1).fill_(1.1 if ridge.ndim == 2 else 1 + 1e-9)
-    return Preconditioner(scale, torch.linalg.cholesky(correlation))
-
-
-def _block_curvature(x: Tensor, row_shares: Tensor, fit: AffineFit, weight_ndim: int) -> tuple[Tensor, Tensor]:
-    """Return the Hessian of the NLL of some rows within each class, and its diagonal, without terms between classes.
-
-    The shapes depend on w. Diagonal: (k 2 2) and (k 2), for the class's element of w and its intercept. Matrix: the
-    sum of the Hessians of all classes (k+1 k+1), and the diagonal of each class (k k+1). Number: second derivatives in
-    the intercepts (k), and the one in w (1).
-
-    Args:
-        x: Rows of logits, (rows k).
-        row_shares: Share of each row in the total weight, (rows 1).
-        fit: Where the Hessian is computed.
-        weight_ndim: Dimensions of w: 0 for a number, 1 for a diagonal, 2 for a matrix.
-    """
-    p = fit(x).softmax(-1)
-    if weight_ndim == 0:
-        variance = (p * x.square()).sum(-1) - (p * x).sum(-1).square()  # of a row's logits under p
-        return (p * (1 - p) * row_shares).sum(0), row_shares.mT @ variance
-    noise = p.mul_(1 - p).mul_(row_shares)  # second derivatives in the calibrated logits, (rows k)
-    if weight_ndim == 1:
-        moment = noise * x
-        cross = moment.sum(0)
-        hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, noise.sum(0)], -1).view(-1, 2, 2)
-        return hessian, hessian.diagonal(dim1=1, dim2=2)
-    features = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    pooled_hessian = (features * noise.sum(1, keepdim=True)).mT @ features  # of all classes together
-    return pooled_hessian, noise.mT @ features.square()

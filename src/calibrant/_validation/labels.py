@@ -143,23 +143,18 @@ def positive_word(labels: Sequence[str]) -> str | None:
     return labels[positives[0]] if is_pair else None
 
 
-def binary_labels(
-    labels: Any, names: Any, positive: str | None = None, ignore_index: int | None = None
-) -> tuple[Any, Any]:
+def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> tuple[Any, Any]:
     """Return labels of a single score as class indices if they are strings, and the class names.
 
     Args:
-        labels: Strings or numbers; numbers are returned unchanged unless `positive` names a class.
+        labels: Strings or numbers; numbers are returned unchanged.
         names: Names of the negative and the positive class, or None to find them.
-        positive: The class whose probability the score is.
         ignore_index: Label to leave alone.
     """
-    if positive is not None and names is None and not is_text(labels):
-        labels = to_texts(to_tensor(labels, "labels"))
     if not is_text(labels):
         return labels, names
     levels = np.unique(np.asarray(labels).astype(str)).tolist()
-    class_names = binary_names(levels, positive, required=positive is not None) if names is None else names
+    class_names = binary_names(levels) if names is None else names
     return to_class_indices(labels, check_unique(class_names, "class_names"), 2, ignore_index)[:2]
 
 

@@ -16,6 +16,9 @@ from calibrant.types import Range
 
 GridPoint = TypeVar("GridPoint")
 MAX_OPTIMUM_GAP_NATS = 1e-6  # above which a certificate mentions the gap to the optimum
+MAX_NEWTON_STEPS = 100
+MAX_EM_STEPS = 5000
+MAX_EM_GAP = 1e-7  # nats per example at which EM ends
 Status = Literal["converged", "at bound", "separable", "not converged", "grid", "closed form"]
 STATUS_SEVERITY: dict[Status, int] = {
     "closed form": 0, "grid": 0, "converged": 0, "separable": 1, "at bound": 2, "not converged": 3
@@ -183,7 +186,6 @@ def newton(
     start: Tensor,
     *,
     lower: Tensor,
-    steps: int = 100,
     tolerance: float = 1e-14,
 ) -> Minimum:
     """Minimize a smooth convex function of few variables above lower bounds by Newton's method.
@@ -195,13 +197,12 @@ def newton(
         f: Returns value, gradient and Hessian.
         start: Float64 vector.
         lower: Lower bounds, may be -inf.
-        steps: Largest number of steps.
         tolerance: Gain by the quadratic model below which the search ends.
     """
     x, evaluations = start.double().maximum(lower), 1
     value, gradient, hessian = f(x)
     gap = math.inf
-    for _ in range(steps):
+    for _ in range(MAX_NEWTON_STEPS):
         step = newton_step(gradient, hessian, lower - x)
         slope = float(gradient @ step)
         gap = -slope / 2
@@ -289,9 +290,7 @@ class Mixture:
         return "converged" if self.gap <= 1e-6 else "not converged"
 
 
-def fit_mixture(
-    likelihoods: Tensor, weights: Tensor | None = None, *, steps: int = 5000, tolerance: float = 1e-7
-) -> Mixture:
+def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
     r"""Maximize $\sum_i \log \sum_m w_m a_{im}$ over the simplex, a concave problem.
 
     EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, accelerated by steps $g_m^r$
@@ -301,8 +300,6 @@ def fit_mixture(
     Args:
         likelihoods: a, (n, m).
         weights: Weights of the rows, (n).
-        steps: Largest number of steps.
-        tolerance: Gap at the end.
 
     >>> fit_mixture(torch.tensor([[0.9, 0.1], [0.2, 0.1]])).shares.round(decimals=4).tolist()
     [1.0, 0.0]
@@ -317,10 +314,10 @@ def fit_mixture(
     count = a.new_ones(len(a)) if weights is None else weights[is_informative]
     total_weight = float(count.sum())
     gap, exponent, density = math.inf, 1.0, a @ w
-    for step in range(1, steps + 1):
+    for step in range(1, MAX_EM_STEPS + 1):
         gain = a.mT @ (count / density) / total_weight
         gap = float(gain.max()) - 1
-        if gap <= tolerance:
+        if gap <= MAX_EM_GAP:
             return Mixture(w.cpu(), max(gap, 0.0), step)
         candidate = w * gain**exponent
         candidate /= candidate.sum()
@@ -329,4 +326,4 @@ def fit_mixture(
             exponent = 1.0
             continue
         w, density, exponent = candidate, candidate_density, min(1.6 * exponent, 1e4)
-    return Mixture(w.cpu(), gap, steps)
+    return Mixture(w.cpu(), gap, MAX_EM_STEPS)

@@ -11,6 +11,8 @@ from calibrant.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
 
+MAX_GRID_ROWS = 20_000
+
 
 class TemperatureBounds(NamedTuple):
     """Temperatures between which the focal map of two classes lies at every logit."""
@@ -102,14 +104,14 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     return NearestTemperature(1 / float(minimum.x), float(minimum.fun))
 
 
-def _logit_grid(classes: int, reach: float, size: int = 20_000) -> torch.Tensor:
-    """Return logits 0 = z_1 >= z_2 >= ... >= z_k >= -reach on the finest grid of up to `size` rows, (rows k).
+def _logit_grid(classes: int, reach: float) -> torch.Tensor:
+    """Return logits 0 = z_1 >= z_2 >= ... >= z_k >= -reach on the finest grid of up to 20,000 rows, (rows k).
 
     Sorted rows suffice, because both maps treat all classes alike. A grid of m values per logit has
     comb(m + k - 2, k - 1) sorted rows.
     """
     points = 1  # values per logit; the loop asks for the rows of one more
-    while math.comb(points + classes - 1, classes - 1) <= size:
+    while math.comb(points + classes - 1, classes - 1) <= MAX_GRID_ROWS:
         points += 1
     steps = torch.tensor(list(combinations_with_replacement(range(points), classes - 1)), dtype=torch.float64)
     return torch.cat([torch.zeros(len(steps), 1, dtype=torch.float64), -steps * (reach / (points - 1))], dim=-1)

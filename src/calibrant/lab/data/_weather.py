@@ -25,6 +25,7 @@ from calibrant.types import InputError, Seed, Severity
 MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
 TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
 MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
+LOW_EDGE_THRESHOLD, HIGH_EDGE_THRESHOLD = 50, 150  # gradients of Canny edges
 
 
 @corruption((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
@@ -152,7 +153,7 @@ def drop_light(liquid: Tensor) -> Tensor:
     return light / light.amax((1, 2), keepdim=True).clamp(min=1e-12)
 
 
-def canny_edges(x: Tensor, low_threshold: float = 50, high_threshold: float = 150) -> Tensor:
+def canny_edges(x: Tensor) -> Tensor:
     """Return Canny edges of images (n h w): ridges of the gradient above the low threshold, connected to a high one."""
     across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     right, down = correlate(x, across, "replicate"), correlate(x, across.T, "replicate")
@@ -172,10 +173,10 @@ def canny_edges(x: Tensor, low_threshold: float = 50, high_threshold: float = 15
     diagonal_above = torch.where(is_rising, neighbor(-1, 1), neighbor(-1, -1))
     diagonal_below = torch.where(is_rising, neighbor(1, -1), neighbor(1, 1))
     diagonal_peak = (size > diagonal_above) & (size > diagonal_below)
-    ridge = (size > low_threshold) & torch.where(
+    ridge = (size > LOW_EDGE_THRESHOLD) & torch.where(
         is_nearly_horizontal, horizontal_peak, torch.where(is_nearly_vertical, vertical_peak, diagonal_peak)
     )
-    strong_edge = (ridge & (size > high_threshold)).cpu().numpy()
+    strong_edge = (ridge & (size > HIGH_EDGE_THRESHOLD)).cpu().numpy()
     connected = binary_propagation(strong_edge, np.ones((1, 3, 3)), ridge.cpu().numpy())
     return torch.from_numpy(connected).to(x.device)
 

@@ -124,8 +124,8 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
         yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, numbers, legend_title="area below")
 
 
-def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any, points: int = 200) -> tuple[Any, Any]:
+def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any) -> tuple[Any, Any]:
     """Return the mean ROC curve over seeds at evenly spaced false positive rates."""
-    x = np.linspace(0, 1, points + 1)
+    x = np.linspace(0, 1, 201)
     curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
     return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)

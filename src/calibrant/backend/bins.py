@@ -1,4 +1,7 @@
-"""Statistics of events: confidences and outcomes, sorted, grouped by equal confidence, or summed over bins."""
+"""Statistics of events: confidences and outcomes, sorted, grouped by equal confidence, or summed over bins.
+
+The file is long because these forms need each other: groups are cut into bins, and events have both.
+"""
 
 import math
 from dataclasses import dataclass, replace

@@ -222,12 +222,12 @@ def _stats_by_row(z, y, index, confidence, predicted, log_likelihood, brier, ent
 @_compile
 @no_type_check
 def _bin_indices(c, edges, index):
-    """Fill index with the bin of equal width of every c; the edges are searched only if some c is close to one."""
+    """Fill index with the bin of every c, ceil(c * bins) - 1, or by a search if some c is almost an edge."""
     bins = len(edges) - 1
     min_distance = 1.0
     for i in range(len(c)):
         scaled = c[i] * bins
-        nearest = (scaled + _ROUNDING_SHIFT) - _ROUNDING_SHIFT
+        nearest = (scaled + _ROUNDING_SHIFT) - _ROUNDING_SHIFT  # integer
         distance = abs(scaled - nearest)
         min_distance = distance if distance < min_distance else min_distance
         index[i] = np.int64(nearest - 1.0 if nearest >= scaled else nearest)

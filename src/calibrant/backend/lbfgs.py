@@ -89,15 +89,17 @@ def _line_search(
         slope: Product of the gradient at x and the step, below 0.
 
     Returns:
-        The length in steps, 0 if f falls nowhere; the value and the gradient there; and the number of evaluations.
+        The length in steps; the value and the gradient there; and the number of evaluations. The length is 0 if f falls
+        nowhere, and the gradient then has no meaning.
     """
     length, shortest, longest, evaluations = 1.0, 0.0, math.inf, 0
     while length > 1e-12 and evaluations < 100:
         new_value, gradient = f(x + length * step)
         evaluations += 1
         if not new_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
-            longest, curvature = length, new_value - value - length * slope
-            minimizer = -slope * length**2 / (2 * curvature) if curvature < math.inf else 0.0
+            longest = length
+            excess = new_value - value - length * slope  # over the tangent at x
+            minimizer = -slope * length**2 / (2 * excess) if excess < math.inf else 0.0  # of the parabola
             length = min(max(minimizer, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
         elif float(gradient @ step) < 0.9 * slope:
             shortest, length = length, min(4 * length, (length + longest) / 2)

@@ -159,26 +159,29 @@ def _row_stats(
     large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
     compiled = kernels(z)
 
+    def compute(rows: slice, buffer: np.ndarray) -> Tensor:
+        """Write the statistics of a chunk; return its probabilities (rows, k), or none if the buffer is empty."""
+        if not compiled:
+            computed = reference_stats(z[rows], y[rows], (*names, "probs") if len(buffer) else names, index)
+            for name in names:
+                stats[name][rows] = computed[name]
+            return computed.get("probs", z[:0])
+        columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
+        part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
+        p = buffer[: len(part) * k]
+        p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)  # (k, rows)
+        compiled.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
+        return torch.from_numpy(p.T)
+
     def process(large_chunk: "tuple[int, RowCallback | None]") -> None:
         start, callback = large_chunk
         end = min(start + large_chunk_rows, n)
         buffer = np.empty(min(chunk_rows, end - start) * k if callback else 0)
         for first in range(start, end, chunk_rows):
-            rows = slice(first, min(first + chunk_rows, end))
-            if compiled:
-                columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
-                part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
-                p = buffer[: len(part) * k if callback else 0]
-                p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)  # (k, rows)
-                compiled.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
-                probs = torch.from_numpy(p.T)
-            else:
-                computed = reference_stats(z[rows], y[rows], (*names, "probs") if callback else names, index)
-                for name in names:
-                    stats[name][rows] = computed[name]
-                probs = computed.get("probs")
-            if callback and probs is not None:
-                callback(slice(first_row + rows.start, first_row + rows.stop), probs)
+            last = min(first + chunk_rows, end)
+            probs = compute(slice(first, last), buffer)
+            if callback:
+                callback(slice(first_row + first, first_row + last), probs)
 
     large_chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large_chunk_rows)]
     map_chunks(process, large_chunks, large_chunk_rows * k if z.device.type == "cpu" else 0)

@@ -128,19 +128,21 @@ class Quadratic:
 
 
 def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
-    """Fit `Platt` without a certificate, to Platt's targets: (n1 + 1) / (n1 + 2), 1 / (n0 + 2) for labels 1, 0."""
+    """Fit `Platt` without a certificate: labels 1 and 0 become Platt's targets (n1 + 1) / (n1 + 2) and 1 / (n0 + 2)."""
     s, unit, limit = _fitting_scores(p, "Platt")
     n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
     n0 = p.total_weight - n1
     targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
-    problem = _Logistic.from_features(s[:, None], targets, p, torch.stack([1 / unit, 0 * unit]))
-    return problem.fit(lambda x: Platt(x[0], x[1], limit), monotone, slack=2 / p.total_weight)
+    reference = torch.stack([1 / unit, torch.zeros_like(unit)])
+    problem = _Logistic.from_features(s[:, None], targets, p, reference)
+    slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
+    return problem.fit(lambda x: Platt(x[0], x[1], limit), monotone, slack=slack)
 
 
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
     """Fit `Beta` without a certificate."""
     s, unit, limit = _fitting_scores(p, "Beta")
-    reference = torch.stack([1 / unit, 1 / unit, 0 * unit])
+    reference = torch.stack([1 / unit, 1 / unit, torch.zeros_like(unit)])
     problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
     return problem.fit(lambda x: Beta(x[0], x[1], x[2], limit), monotone)
 

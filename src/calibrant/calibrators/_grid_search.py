@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +38,14 @@ class GridMinimum:
     value: float
 
 
+class _Evaluation(NamedTuple):
+    """The metric at a grid point, and its parts that fall and rise with T."""
+
+    value: float
+    falling: float
+    rising: float
+
+
 def search_points(p: Predictions, criterion: str, points: Sequence[tuple[float, float]]) -> GridMinimum:
     """Return the first strict minimum over points (gamma, T), in their order."""
     metric, p = registry.METRICS.method(criterion), p.double()
@@ -51,46 +60,40 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
     least that at its right end, and the part that rises at least that at its left end. Always takes the interval with
     the lowest bound and evaluates its middle, until all bounds lie above the lowest value so far.
     """
-    points = [(gamma, t) for gamma in gammas for t in ts]
     metric, p = registry.METRICS.method(criterion), p.double()
     parts = _bound_parts(metric, p)
     if parts is None or min(gammas) < MIN_MONOTONE_GAMMA:
-        return search_points(p, criterion, points)
+        return search_points(p, criterion, [(gamma, t) for gamma in gammas for t in ts])
     combine = max if parts is _gap_parts else sum
-    order = sorted(range(len(ts)), key=ts.__getitem__)
-    values: dict[int, float] = {}  # metric by index into the points
-    falling: dict[tuple[int, int], float] = {}  # part of the metric by row (index of gamma) and rank of the temperature
-    rising: dict[tuple[int, int], float] = {}
+    order = sorted(range(len(ts)), key=ts.__getitem__)  # indices of the temperatures, from low to high
+    evaluated: dict[tuple[int, int], _Evaluation] = {}  # by index of gamma and rank of the temperature
 
-    def evaluate(row: int, rank: int) -> None:
-        index = row * len(ts) + order[rank]
-        mapped = _apply_point(p, *points[index])
-        values[index] = float(metric(mapped))
-        falling[row, rank], rising[row, rank] = parts(mapped, values[index])
+    def evaluate(i: int, rank: int) -> float:
+        mapped = _apply_point(p, gammas[i], ts[order[rank]])
+        value = float(metric(mapped))
+        evaluated[i, rank] = _Evaluation(value, *parts(mapped, value))
+        return value
 
-    def interval(row: int, left: int, right: int) -> tuple[float, int, int, int]:
+    def interval(i: int, left: int, right: int) -> tuple[float, int, int, int]:
         """Return the lower bound of the metric between two ranks, and the interval."""
-        return combine((falling[row, right], rising[row, left])), row, left, right
+        return combine((evaluated[i, right].falling, evaluated[i, left].rising)), i, left, right
 
     last = len(ts) - 1
-    for row in range(len(gammas)):
-        evaluate(row, 0)
-        evaluate(row, last)
-    lowest = min(values.values())
-    queue = [interval(row, 0, last) for row in range(len(gammas))]
+    lowest = min(evaluate(i, rank) for i in range(len(gammas)) for rank in (0, last))
+    queue = [interval(i, 0, last) for i in range(len(gammas))]
     heapq.heapify(queue)
     while queue:
-        bound, row, left, right = heapq.heappop(queue)
+        bound, i, left, right = heapq.heappop(queue)
         if bound > lowest + BOUND_ROUNDING:
             break
         if right - left > 1:
             middle = (left + right) // 2
-            evaluate(row, middle)
-            lowest = min(lowest, values[row * len(ts) + order[middle]])
-            heapq.heappush(queue, interval(row, left, middle))
-            heapq.heappush(queue, interval(row, middle, right))
-    index, value = first_minimum(values.__getitem__, sorted(values))
-    return GridMinimum(*points[index], value)
+            lowest = min(lowest, evaluate(i, middle))
+            heapq.heappush(queue, interval(i, left, middle))
+            heapq.heappush(queue, interval(i, middle, right))
+    in_given_order = sorted(evaluated, key=lambda point: (point[0], order[point[1]]))
+    (i, rank), value = first_minimum(lambda point: evaluated[point].value, in_given_order)
+    return GridMinimum(gammas[i], ts[order[rank]], value)
 
 
 def _apply_point(p: Predictions, gamma: float, t: float) -> Predictions:

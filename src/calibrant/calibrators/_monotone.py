@@ -1,6 +1,7 @@
 """One increasing map of log-probabilities for all classes, which preserves predictions."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -124,9 +125,6 @@ def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarra
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
     r"""Minimize the penalized NLL over the slopes, one per piece, by Newton's method.
 
-    A pass sums the odds exp(-m(v)), and the odds times the offsets and their squares, in each piece. An element adds
-    the whole width of every lower piece to its row, so that only the piece that contains it needs a look-up.
-
     Args:
         v: Predictions whose "logits" are -log p.
         knots: Lower ends of the pieces.
@@ -145,44 +143,8 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
 
     def penalized_nll(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian."""
-        theta = slopes.to(device)
-        base = torch.cat([theta.new_zeros(1), (theta * width)[:-1].cumsum(0)])  # m at the knots
-
-        def sum_rows(offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
-            """Return weighted sums over rows, flat: log norm, then moments of the length of v in each piece.
-
-            A row's softmax of -m(v), whose norm is the sum of exp(-m(v)), has for every piece the mean length of an
-            element in it and the mean square. The last moments are the products of the means of two pieces.
-            """
-            index = piece_index.long()
-            flat = index.view(-1)
-            mapped = torch.addcmul(base[flat].view_as(offset), theta[flat].view_as(offset), offset)
-            row_min = mapped.amin(1, keepdim=True)
-            element_odds = mapped.sub_(row_min).mul_(-LOG2_E).exp2_()  # exp(row_min - m(v)), in place, (rows k)
-
-            def sum_by_piece(elements: Tensor) -> Tensor:
-                """Return the sums over the elements of each row in each piece, (rows pieces)."""
-                return offset.new_zeros(len(offset), pieces).scatter_add_(1, index, elements)
-
-            odds = sum_by_piece(element_odds)
-            first_moment = sum_by_piece(element_odds.mul_(offset))
-            second_moment = sum_by_piece(element_odds.mul_(offset))  # element_odds holds odds times offset by now
-            norm = odds.sum(1)
-            # elements in higher pieces, each of which spans the whole width of this piece
-            odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))
-            mean = (first_moment + width * odds_above) / norm[:, None]
-            mean_square = (second_moment + width.square() * odds_above) / norm[:, None]
-            row_weights = weights[0] if weights else torch.ones_like(norm)
-            return torch.cat(
-                [
-                    row_weights @ (norm.log()[:, None] - row_min),
-                    row_weights @ mean,
-                    row_weights @ mean_square,
-                    ((row_weights * mean.mT) @ mean).view(-1),
-                ]
-            )
-
-        sums = sum_row_chunks(sum_rows, offset, piece_index, *weights).cpu() / n
+        sum_moments = partial(_sum_length_moments, slopes.to(device), width)
+        sums = sum_row_chunks(sum_moments, offset, piece_index, *weights).cpu() / n
         log_norm, mean, mean_square, mixed = sums.split([1, pieces, pieces, pieces * pieces])
         hessian = (width.cpu()[:, None] * mean).triu(1)
         hessian = hessian + hessian.mT + mean_square.diag() - mixed.view(pieces, pieces)
@@ -194,6 +156,43 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
         initial = start
     lower = torch.full((pieces,), MIN_PIECE_SLOPE, dtype=torch.float64)
     return newton(penalized_nll, initial, lower=lower, tolerance=tolerance)
+
+
+def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
+    """Return weighted sums over rows, flat: log norm, then moments of the length of v in each piece.
+
+    A row's softmax of -m(v), whose norm is the sum of the odds exp(-m(v)), has for every piece the mean length of an
+    element in it and the mean square. The last moments are the products of the means of two pieces. An element of a
+    higher piece spans the whole width of this one, so that only the piece that contains it needs a look-up.
+
+    Args:
+        slopes: Slope of each piece.
+        width: Width of each piece, 0 for the last.
+        offset: Distance of each v from the lower end of its piece, (rows k).
+        piece_index: Piece of each v, (rows k).
+        weights: Weight of each row, if rows have weights.
+    """
+    base = torch.cat([slopes.new_zeros(1), (slopes * width)[:-1].cumsum(0)])  # m at the knots
+    index = piece_index.long()
+    flat = index.view(-1)
+    mapped = torch.addcmul(base[flat].view_as(offset), slopes[flat].view_as(offset), offset)
+    row_min = mapped.amin(1, keepdim=True)
+    element_odds = mapped.sub_(row_min).mul_(-LOG2_E).exp2_()  # exp(row_min - m(v)), in place, (rows k)
+
+    def sum_by_piece(elements: Tensor) -> Tensor:
+        """Return the sums over the elements of each row in each piece, (rows pieces)."""
+        return offset.new_zeros(len(offset), len(width)).scatter_add_(1, index, elements)
+
+    odds = sum_by_piece(element_odds)
+    first_moment = sum_by_piece(element_odds.mul_(offset))
+    second_moment = sum_by_piece(element_odds.mul_(offset))  # element_odds holds odds times offset by now
+    norm = odds.sum(1)
+    odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))  # of higher pieces
+    mean = (first_moment + width * odds_above) / norm[:, None]
+    mean_square = (second_moment + width.square() * odds_above) / norm[:, None]
+    w = weights[0] if weights else torch.ones_like(norm)
+    products = (w * mean.mT) @ mean
+    return torch.cat([w @ (norm.log()[:, None] - row_min), w @ mean, w @ mean_square, products.view(-1)])
 
 
 def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:

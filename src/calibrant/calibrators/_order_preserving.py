@@ -83,24 +83,30 @@ class IntraOrderPreserving:
         """
         monotone = Monotone.fit(p)
         v = drop_impossible(p).apply(lambda z: _neg_log_probs(monotone, z).clamp_max(MAX_NEG_LOG_PROB))
-        lowest, contexts = _lowest_and_contexts(v.logits, ranks)
+        lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
         shares = torch.linspace(0, 1, knots, dtype=torch.float64).numpy()
-        places = np.stack([weighted_quantiles(context, v.weights, shares) for context in contexts.T])
-        hats = _hat_weights(contexts, torch.from_numpy(places).to(contexts.device)).flatten(1)
+        quantiles = np.stack([weighted_quantiles(context, v.weights, shares) for context in contexts.T])
+        positions = torch.from_numpy(quantiles)  # of the knots
+        hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
         minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
-        fitted = cls(monotone, torch.from_numpy(places), minimum.x.view(-1, 2, knots))
+        fitted = cls(monotone, positions, minimum.x.view(-1, 2, knots))
         status, gap = slopes_status(minimum), minimum.gap
         return Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=gap).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return the mapped log-probabilities, not normalized."""
+        """Return the mapped log-probabilities, not normalized.
+
+        The sum over ranks is written by parts: the last slope times v, plus the change of the slope at each rank times
+        the part of v below it.
+        """
         v = _neg_log_probs(self.monotone, logits)
         lowest, contexts = _lowest_and_contexts(v, len(self.slopes))
-        slopes = _hat_weights(contexts, self.knots).flatten(1) @ self.slopes.flatten(1).mT
-        total = v * slopes[:, -1:]  # beyond the last rank; below, add the differences of the slopes
+        slopes = _hat_weights(contexts, self.knots).flatten(1) @ self.slopes.flatten(1).mT  # (n ranks)
+        changes = -slopes.diff(dim=1)
+        total = v * slopes[:, -1:]
         for r in range(min(len(self.slopes), v.shape[1]) - 1):
-            total = total + (slopes[:, r : r + 1] - slopes[:, r + 1 : r + 2]) * v.minimum(lowest[:, r + 1 : r + 2])
+            total = total + changes[:, r : r + 1] * v.minimum(lowest[:, r + 1 : r + 2])
         return -total
 
 

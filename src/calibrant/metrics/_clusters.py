@@ -18,27 +18,20 @@ MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is
 def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) -> Interval:
     r"""Return mean and quantiles of $\sum_b |g_b|$ for a calibrated model whose gaps vary between clusters as these do.
 
-    $g_b$ is the gap of bin b, divided by the total weight. Each cluster's gap is compared with the mean gap of the
-    other clusters in its bin (a jackknife), which removes the miscalibration that they share. A cluster that is alone
-    in its bin has no such comparison, and its whole gap counts as noise. The variance of a bin is at least that of
-    independent events. The quantiles are those of a multivariate t with one degree of freedom less than there are
-    clusters, drawn with a fixed seed.
+    $g_b$ is the gap of bin b, divided by the total weight. Its variance is the sum of the squared `_noise_gaps`, and at
+    least that of independent events. The quantiles are those of a multivariate t with one degree of freedom less than
+    there are clusters, drawn with a fixed seed.
 
     Args:
         sums: Sums of m clusters in b bins.
         variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
         level: Share of the distribution between the quantiles.
     """
-    n, total = sums.total_weight.sum(0), float(sums.total_weight.sum())
-    share = sums.total_weight / n  # (m b), of each cluster in the bin
-    is_single = share > 1 - 1e-9
-    jackknife_gap = (sums.gap - sums.total_weight * (sums.gap.sum(0) / n)) / (1 - share).where(~is_single, 1.0)
-    num_clusters = (sums.total_weight > 0).sum(0)  # (b)
-    scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()
-    spread = sums.gap.where(is_single, jackknife_gap * scale) / total
-    # (b), added where clusters vary less than independent events
-    remaining_variance = (variance / total**2 - spread.square().sum(0)).clamp_min(0)
-    mean = math.sqrt(2 / math.pi) * float((spread.square().sum(0) + remaining_variance).sqrt().sum())
+    total = float(sums.total_weight.sum())
+    noise = _noise_gaps(sums) / total
+    cluster_variance = noise.square().sum(0)  # (b)
+    remaining_variance = (variance / total**2 - cluster_variance).clamp_min(0)  # up to that of independent events
+    mean = math.sqrt(2 / math.pi) * float((cluster_variance + remaining_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
     if degrees < 1:
         return Interval(mean, 0.0, 1.0, level)
@@ -47,12 +40,27 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     def normal(size: int) -> Tensor:
         return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
 
-    by_cluster, by_bin = (normal(size).to(spread.device) for size in spread.shape)
-    root_chi_square = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(spread.device)
-    drawn = (by_cluster @ spread + by_bin * remaining_variance.sqrt()).abs().sum(1) / root_chi_square
+    by_cluster, by_bin = (normal(size).to(noise.device) for size in noise.shape)
+    root_chi_square = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(noise.device)
+    drawn = (by_cluster @ noise + by_bin * remaining_variance.sqrt()).abs().sum(1) / root_chi_square
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
     low, high = drawn.quantile(tail).tolist()
     return Interval(mean, low, min(high, 1.0), level)
+
+
+def _noise_gaps(sums: ClusterSums) -> Tensor:
+    """Return the part of every cluster's gap that is noise, (m b), by a jackknife.
+
+    Each gap is compared with the mean gap of the other clusters in the bin, which removes the miscalibration that they
+    share. A cluster that is alone in its bin has no such comparison, and its whole gap counts as noise.
+    """
+    n = sums.total_weight.sum(0)
+    share = sums.total_weight / n  # of each cluster in the bin
+    is_alone = share > 1 - 1e-9
+    difference = (sums.gap - sums.total_weight * (sums.gap.sum(0) / n)) / (1 - share).where(~is_alone, 1.0)
+    num_clusters = (sums.total_weight > 0).sum(0)  # (b)
+    scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()
+    return sums.gap.where(is_alone, difference * scale)
 
 
 def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, like: Tensor) -> Tensor:

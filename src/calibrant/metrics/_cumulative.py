@@ -34,8 +34,8 @@ def kuiper(events: EventStatistics) -> Scalar:
     confidences, times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
 
     The test compares with the range of a Brownian motion, the limit for a calibrated model with many distinct
-    confidences. With at most 512 of them, or with clusters, it compares with 999 simulated calibrated models. If the
-    simulation gives independent examples a p-value below 0.01, which is coarse, the smaller of both counts.
+    confidences. With at most 512 of them, or with clusters, it compares with 999 simulated calibrated models. They are
+    too few for p-values below 0.01; for independent examples, the smaller of both p-values then counts.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
@@ -57,7 +57,7 @@ def kuiper(events: EventStatistics) -> Scalar:
 def ks(events: EventStatistics) -> Scalar:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
 
-    The test compares with the supremum of the absolute value of a Brownian motion.
+    The test is that of `kuiper`, with the supremum of the absolute value of a Brownian motion.
 
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)

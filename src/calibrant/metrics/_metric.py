@@ -99,8 +99,7 @@ class Metric(Generic[P]):
         update_wrapper(self, function)
         self.__signature__ = _signature(function)
         parameters = inspect.signature(function).parameters
-        annotation = next((p.annotation for p in parameters.values()), None)
-        self.takes = INPUT_KINDS.get(str(getattr(annotation, "__name__", annotation)).rpartition(".")[2], "arrays")
+        self.takes = _input_kind(next(iter(parameters.values()), None))
         self.is_binned, self.is_of_event = "bins" in parameters, self.takes in ("events", "statistics")
         self.accepts_weights = self.takes != "arrays" or "weights" in parameters
 
@@ -197,12 +196,14 @@ class Metric(Generic[P]):
         return InputError(text, code="summary_only")
 
     def _compute_range(self, view: Any) -> ScoreRange | None:
+        """Return the range of the metric, computed from the event's bins if it depends on the confidences."""
         if self.score_range is None or isinstance(self.score_range, ScoreRange):
             return self.score_range
-        k, statistics = getattr(view, "k", 2), view
+        statistics = view
         if isinstance(view, Predictions):
             statistics = (view.with_event("top") if view.of == "classes" else view).events
-        ends = self.score_range(statistics.moments(getattr(statistics, "bins", NUM_INTERVAL_BINS)), k)
+        bins = getattr(statistics, "bins", NUM_INTERVAL_BINS)  # a `Summary` has its own
+        ends = self.score_range(statistics.moments(bins), getattr(view, "k", 2))
         return ScoreRange(*map(float, ends))
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
@@ -219,7 +220,7 @@ class Metric(Generic[P]):
 
     @contextmanager
     def _read(self, predictions: Any, labels: Any, weights: Any) -> Generator[Any]:
-        """Yield the view of the input; the statistics of an event are their own view."""
+        """Yield what the metric is a function of; statistics of an event, such as a `Summary`, already are that."""
         if isinstance(predictions, EventStatistics):
             if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
                 raise self._summary_error()
@@ -305,6 +306,13 @@ def metric(
         return registry.METRICS.register(Metric(function, about, *traits), revision=revision)
 
     return declare
+
+
+def _input_kind(parameter: inspect.Parameter | None) -> str:
+    """Return the kind of input by the annotation of the first parameter: a type, or its name with or without module."""
+    annotation = None if parameter is None else parameter.annotation
+    type_name = str(getattr(annotation, "__name__", annotation)).rpartition(".")[2]
+    return INPUT_KINDS.get(type_name, "arrays")
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

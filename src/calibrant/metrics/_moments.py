@@ -35,8 +35,8 @@ def squared_error(moments: Moments, level: float) -> Interval:
 def square_estimate(moments: Moments) -> SquareEstimate:
     r"""Estimate the squared error from independent examples, whose sums over bins may have leading dimensions.
 
-    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over pairs i != j. The variance of u in a bin is taken to be
-    no smaller than that of a calibrated model, so that equal values are no certainty.
+    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over pairs i != j. The variance of u in a bin is at least that
+    of a calibrated model: few examples may have equal u by chance.
     """
     n, total = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
     has_pairs = n > 1 + 1e-9  # at least two examples

@@ -21,23 +21,24 @@ CHUNK_DRAWS = 128  # draws that are smoothed at once
 def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed: int = 0) -> Evidence:
     """Test the smooth ECE s by simulating calibrated models.
 
-    A wider window shows a smaller error. The smooth ECE of a simulation is therefore larger than s if and only if the
-    error that a window of width s shows is larger than s. One width serves all simulations, without solving for theirs.
+    Simulations are compared by their error in the window of width s. A simulation whose error there is larger than s
+    also has a larger smooth ECE, because wider windows show smaller errors. Its smooth ECE need not be solved for.
     """
     from scipy.fft import dct, idct  # slow to import
 
-    value = smooth_ece(events)
+    width = float(smooth_ece(events))
     null = NullGaps.draw(events.ties, draws, seed)
-    factor = np.exp(-0.5 * (np.pi * float(value) * np.arange(NUM_TEST_CELLS)) ** 2)
+    gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)  # in the cosine basis
 
-    def error_at_width(gaps: Tensor) -> Tensor:
-        errors: list[np.ndarray] = []
-        for rows in gaps.split(CHUNK_DRAWS):
-            grid = deposit(null.value, rows, NUM_TEST_CELLS).numpy()
-            errors.append(np.abs(np.asarray(idct(factor * dct(grid, type=2), type=2))).sum(1))
-        return torch.from_numpy(np.concatenate(errors))
+    def errors_in_window(gaps: Tensor) -> Tensor:
+        grid = deposit(null.value, gaps, NUM_TEST_CELLS).numpy()
+        smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))
+        return torch.from_numpy(np.abs(smoothed).sum(1))
 
-    return Evidence(float(value), null.p_value(error_at_width))
+    def errors(gaps: Tensor) -> Tensor:
+        return torch.cat([errors_in_window(chunk) for chunk in gaps.split(CHUNK_DRAWS)])
+
+    return Evidence(width, null.p_value(errors))
 
 
 @metric(

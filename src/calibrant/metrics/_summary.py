@@ -230,21 +230,21 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     classes = ClassSums.from_predictions(p, bins) if by_class and p.k <= Summary.MAX_CLASSES else None
     builder = SumBuilder(p, bins)
     cells = torch.zeros(2, 3, NUM_ODDS_CELLS, dtype=torch.int64, device=p.labels.device)
-    fast = kernels(p.logits) if p.groups is None and p.clusters is None else None
-    size = CHUNK_ROWS if fast is None else COMPILED_CHUNK_ROWS
-    starts_example = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0
+    compiled = kernels(p.logits) if p.groups is None and p.clusters is None else None
+    size = CHUNK_ROWS if compiled is None else COMPILED_CHUNK_ROWS
+    is_first_row = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0  # of an example
     for start in range(0, len(p), size):
         rows = slice(start, start + size)
         part = p[rows]
-        if fast is not None:
-            _add_compiled(fast, part, builder.sums, cells)
+        if compiled is not None:
+            _add_compiled(compiled, part, builder.sums, cells)
             continue
         c, features = part.events.confidence, _sums.row_features(part)
-        if starts_example is not None:
-            features[0] = starts_example[rows]
+        if is_first_row is not None:
+            features[FEATURES.index("rows")] = is_first_row[rows]
         builder.add(rows, features, equal_width_index(bins, c))
-        weight, outcome = features[1], features[3]
-        words = _sums.to_words(torch.stack([weight, outcome, weight * c]), 2, CELL_WORD_BITS)
+        weight, weighted_outcome = (features[FEATURES.index(name)] for name in ("weight", "outcome"))
+        words = _sums.to_words(torch.stack([weight, weighted_outcome, weight * c]), 2, CELL_WORD_BITS)
         _sums.add_rows(cells, words, odds_cell(c))
     sums = builder.carry()
     _sums.carry(cells, CELL_WORD_BITS)
@@ -253,13 +253,13 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     )
 
 
-def _add_compiled(fast: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
+def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
     """Add `row_features` and the cells of rows by one compiled pass."""
     outcomes, events = p.outcomes, p.events
     weights = torch.empty(0) if p.weights is None else p.weights
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
     columns = (part.double().contiguous().numpy() for part in (*rows, equal_width_edges(sums.shape[2])))
-    fast.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
+    compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
 
 
 def _merge(first: MergeableSums | None, second: MergeableSums | None) -> MergeableSums | None:

@@ -46,17 +46,15 @@ def read_summary(path: Path) -> dict[str, Any]:
         )
     if metadata.pop("sha256", "") != tensors_digest(metadata, tensors):
         raise InputError("Expected the summary as it was written, got a damaged or changed file.", code="checksum")
-    values = json.loads(metadata["settings"]) | {key: value for key, value in tensors.items() if "." not in key}
+    values = _join_fields(json.loads(metadata["settings"]), "", tensors)
     for name, part in _CLASSES_OF_PARTS.items():
-        inside = {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(f"{name}.")}
-        if isinstance(values[name], dict):
-            settings = values[name] | inside
-            values[name] = part(**{key: _to_tuple(value) for key, value in settings.items()})
-    return {key: _to_tuple(value) for key, value in values.items()}
+        if values[name] is not None:
+            values[name] = part(**_join_fields(values[name], f"{name}.", tensors))
+    return values
 
 
 def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the fields that are not tensors; the tensors are added to `tensors`, under their names."""
+    """Return the fields that are not tensors; add the others to `tensors`, with a prefix such as "groups."."""
     settings = dict[str, Any]()
     for field in fields(value):
         part = getattr(value, field.name)
@@ -69,5 +67,8 @@ def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[s
     return settings
 
 
-def _to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _join_fields(settings: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the fields that `_split_fields` separated, with tuples in place of JSON's lists."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    names = {key: key.rpartition(".")[2] for key in tensors}
+    return values | {names[key]: tensor for key, tensor in tensors.items() if key == prefix + names[key]}

@@ -41,10 +41,11 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
 def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
     """Return log q with `focal_map`(log q) = log p, where p = softmax(logits).
 
-    q minimizes the expected focal loss if p is the true distribution. Solved in float64 by Newton's method, whose
-    Jacobian is diagonal plus rank one, so that a step costs as much as the map. Steps are projected on the order of the
-    classes and halved if they do not improve. At 1e-13 from the solution, one more step carries the gradients in logits
-    and gamma. Takes 5 to 10 steps for |gamma| of some units, and up to 50 near gamma = -1.
+    q minimizes the expected focal loss if p is the true distribution. Solved in float64 to 1e-13 by Newton's method,
+    whose Jacobian is diagonal plus rank one, so that a step costs as much as the map. A step never lifts a class above
+    the top one, and is halved if it does not improve. Takes 3 to 6 steps for gamma from -0.5 to 5, and up to 50 near
+    gamma = -1. The steps run without gradients; one more step from the solution makes the result differentiable in
+    logits and gamma.
 
     Args:
         logits: Unnormalized log-probabilities of p (n, k).
@@ -168,16 +169,17 @@ class _ProbabilityTerms:
     def step(self, residual: Tensor, gamma: Tensor) -> Tensor:
         r"""Return the change of z (n, k), 0 for the top class, that cancels the residual to first order.
 
-        With $h = q / g$ and $s = d \log h / d\, \text{logit}(q) = o + \gamma (q - (r - q) / (1 + \gamma r))$, every
-        other class needs $s\, d\log q / o = s_{top} d_{top} - residual$. The condition that $q$ sums to 1 determines
-        $d_{top}$, the change of the log-odds of the top class.
+        Let $d_j$ be the change of the log-odds of class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$
+        by $s_j d_j$ with the slope $s = o + \gamma (q - (r - q) / (1 + \gamma r))$. The residual, which is relative to
+        the top class, vanishes if $s_j d_j = s_{top} d_{top} - residual_j$. Probabilities sum to 1 if
+        $\sum_j q_j o_j d_j = 0$, which determines $d_{top}$.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
-        odds_per_slope = o / slope.masked_fill(self.top, 1)
-        share = self.other_logits.softmax(-1)  # of the probability 1 - q_top
+        o_by_slope = o / slope.masked_fill(self.top, 1)
+        share_o_by_slope = self.other_logits.softmax(-1) * o_by_slope  # q o / s, as shares of 1 - q_top
         q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
-        d_top = (share * odds_per_slope * residual).sum(-1, keepdim=True) / (
-            q_top + slope_top * (share * odds_per_slope).sum(-1, keepdim=True)
+        d_top = (share_o_by_slope * residual).sum(-1, keepdim=True) / (
+            q_top + slope_top * share_o_by_slope.sum(-1, keepdim=True)
         )
-        return ((slope_top * d_top - residual) * odds_per_slope - o_top * d_top).masked_fill(self.top, 0)
+        return ((slope_top * d_top - residual) * o_by_slope - o_top * d_top).masked_fill(self.top, 0)

@@ -199,11 +199,7 @@ def fields_from_labels(
         if ignore_index is not None:
             is_ignored |= y == ignore_index
         rows, label_index = (~is_ignored).nonzero(as_tuple=True)
-        w = None if weights is None else to_tensor(weights, "weights")
-        if w is not None:
-            if tuple(w.shape) not in ((n,), (n, num_labels)):
-                raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
-            w = w[rows] if w.ndim == 1 else w[~is_ignored]
+        s, y = s[~is_ignored], y[~is_ignored]
 
         def factorize_per_label(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
             """Return the index of the value of each row's sample among the distinct values, and their names."""
@@ -211,24 +207,32 @@ def fields_from_labels(
             return index.to(rows.device)[rows], level_names
 
         row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
-        if not (probs or logits):
-            SingleScoreEvidence().add(s[~is_ignored]).check("probs=True")
         options: Fields = {
+            "weights": None if weights is None else _weights_per_label(weights, is_ignored),
             "of": 1,
             "clusters": rows if clusters is None else factorize_per_label(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
         }
-        s, y = s[~is_ignored], y[~is_ignored]
+        if not (probs or logits):
+            SingleScoreEvidence().add(s).check("probs=True")
         if probs:
-            fields = fields_from_probs(s, y, w, **options)
+            fields = fields_from_probs(s, y, **options)
         else:
-            fields = fields_from_binary_logits(s, y, w, logits=True, **options)
+            fields = fields_from_binary_logits(s, y, logits=True, **options)
         return fields | {
             "groups": label_index,
             "group_names": label_names,
             "row_groups": row_groups,
             "row_group_names": row_group_names,
         }
+
+
+def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
+    """Return the weights of all labels that are not ignored, from weights of samples (n) or of labels (n m)."""
+    w = to_tensor(weights, "weights")
+    if w.shape not in (is_ignored.shape[:1], is_ignored.shape):
+        raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
+    return (w[:, None] if w.ndim == 1 else w).expand(is_ignored.shape)[~is_ignored]
 
 
 def fields_from_arrays(

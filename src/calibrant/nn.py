@@ -61,8 +61,8 @@ class Criterion(nn.Module):
             raise InputError(f"Expected reduction as mean, sum or none, got {reduction!r}.", code="option_value")
         if alpha is not None and not (binary and 0 <= alpha <= 1):
             raise InputError(
-                f"Expected alpha in 0 .. 1 with binary=True, got {alpha} with binary={binary}. Try "
-                "weight=torch.tensor([...]) for classes.",
+                f"Expected alpha in [0, 1] and binary=True, got {alpha} and binary={binary}. Try "
+                "weight=torch.tensor([...]) to weight classes.",
                 code="alpha",
             )
         self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss

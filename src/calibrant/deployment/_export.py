@@ -77,7 +77,7 @@ def export(
     if isinstance(threshold, float | int) and not 0 <= threshold <= 1:
         raise InputError(f"Expected a threshold in [0, 1], got {threshold}. Try 0.9.", code="threshold_range")
     if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
-        raise InputError("Expected a fusion in the format numpy, without sets and thresholds.", code="format")
+        raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
     if to == "numpy":
         text = (
             fusion_source(calibrator) if isinstance(calibrator, Fusion) else numpy_source(calibrator, sets, threshold)
@@ -86,7 +86,7 @@ def export(
             draft.write_text(text, encoding="utf-8")
         return
     if sets is not None or threshold is not None:
-        raise InputError("Expected sets and thresholds with the format numpy alone. Try to='numpy'.", code="format")
+        raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}.", code="format")
     _export_network(calibrator, path, to, num_classes)
 
 

@@ -66,7 +66,10 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), io.SEEK_CUR)
     text = read_zstandard(io.BytesIO(file.read(info.compress_size)))
     if zlib.crc32(text) != info.CRC:
-        raise InputError(f"Expected the checksum of {info.filename}, got another one.", code="unreadable")
+        raise InputError(
+            f"Expected {info.filename} with its checksum, got a damaged entry. Try another copy of the file.",
+            code="unreadable",
+        )
     return text
 
 

@@ -136,9 +136,9 @@ def check_versions(runs: Iterable[Run], store: Store) -> None:
     other_versions = [v for v in versions if v and minor_version(v) != minor_version(__version__)]
     if other_versions and len(finished_runs) < len(runs):
         raise InputError(
-            f"{len(other_versions)} of the finished runs were trained by calibrant "
-            f"{', '.join(sorted(set(other_versions)))}, this is {__version__}. Train the rest with --mix-versions, "
-            "or all runs in another folder with --out.",
+            f"Expected finished runs of calibrant {__version__}, got {len(other_versions)} of "
+            f"{', '.join(sorted(set(other_versions)))}. Try --mix-versions to train the rest with this version, or "
+            "--out to train all in another folder.",
             code="mixed_versions",
         )
 

@@ -127,7 +127,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
 
 
 def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
-    """Yield the definitions of a notebook that a definition needs, and its literal values."""
+    """Yield the definitions of a notebook that a definition needs, and assignments of the values that it needs."""
     namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
     while pending:
         (statement,) = ast.parse(textwrap.dedent(inspect.getsource(pending.pop()))).body
@@ -136,7 +136,8 @@ def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator
             visited_names.add(name)
             value = namespace.get(name)
             if isinstance(value, LITERAL_TYPES):
-                yield ast.parse(f"{name} = {repr(value)!r}").body[0]
+                text = repr(value)  # assigned as a string, because nan, for example, is no literal
+                yield ast.parse(f"{name} = {text!r}").body[0]
             elif value is not definition and getattr(value, "__module__", None) == definition.__module__:
                 pending.append(unwrap(value))
 
@@ -220,20 +221,32 @@ def _user_module_files(name: str, method_package: str) -> Iterator[tuple[str, Pa
 
 
 def _locate_module(name: str, parent: Path | None) -> tuple[Path | None, Path | None]:
-    """Return the file of a module and its folder if it is a package, without importing it."""
+    """Return the file of a module, and its folder if it is a package, without importing it.
+
+    Args:
+        name: Qualified name of the module.
+        parent: Folder of the package that it belongs to, or None at the top level.
+    """
     path = _module_file(sys.modules.get(name))
-    if path is None and parent is not None:
-        module_path = parent / name.rpartition(".")[2]
-        path = next((p for p in (module_path / "__init__.py", module_path.with_suffix(".py")) if p.is_file()), None)
-        if path is None and module_path.is_dir():
-            return None, module_path
-    elif path is None and "." not in name:
-        spec = PathFinder.find_spec(name)
-        origin = spec.origin if spec is not None else None
-        path = Path(origin).resolve() if origin is not None and origin.endswith(".py") else None
-        if path is None and spec is not None and spec.submodule_search_locations:  # a folder without __init__.py
-            return None, Path(next(iter(spec.submodule_search_locations))).resolve()
-    return path, path.parent if path is not None and path.name == "__init__.py" else None
+    if path is not None:
+        return path, path.parent if path.name == "__init__.py" else None
+    if parent is not None:
+        return _locate_path(parent / name.rpartition(".")[2])
+    spec = None if "." in name else PathFinder.find_spec(name)
+    if spec is None:
+        return None, None
+    if spec.submodule_search_locations:
+        return _locate_path(Path(next(iter(spec.submodule_search_locations))).resolve())
+    return Path(spec.origin).resolve() if spec.origin and spec.origin.endswith(".py") else None, None
+
+
+def _locate_path(path: Path) -> tuple[Path | None, Path | None]:
+    """Return the file and the folder of the module or package with this path, which has no suffix."""
+    if (path / "__init__.py").is_file():
+        return path / "__init__.py", path
+    if path.with_suffix(".py").is_file():
+        return path.with_suffix(".py"), None
+    return None, path if path.is_dir() else None
 
 
 def _module_file(module: ModuleType | None) -> Path | None:

@@ -1,4 +1,7 @@
-"""Fuse several signals of confidence, such as stated, token and judged ones, into one probability of being right."""
+"""Fuse several signals of confidence, such as stated, token and judged ones, into one probability of being right.
+
+Priors are learned from fusions, and fusions are fitted with priors. Therefore both are in this long file.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -61,8 +64,8 @@ class FusionPrior:
 
         The mean is that of the fitted coefficients. The covariance is their covariance between models minus the mean
         of their sampling covariances, with off-diagonal elements shrunk by 30 % (empirical Bayes). Coefficients that
-        some model lacks are left out. The parts are learned from the same fusions, given that the coefficients of one
-        or two signals are 0.
+        some model lacks are left out. On the scale of probabilities, a part is learned in the same way for each signal,
+        and each pair of signals, from the posteriors of the fusions given that their coefficients are 0.
 
         Raises:
             InputError: If there are fewer than three fusions, or they have no coefficient in common or different
@@ -76,12 +79,13 @@ class FusionPrior:
         if not shared:
             raise InputError("Expected fusions with the same signals, got none in common.", code="signals")
         signals, scale = fits[0].signals, fits[0].scale
-        parts = [
+        max_unused = min(MAX_UNUSED, len(signals) - 1) if scale == "probability" else 0
+        prior, *parts = (
             cls(*_moments_between(fits, shared, unused), scale, tuple(name for name in signals if name not in unused))
-            for size in range(min(len(signals), MAX_UNUSED + 1) if scale == "probability" else 1)
-            for unused in combinations(signals, size)
-        ]
-        return replace(parts[0], parts=tuple(parts[1:]))
+            for num_unused in range(max_unused + 1)
+            for unused in combinations(signals, num_unused)
+        )
+        return replace(prior, parts=tuple(parts))
 
     def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
@@ -256,7 +260,9 @@ def _to_arrays(columns: Mapping[str, Tensor], scale: Scale) -> dict[str, np.ndar
     for name, x in columns.items() if scale == "probability" else ():
         if bool(((x < 0) | (x > 1)).any()):
             raise InputError(
-                f"Expected probabilities as the signal {name!r}, got others. Try scale='rank'.", code="signal_range"
+                f"Expected the signal {name!r} in [0, 1], got {float(x.nan_to_num().min()):.4g} to "
+                f"{float(x.nan_to_num().max()):.4g}. Try scale='rank'.",
+                code="signal_range",
             )
     return {name: x.numpy() for name, x in columns.items()}
 

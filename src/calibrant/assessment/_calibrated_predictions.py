@@ -79,8 +79,8 @@ class CalibratedPredictions(Predictions):
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
         """Return the outcomes, computed in blocks of rows."""
         index = self.of if isinstance(self.of, int) else None
-        if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:  # a block is smaller than a chunk
-            callback = visitor.begin_chunk()
+        if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
+            callback = visitor.begin_chunk()  # one for all rows, as a block has too few for a chunk of its own
             visitor = ChunkVisitor(lambda: callback, visitor.min_rows)
         outcomes = [
             softmax.outcomes(logits, self.labels[rows], index=index, visitor=visitor, first_row=rows.start)

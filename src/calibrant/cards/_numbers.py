@@ -107,9 +107,9 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     """Return the rows of subjects, the largest gap first; intervals hold together (Sidak 1967).
 
     Args:
-        p: Stated predictions.
+        p: Predictions from the stated confidences.
         source: Predictions of the same answers with the subjects as groups.
-        level: Level at which all intervals hold together.
+        level: Probability that all intervals hold together.
     """
     if source.groups is None or source.group_names is None:
         return ()

@@ -1,6 +1,7 @@
 """The page of a card."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from calibrant._text import display_name, format_percent
 from calibrant.cards._numbers import MIN_TIE_RANGE
 from calibrant.cards._ranks import Ranking
 from calibrant.cards._ungraded import UngradedAnswers
-from calibrant.language_models import CONVENTIONS
+from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.metrics import Interval
 from calibrant.plots import reliability
 
@@ -172,43 +173,22 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
     models = [m for m in models if m.conventions]
     if not models:
         return report.note("Published conventions take scores 0 or 1, not fractional ones.")
-    head = ["model", *(CONVENTIONS[name].title for name in CONVENTIONS)]
-    rows = [
-        [
-            display_name(m.name),
-            *(
-                "none"
-                if value.value != value.value
-                else f"{value.value:.4f}"
-                + ("" if value.high - value.low < MIN_TIE_RANGE else f" ({value.low:.4f} to {value.high:.4f})")
-                for value in m.conventions.values()
-            ),
-        ]
-        for m in models
-    ]
-    bound_names = list(models[0].bounds)
+    head = ["model", *(convention.title for convention in CONVENTIONS.values())]
+    rows = [[display_name(m.name), *map(_convention_text, m.conventions.values())] for m in models]
+    titles = {"signed_gap": "confidence − accuracy", "brier": "Brier"}
+    titles |= {name: convention.title for name, convention in CONVENTIONS.items()}
+    bound_head = ["model", "missing", *(titles[name] for name in models[0].bounds)]
     bound_rows = [
         [
             display_name(m.name),
             f"{max(value.filled for value in m.conventions.values()):,}",
-            *(
-                f"{m.bounds[name].low:.4f} to {m.bounds[name].high:.4f}"
-                + ("" if m.bounds[name].is_exact else " (outer)")
-                for name in bound_names
-            ),
+            *map(_bounds_text, m.bounds.values()),
         ]
         for m in models
     ]
-    titles = [
-        CONVENTIONS[name].title
-        if name in CONVENTIONS
-        else {"signed_gap": "confidence − accuracy", "brier": "Brier"}[name]
-        for name in bound_names
-    ]
-    definitions = [
-        [CONVENTIONS[name].title, CONVENTIONS[name].definition, CONVENTIONS[name].missing, CONVENTIONS[name].source]
-        for name in CONVENTIONS
-    ]
+    definition_head = ["number", "definition", "missing confidences", "source"]
+    definitions = [[c.title, c.definition, c.missing, c.source] for c in CONVENTIONS.values()]
+    definition_table = report.table(definition_head, definitions, caption="definitions", long_row_names=True)
     return report.join_html(
         [
             report.table(head, rows, caption="published conventions", long_row_names=True),
@@ -218,23 +198,22 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
                 "next table has the least and the greatest value over everything that the missing confidences could "
                 "have been. Bounds marked (outer) contain these two values, and can be wider."
             ),
-            report.table(
-                ["model", "missing", *titles],
-                bound_rows,
-                caption="bounds over missing confidences",
-                long_row_names=True,
-            ),
-            report.details(
-                "Definitions and sources",
-                report.table(
-                    ["number", "definition", "missing confidences", "source"],
-                    definitions,
-                    caption="definitions",
-                    long_row_names=True,
-                ),
-            ),
+            report.table(bound_head, bound_rows, caption="bounds over missing confidences", long_row_names=True),
+            report.details("Definitions and sources", definition_table),
         ]
     )
+
+
+def _convention_text(value: PublishedValue) -> str:
+    """Return a number, with its range over orders of equal confidences in parentheses."""
+    if math.isnan(value.value):
+        return "none"
+    text = f"{value.value:.4f}"
+    return text if value.high - value.low < MIN_TIE_RANGE else f"{text} ({value.low:.4f} to {value.high:.4f})"
+
+
+def _bounds_text(bounds: Bounds) -> str:
+    return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
 
 
 def _coverage(models: "Sequence[ModelCard]") -> Markup:
@@ -250,8 +229,8 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
         for i, row in enumerate(model.coverage)
     ]
     text = (
-        "Of the answers with a confidence, the most confident ones; answers of equal confidence belong together. The "
-        "limits of a model hold for all shares at once."
+        "Each row has the most confident of the answers that have a confidence. Answers of equal confidence belong "
+        "together. The limits of a model hold for all shares at once."
     )
     body = report.table(head, rows, caption="accuracy at coverage", long_row_names=True)
     return report.join_html([body, report.note(text)])

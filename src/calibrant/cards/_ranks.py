@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NUM_MULTIPLIER_DRAWS = 4000
+MAX_DRAWN_ELEMENTS = 20_000_000  # numbers in memory at once
 _MIN_VARIANCE = 1e-24  # of a difference, below which two models are the same
 
 
@@ -61,24 +62,28 @@ def rank_models(
 
 
 def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
-    """Return whether each model's mean is significantly higher than each other one's."""
+    """Return whether each model's mean is significantly higher than each other one's, by a multiplier bootstrap.
+
+    Args:
+        x: Scores (models, questions).
+        level: Probability that no difference is significant by chance.
+    """
     models, n = x.shape
     mean = x.mean(1)
     deviations = x - mean[:, None]
     covariance = deviations @ deviations.T / (n - 1)
-    variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance
+    variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance  # of the differences of pairs
     differs = variance > _MIN_VARIANCE
     error = np.sqrt(np.where(differs, variance, 1.0) / n)
     rng = np.random.default_rng(0)
-    largest = np.empty(NUM_MULTIPLIER_DRAWS)
-    block = max(1, 20_000_000 // max(n, models**2))
+    max_differences = np.empty(NUM_MULTIPLIER_DRAWS)  # in standard errors, over all pairs
+    block = max(1, MAX_DRAWN_ELEMENTS // max(n, models**2))
     for first in range(0, NUM_MULTIPLIER_DRAWS, block):
         size = min(block, NUM_MULTIPLIER_DRAWS - first)
-        z = rng.standard_normal((size, n)) @ deviations.T / n
-        statistics = np.abs(z[:, :, None] - z[:, None, :]) / error * differs
-        largest[first : first + size] = statistics.reshape(size, -1).max(1)
-    difference = mean[:, None] - mean
-    return differs & (difference / error > np.quantile(largest, level))
+        z = rng.standard_normal((size, n)) @ deviations.T / n  # mean deviations with random weights
+        differences = np.abs(z[:, :, None] - z[:, None, :]) / error * differs
+        max_differences[first : first + size] = differences.reshape(size, -1).max(1)
+    return differs & ((mean[:, None] - mean) / error > np.quantile(max_differences, level))
 
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:

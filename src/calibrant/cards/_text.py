@@ -49,16 +49,7 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
     yield _line("Brier score", _interval(model.numbers["event_brier"]))
     yield _line("AUROC", _interval(model.numbers["auroc"]))
     yield ""
-    yield "published conventions" if model.conventions else "no published conventions, which take scores 0 or 1"
-    for name, value in model.conventions.items():
-        text = "none" if math.isnan(value.value) else f"{value.value:.4f}"
-        if value.high - value.low >= MIN_TIE_RANGE:
-            text += f", {value.low:.4f} to {value.high:.4f} over orders of ties"
-        yield _line("  " + CONVENTIONS[name].title, text)
-        bounds = model.bounds.get(name)
-        if bounds is not None and value.filled:
-            kind = "" if bounds.is_exact else " (outer bounds)"
-            yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences{kind}")
+    yield from _convention_lines(model)
     yield ""
     yield "accuracy of the most confident answers"
     for row in model.coverage:
@@ -77,6 +68,19 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
         for subject in model.subjects[:MAX_TEXT_SUBJECTS]:
             label = f"  {cut_middle(display_name(subject.name), NAME_WIDTH - 4)}"
             yield _line(label, f"{_percent_interval(subject.gap)}, n = {subject.questions:,}")
+
+
+def _convention_lines(model: "ModelCard") -> Iterator[str]:
+    yield "published conventions" if model.conventions else "no published conventions, which take scores 0 or 1"
+    for name, value in model.conventions.items():
+        text = "none" if math.isnan(value.value) else f"{value.value:.4f}"
+        if value.high - value.low >= MIN_TIE_RANGE:
+            text += f", {value.low:.4f} to {value.high:.4f} over orders of ties"
+        yield _line("  " + CONVENTIONS[name].title, text)
+        bounds = model.bounds.get(name)
+        if bounds is not None and value.filled:
+            kind = "" if bounds.is_exact else " (outer bounds)"
+            yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences{kind}")
 
 
 def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:

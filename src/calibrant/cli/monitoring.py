@@ -281,7 +281,8 @@ def watch_command(
             reading: dict[str, Any] = {"time": time, "of": event, "calibrate": calibrate, **options}
             watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
         if give_up:
-            watch = watch.give_up(int((watch.pending.periods < periods_before).sum()))
+            is_earlier = watch.pending.periods < periods_before  # rows of this call go on waiting
+            watch = watch.give_up(int(is_earlier.sum()))
         watch.save(state)
     for path in (page, prometheus):
         if path is not None:

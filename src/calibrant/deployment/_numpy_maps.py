@@ -35,7 +35,7 @@ def softmax(z: Array) -> Array:
 
 
 def snap(x: Array, values: Array) -> Array:
-    """Return the values, or the nearest of the sorted points x where that is equal but for rounding."""
+    """Return the values; one that differs from a point of the sorted x only by rounding becomes that point."""
     upper = np.clip(np.searchsorted(x, values), 1, max(len(x) - 1, 1))
     low, high = x[upper - 1], x[np.minimum(upper, len(x) - 1)]
     nearest = np.where(values - low < high - values, low, high)
@@ -120,13 +120,14 @@ def monotone(z: Array, a: Fitted) -> Array:
 
 
 def intra_order_preserving(z: Array, a: Fitted) -> Array:
-    v = -log_softmax(apply(a["monotone"], z))
-    clipped, knots, slopes = np.minimum(v, 100.0), a["knots"], a["slopes"]
+    """Map -log p with a slope per rank, interpolated at two contexts of the row: lead of the top class, and mean."""
+    v, knots, slopes = -log_softmax(apply(a["monotone"], z)), a["knots"], a["slopes"]
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]
-    contexts = np.stack([np.minimum(lowest[:, 1], 100.0) - np.minimum(lowest[:, 0], 100.0), clipped.mean(1)], 1)
+    lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]
+    contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
-    hats = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
-    row_slopes = hats.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
+    knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
+    row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
     total = v * row_slopes[:, -1:]
     for r in range(min(len(slopes), z.shape[1]) - 1):
         total = total + (row_slopes[:, r] - row_slopes[:, r + 1])[:, None] * np.minimum(v, lowest[:, r + 1 : r + 2])
@@ -341,7 +342,7 @@ def class_scores(z: Array, sets: Fitted) -> Array:
 
 
 def uniforms(z: Array, sets: Fitted) -> Array:
-    """Return a number in [0, 1) for every row, a hash of its logits in float32."""
+    """Return a number in [0, 1) for every row, a hash of its logits in float32 (splitmix64, Steele et al. 2014)."""
     values = np.ascontiguousarray(z.astype(np.float32) + np.float32(0))
     values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
     with np.errstate(over="ignore"):

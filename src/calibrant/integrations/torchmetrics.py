@@ -59,13 +59,13 @@ class CalibrationMetric(Metric):
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
         default_event: EventSelector = 1 if binary else "top"
         self.of: EventSelector = default_event if of is None else of
-        self._single_scores = None if probs or logits or not binary else SingleScoreEvidence()
+        self._single_scores = SingleScoreEvidence() if binary and not (probs or logits) else None
         empty = Summary.empty(bins=bins, of=self.of)
-        slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)  # of clusters
-        for name, state in (("sums", empty.sums), ("cells", empty.cells), ("slots", slots)):
-            self.add_state(
-                name, state, dist_reduce_fx="sum"
-            )  # words of 26 bits: no overflow for any number of processes
+        cluster_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
+        # the integers hold 26 bits each, so that their sum over processes does not overflow
+        self.add_state("sums", empty.sums, dist_reduce_fx="sum")
+        self.add_state("cells", empty.cells, dist_reduce_fx="sum")
+        self.add_state("slots", cluster_slots, dist_reduce_fx="sum")
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:

@@ -87,7 +87,18 @@ class _Prefix(NamedTuple):
 
 
 class _Blocks:
-    """Known answers in order of confidence, with their ties, numbers of missing ones, and blocks."""
+    """Known answers in order of confidence, with their ties, numbers of missing ones, and blocks.
+
+    Attributes:
+        num_known, missing: Numbers of answers with and without a confidence.
+        right, wrong: Numbers of right and wrong answers among the missing.
+        sum: Sum of the confidences of the first 0, 1, ... known answers.
+        edge: Confidences of the known answers, between 0 and 1.
+        fewest_hits, most_hits: Range of the number of right answers among the first 0, 1, ... known ones, over all
+            orders of equal confidences.
+        starts, ends, weights: Blocks, and the factor of the squared sum of gaps of each.
+        step: Number of right answers in a step of the table of costs.
+    """
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
         is_missing = np.isnan(confidence)
@@ -97,14 +108,15 @@ class _Blocks:
         self.right = int(correct[is_missing].sum())
         self.wrong = self.missing - self.right
         self.sum = np.concatenate([[0.0], in_order.cumsum()])
-        self.edge = np.concatenate([[0.0], in_order, [1.0]])  # confidences, between 0 and 1
-        hits = np.bincount(place, correct[~is_missing], len(values)).round().astype(int)
-        tie_end = sizes.cumsum()
-        tie, first = np.repeat(np.arange(len(values)), sizes), np.arange(self.num_known)
-        hits_before = (hits.cumsum() - hits)[tie]
-        # range of the number of right ones among the first known answers
-        fewest_hits = hits_before + np.maximum(0, hits[tie] - (tie_end[tie] - first))
-        most_hits = hits_before + np.minimum(hits[tie], first - (tie_end - sizes)[tie])
+        self.edge = np.concatenate([[0.0], in_order, [1.0]])
+        hits = np.bincount(place, correct[~is_missing], len(values)).round().astype(int)  # of each tie
+        tie, count = (
+            np.repeat(np.arange(len(values)), sizes),
+            np.arange(self.num_known),
+        )  # count known answers come first
+        hits_before, tie_end = (hits.cumsum() - hits)[tie], sizes.cumsum()[tie]
+        fewest_hits = hits_before + np.maximum(0, hits[tie] - (tie_end - count))
+        most_hits = hits_before + np.minimum(hits[tie], count - (tie_end - sizes[tie]))
         self.fewest_hits, self.most_hits = np.append(fewest_hits, hits.sum()), np.append(most_hits, hits.sum())
         self.starts, self.ends = [0, *ends[:-1].tolist()], ends.tolist()
         self.weights = [1 / (end - start) / len(confidence) for start, end in zip(self.starts, self.ends, strict=True)]

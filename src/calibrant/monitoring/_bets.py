@@ -15,7 +15,8 @@ from scipy.special import expit
 
 MAX_STAKE = 20.0  # so that one event of stated probability 0 multiplies the wealth by at most 21
 MIN_FACTOR = 0.02  # smallest factor of a bet, which keeps every factor positive
-_CELL_LOGITS = np.linspace(-8.0, 8.0, 129)
+_MAX_CELL_LOGIT = 8.0
+_CELL_LOGITS = np.linspace(-_MAX_CELL_LOGIT, _MAX_CELL_LOGIT, 129)
 CELL_EDGES: np.ndarray = expit(_CELL_LOGITS)  # of the steps, in confidence
 
 
@@ -61,14 +62,15 @@ LOG_BET_WEIGHTS: np.ndarray = np.log(
 
 def stake_table() -> np.ndarray:
     """Return the stakes by cell of confidence and bet, within the limits that keep every factor positive."""
-    centers = np.concatenate([[-8.0], (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2, [8.0]])
-    c = expit(centers)
-    low, high = np.concatenate([[0.0], CELL_EDGES]), np.concatenate([CELL_EDGES, [1.0]])
-    stakes = np.stack([(bet.alternative(c, centers) - c) / (c * (1 - c)) for bet in BETS], axis=1)
+    middle_logits = (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2
+    logits = np.concatenate([[-_MAX_CELL_LOGIT], middle_logits, [_MAX_CELL_LOGIT]])
+    c = expit(logits)
+    stakes = np.stack([(bet.alternative(c, logits) - c) / (c * (1 - c)) for bet in BETS], axis=1)
     stakes = np.clip(stakes, -MAX_STAKE, MAX_STAKE)
-    largest = (1 - MIN_FACTOR) / high[:, None]  # y = 0 multiplies by 1 - stake * c
-    smallest = (1 - MIN_FACTOR) / np.maximum(1 - low[:, None], 1e-300)  # y = 1 multiplies by 1 + stake * (1 - c)
-    return np.clip(stakes, -smallest, largest)
+    low, high = np.concatenate([[0.0], CELL_EDGES]), np.concatenate([CELL_EDGES, [1.0]])  # of the cells
+    max_stake = (1 - MIN_FACTOR) / high[:, None]  # y = 0 multiplies by 1 - stake * c
+    min_stake = -(1 - MIN_FACTOR) / np.maximum(1 - low[:, None], 1e-300)  # y = 1 multiplies by 1 + stake * (1 - c)
+    return np.clip(stakes, min_stake, max_stake)
 
 
 STAKES = stake_table()

@@ -142,12 +142,12 @@ def check(
 
     "ece < 0.02" holds if the upper bound of the metric is below 0.02, and is broken if its lower bound is above 0.02.
     Each verdict is wrong with probability at most 1 - `level`. If neither bound decides, there is too little data. ECE
-    and adaptive ECE are biased upward, so their bounds are those of the error without this bias: the upper bound of the
-    debiased L2 error, which is at least as large, and the lower bound of the absolute signed gap, which is at most as
-    large.
+    and adaptive ECE are biased upward. Their upper bound is that of the debiased L2 error, which is at least as large
+    as the error without bias. Their lower bound is that of the absolute signed gap, which is at most as large.
 
-    With `by_group` a requirement must hold for all examples and in every group. It is called broken in any of them
-    wrongly with probability at most 1 - `level` (Holm 1979); "holds" needs no correction, as all must.
+    With `by_group` a requirement must hold for all examples and in every group. All "broken" verdicts together are
+    right with probability at least `level` (Holm 1979). A requirement holds only if it holds in every group, so that
+    "holds" needs no correction.
 
     Args:
         predictions: Predictions to check.

@@ -243,8 +243,8 @@ def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
     change = shares[1] - shares[0]
     j = int(np.abs(change).argmax())
     names = pair.new.class_names
-    name = display_name(names[j]) if names else f"class {j}"
-    return float(change[j]), f"{name}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])}"
+    class_name = display_name(names[j]) if names else f"class {j}"
+    return float(change[j]), f"{class_name}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])}"
 
 
 def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, str]:

@@ -134,19 +134,20 @@ class Wealth(AlignedArrays):
             row: Number of rows before the later ones.
             thresholds: Log wealth that raises the alarm of each test (s).
         """
-        stake = self.total
+        stake, tests = self.total, np.arange(len(self))
+        # a bet that gained before, and has its best start at the first later row, has been winning since before
+        continues = (later.best_start == 0) & (self.best > 0)
+        best_start = np.where(continues, self.best_start, later.best_start + row)
+        peak_continues = (later.peak_since == 0) & (self.best[tests, later.peak_bet] > 0)
+        later_since = np.where(peak_continues, self.best_start[tests, later.peak_bet], later.peak_since + row)
         later_peak = later.peak + stake
-        is_later, tests = later_peak > self.peak, np.arange(len(self))
-        continues = (later.best_start == 0) & (self.best > 0)  # the later start is not the best one
-        start = np.where(continues, self.best_start, later.best_start + row)
-        has_later_start = (later.peak_since > 0) | (self.best[tests, later.peak_bet] <= 0)
-        later_since = np.where(has_later_start, later.peak_since + row, self.best_start[tests, later.peak_bet])
+        is_later = later_peak > self.peak
         return Wealth(
             log_wealth=later.log_wealth + stake[:, None],
             log_reserve=later.log_reserve + stake,
             starts=later.starts,
             best=later.best + np.where(continues, self.best, 0.0),
-            best_start=start,
+            best_start=best_start,
             peak=np.where(is_later, later_peak, self.peak),
             peak_row=np.where(is_later, later.peak_row + row, self.peak_row),
             peak_since=np.where(is_later, later_since, self.peak_since),

@@ -19,7 +19,7 @@ MAX_LISTED_TESTS = 50  # the test of the event included
 MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
 
 
-def watch_page(watch: "Watch", num_periods: int, command: str = "calibrant watch") -> str:
+def watch_page(watch: "Watch", num_periods: int) -> str:
     """Return the HTML page with the last periods."""
     verdict = watch.verdict
     title = "Alarm: the model is no longer calibrated" if verdict.alarm else "No alarm"
@@ -29,7 +29,7 @@ def watch_page(watch: "Watch", num_periods: int, command: str = "calibrant watch
         "rows": f"{verdict.rows:,} processed, {verdict.pending:,} waiting ({verdict.unlabeled:,} without a label)",
         "epoch": f"{verdict.epoch}",
         "alpha": f"{verdict.alpha:g}",
-        **report.version_facts(command),
+        **report.version_facts("calibrant watch"),
     }
     return report.page(title, verdict.sentences[:8], sections, facts, kicker="Calibration watch")
 
@@ -53,11 +53,11 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
         upper.set(xlabel="")
 
     names = [display_name(periods.names[i]) for i in used]
+    gap_texts = [f"{name}: gap {100 * value:+.2f} %" for name, value in zip(names, gap, strict=True)]
     marks = [
-        report.Mark(float(n + 1), float(value), f"{name}: gap {100 * value:+.2f} %, {int(rows[i]):,} rows")
-        for n, (i, name, value) in enumerate(zip(used, names, gap, strict=True))
+        report.Mark(float(n), float(value), f"{text}, {int(rows[i]):,} rows")
+        for n, (i, value, text) in enumerate(zip(used, gap, gap_texts, strict=True), start=1)
     ]
-    alt_text = "; ".join(f"{name}: gap {100 * value:+.2f} %" for name, value in zip(names, gap, strict=True))
     body = [
         [
             name,
@@ -71,11 +71,10 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
         for i, name, value, half, part in zip(used, names, gap, margin, share, strict=True)
     ]
     head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
+    description = f"Gap by period. {'; '.join(gap_texts)}."
     return report.join_html(
         [
-            report.figure(
-                draw, f"Gap by period. {alt_text}.", caption="The last periods", size=(7.0, 3.8), marks=marks
-            ),
+            report.figure(draw, description, caption="The last periods", size=(7.0, 3.8), marks=marks),
             report.note(
                 "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
                 "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "

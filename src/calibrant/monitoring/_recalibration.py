@@ -88,7 +88,11 @@ class OnlineScaling:
         return torch.cat(mixed) if mixed else z
 
     def update(self, predictions: Any, labels: Any = None) -> "OnlineScaling":
-        """Return the mixture after a batch in the order of prediction: predictions, or uncalibrated logits and labels.
+        """Return the mixture after one more batch. Batches come in the order of prediction.
+
+        Args:
+            predictions: Uncalibrated predictions; or logits, with `labels`.
+            labels: Labels of the logits.
 
         Raises:
             InputError: For weights, and another number of classes.
@@ -98,12 +102,11 @@ class OnlineScaling:
                 raise InputError("Expected predictions without weights. Try one row per sample.", code="weights")
             z, y = self._check_classes(p.logits), p.labels
             step = max(1, MAX_LOGITS // (self.k * len(self.slopes)))
-            everything = torch.ones_like(self.slopes, dtype=torch.bool)
-            gains = [
-                self._log_probs(z[i : i + step], everything)[:, torch.arange(len(y[i : i + step])), y[i : i + step]]
-                for i in range(0, len(y), step)
+            parts = [
+                self._log_probs(chunk, slice(None))[:, torch.arange(len(chunk_labels)), chunk_labels]
+                for chunk, chunk_labels in zip(z.split(step), y.split(step), strict=True)
             ]
-        log_likelihoods = torch.cat(gains, dim=1)  # (m n)
+        log_likelihoods = torch.cat(parts, dim=1)  # (m n)
         batch_loss = -float(torch.logsumexp(log_likelihoods + self.log_weights[:, None], dim=0).sum())
         log_weights, loss = self._update_weights(log_likelihoods)
         return replace(
@@ -142,8 +145,8 @@ class OnlineScaling:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(z.shape)}.", code="num_classes")
         return z
 
-    def _log_probs(self, z: Tensor, maps: Tensor) -> Tensor:
-        """Return the log-probabilities of some maps (m n k)."""
+    def _log_probs(self, z: Tensor, maps: Tensor | slice) -> Tensor:
+        """Return the log-probabilities of the selected maps (m n k)."""
         scaled = z * self.slopes[maps, None, None]
         if self.k == 2:
             scaled = scaled + torch.stack([torch.zeros_like(self.shifts), self.shifts], 1)[maps, None]

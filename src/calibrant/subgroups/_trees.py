@@ -152,23 +152,19 @@ def grow_tree(
 
 def _split_gains(grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, min_rows: int) -> Tensor:
     """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples."""
-    d, b = grid.cuts.shape
-    cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()
+    (d, b), m = grid.cuts.shape, gradient.shape[1]
+    cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()  # of (node, feature, bin)
+    columns = torch.cat([gradient, hessian, torch.ones(len(node), 1, dtype=torch.float64)], 1)
+    cell_sums = [torch.bincount(cell, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]
+    by_bin = torch.stack(cell_sums).view(-1, width, d, b + 1)  # sums of gradients, Hessians and examples
+    by_node = by_bin.sum(-1, keepdim=True)
+    left = torch.where(grid.is_category[:, None], by_bin[..., :b], by_bin.cumsum(-1)[..., :b])
+    right = by_node - left
 
-    def sums(values: Tensor) -> Tensor:
-        """Return sums of (n, m) by node, feature and bin (m, width, d, b + 1)."""
-        columns = [torch.bincount(cell, v.repeat_interleave(d), width * d * (b + 1)) for v in values.T]
-        return torch.stack(columns).view(-1, width, d, b + 1)
+    def score(sums: Tensor) -> Tensor:
+        """Return G^2 / (H + lambda) of `grow_tree`."""
+        return (sums[:m].square() / (sums[m : 2 * m] + LEAF_PRIOR)).sum(0)
 
-    totals = torch.cat([sums(gradient), sums(hessian), sums(torch.ones(len(node), 1, dtype=torch.float64))])
-    total = totals.sum(-1, keepdim=True)
-    left = torch.where(grid.is_category[:, None], totals[..., :b], totals.cumsum(-1)[..., :b])
-    right = total - left
-    m = gradient.shape[1]
-
-    def score(part: Tensor) -> Tensor:
-        return (part[:m].square() / (part[m : 2 * m] + LEAF_PRIOR)).sum(0)
-
-    gain = score(left) + score(right) - score(total)
+    gain = score(left) + score(right) - score(by_node)
     is_allowed = (left[-1] >= min_rows) & (right[-1] >= min_rows) & ~grid.cuts.isnan()
     return gain.where(is_allowed, -torch.inf)

@@ -334,11 +334,15 @@ def _figure_grid(drawings: Iterable[Drawing], reading: Markup, folded_heading: s
 
 
 def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:
-    """Return reliability diagrams of the pooled seeds before and after calibrators, as curves and as bars."""
+    """Return reliability diagrams of the pooled seeds before and after calibrators, as curves and as bars.
+
+    The diagrams before and after the primary calibrator come first. Those after the other calibrators are folded, up to
+    `MAX_OTHER_DIAGRAMS`.
+    """
     places = group_by_place(study, ((measurement.run, measurement) for measurement in measurements))
-    has_bars = sum(map(len, places.values())) <= MAX_BAR_DIAGRAM_PAIRS
-    curves, bars, num_other_diagrams = Markup(), Markup(), 0
+    curves, num_other_diagrams = Markup(), 0
     primary = primary_calibrator(study).text
+    bar_parts: list[tuple[str, Diagram]] = []
     for i, ((dataset, network), groups) in enumerate(places.items()):
         place = f"{network} on {dataset}"
         place_text = f", {place}" if len(places) > 1 else ""
@@ -346,22 +350,31 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
             (f"{loss}{place_text}", d) for loss, group in groups.items() for d in pooled_diagrams(group, FIGURE_BINS)
         ]
         main_parts = [(title, d) for title, d in parts if d.calibrator in ("", primary)]
-        rendered = _curve_diagrams(main_parts)
-        curves += rendered if i < MAX_LISTED else details(place, rendered)
-        other_parts = [part for part in parts if part not in main_parts]
+        other_parts = [(title, d) for title, d in parts if d.calibrator not in ("", primary)]
+        bar_parts += main_parts
+        main_curves = _curve_diagrams(main_parts)
+        curves += main_curves if i < MAX_LISTED else details(place, main_curves)
         num_other_diagrams += len(other_parts)
         if other_parts and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
             curves += details(f"After the other calibrators{place_text}", _curve_diagrams(other_parts))
-        for title, d in main_parts if has_bars else ():
-            table = d.events.equal_width(FIGURE_BINS)
-            bars += bar_diagram(f"{title}, {d.stage}, in bars", table, d.ece, SMALL_FIGURE_INCHES)
-    command = '<p class="note"><code>calibrant figures {}</code> draws {}.</p>'
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
-        curves += render(command, typeset(study.name), "the diagrams after all calibrators")
-    if not has_bars:
-        return curves, render(command, typeset(study.name), "classical bars")
-    grid = render('<div class="figures">{}</div>', bars + BAR_EXPLANATION)
-    return curves, details("The same in classical bars", grid)
+        curves += _figures_command(study, "the diagrams after all calibrators")
+    has_bars = sum(map(len, places.values())) <= MAX_BAR_DIAGRAM_PAIRS
+    return curves, _bar_diagrams(bar_parts) if has_bars else _figures_command(study, "classical bars")
+
+
+def _figures_command(study: Study, drawings: str) -> Markup:
+    """Return a note with the command that draws what the page leaves out."""
+    command = '<p class="note"><code>calibrant figures {}</code> draws {}.</p>'
+    return render(command, typeset(study.name), drawings)
+
+
+def _bar_diagrams(parts: Iterable[tuple[str, Diagram]]) -> Markup:
+    bars = join_html(
+        bar_diagram(f"{title}, {d.stage}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        for title, d in parts
+    )
+    return details("The same in classical bars", render('<div class="figures">{}</div>', bars + BAR_EXPLANATION))
 
 
 def _curve_diagrams(parts: Iterable[tuple[str, Diagram]]) -> Markup:

@@ -109,10 +109,9 @@ class GroupedScores:
             weights: Weights, (n); 1 by default.
             clusters: Index of the cluster of each example, (n), if examples may depend on each other.
         """
-        if weights is None and clusters is None:
-            if _is_packable(confidence, outcome):
-                return cls._from_sorted(*_sort_scores(confidence, outcome), None)[0]
-        elif weights is not None:
+        if weights is None and clusters is None and _is_packable(confidence, outcome):
+            return cls._from_sorted(*_sort_scores(confidence, outcome), None)[0]
+        if weights is not None:
             positive = weights > 0
             confidence, outcome, weights = confidence[positive], outcome[positive], weights[positive].to(confidence)
             clusters = None if clusters is None else clusters[positive]

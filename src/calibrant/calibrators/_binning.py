@@ -111,13 +111,13 @@ class TopLabelBinning:
         class_index = _binned_class(p.logits, event)
         score, correct = _log_odds(p.logits, class_index), (class_index == p.labels).double()
         weights = torch.ones_like(score) if p.weights is None else p.weights
-        frequent = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
-        group = torch.where(frequent, frequent.cumsum(0), 0)
+        has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
+        group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # 0 for classes that share their bins
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
-        rows = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
+        bins = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
         edges, means, counts = (
-            pad_sequence(list(part), batch_first=True, padding_value=filler)
-            for part, filler in zip(zip(*rows, strict=True), (math.inf, math.nan, 0), strict=True)
+            pad_sequence(list(rows), batch_first=True, padding_value=padding)
+            for rows, padding in zip(zip(*bins, strict=True), (math.inf, math.nan, 0), strict=True)
         )
         fitted = cls(group, edges, means, counts, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)

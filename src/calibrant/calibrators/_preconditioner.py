@@ -73,17 +73,20 @@ def affine_hessian(x: Tensor, fit: AffineMap, ridge: Tensor, ridge_bias: float, 
     n, k = x.shape
 
     def chunk_hessian(x: Tensor, *row_weights: Tensor) -> Tensor:
-        """Return the sum over rows of the Hessians of the NLL."""
+        """Return the sum over rows of the Hessians of the NLL.
+
+        A row adds diag(p) - p p' in the logits. The features, on either side of it, are the derivatives of the logits
+        in the parameters.
+        """
         p = fit(x).mT.contiguous().softmax(0)  # (k rows)
         if not ridge.ndim:
             return _scalar_hessian(x, p.mT, p.mT * row_weights[0] if row_weights else p.mT)
         x = x.mT.contiguous()
         unit = torch.ones_like(x)
-        # derivatives of a class's logit in the class's parameters, (1 m rows) or (k m rows)
+        # (1 m rows) if all classes have the same features, or (k m rows)
         features = torch.cat([x, unit[:1]])[None] if ridge.ndim == 2 else torch.stack([x, unit], 1)
         moment = p[:, None] * features  # (k m rows)
         weighted_moment = moment * row_weights[0].mT if row_weights else moment
-        # each row adds diag(p) - p p', with the features of its classes on either side
         class_blocks = weighted_moment @ features.mT
         return torch.block_diag(*class_blocks) - weighted_moment.flatten(0, 1) @ moment.flatten(0, 1).mT
 

@@ -116,12 +116,14 @@ def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) 
 
 
 def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions) -> Tensor:
-    r"""Return the maximum likelihood class shares of the unlabeled examples, shrunk toward the old shares, (k).
+    r"""Return estimated class shares of the unlabeled examples, (k).
 
-    The shares of a mixture of the k class distributions are estimated by EM. An example's density in a class is
-    proportional to its calibrated probability over the class's mean probability in the labeled examples. Twice the gain
-    in log-likelihood over the old shares is compared with its mean without a shift, $d = (k - 1)(1 + m / n)$ for m
-    unlabeled and n labeled examples: the result has weight $1 - d / (2\, \mathrm{gain})$, the old shares the rest.
+    EM maximizes their likelihood as a mixture of the k class distributions. An example's density in a class is
+    proportional to its calibrated probability over the class's mean probability in the labeled examples.
+
+    The maximum is then shrunk toward the old shares, because chance alone raises the likelihood: without a shift, twice
+    the gain in log-likelihood over the old shares has the mean $d = (k - 1)(1 + m / n)$, for m unlabeled and n labeled
+    examples. The maximum has weight $1 - d / (2\, \mathrm{gain})$, the old shares the rest.
     """
     fitted = BiasCorrectedTemperature.fit(p)
     source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()

@@ -1,6 +1,5 @@
 """Build the HTML report of a study from tables, measurements and histories."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -241,12 +240,11 @@ def _metric_heading(description: str, metric: str) -> Markup:
 
 def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
     """Return the number and, in small print below, the learned numbers and the paper's number."""
-    value, opening, learned = cell.text(about).partition(" (")
-    learned, _, mark = learned.rpartition(")")
-    number = _unbroken_value("\N{EN DASH}" if value == "nan" else value + mark)
-    small_lines = [f"({learned})"] if opening else []
+    number = cell.number_text(about)
+    value = _unbroken_value(" ".join(filter(None, ["\N{EN DASH}" if number == "nan" else number, cell.significance])))
+    small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
     small_lines += [f"paper {cell.paper.text(about)}"] if cell.paper else []
-    return number + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
+    return value + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
 
 
 def _unbroken_value(value: str) -> Markup:
@@ -288,10 +286,9 @@ def _best_cell_html(t: ResultTable, row: tuple[str, ...]) -> tuple[str, bool]:
     best_mean = t.about.best([cell.mean for cell in row_cells.values()])
     best_column = next((column for column, cell in row_cells.items() if cell.mean == best_mean), raw)
     best_in_column = t.about.best([cell.mean for (r, c), cell in t.cells.items() if c == raw and r[:2] == row[:2]])
-    bare_cell = replace(row_cells[raw], mark="", letters="", temperature=math.nan, learned_values={})
     best_text = f"{t.about.text(row_cells[best_column].mean)} by {best_column}"
     small_print = render("<small>{}</small>", typeset(best_text if best_column != raw else "best uncalibrated"))
-    return _unbroken_value(bare_cell.text(t.about)) + small_print, row_cells[raw].mean == best_in_column
+    return _unbroken_value(row_cells[raw].number_text(t.about)) + small_print, row_cells[raw].mean == best_in_column
 
 
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:

@@ -41,7 +41,8 @@ class PaperNumber:
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
         """Format it like a `Cell`."""
-        return _number_text(about, self.mean, self.deviation if deviation else math.nan, self.temperature)
+        number = _number_text(about, self.mean, self.deviation if deviation else math.nan)
+        return number if math.isnan(self.temperature) else f"{number} ({self.temperature:.2f})"
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,25 @@ class Cell:
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
         """Format it like the papers: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent if the metric is a share."""
+        learned = f"({self.learned_text})" if self.learned_text else ""
+        return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.significance]))
+
+    def number_text(self, about: MetricInfo, *, deviation: bool = True) -> str:
+        """Return mean and standard deviation, or why there are none."""
         if not self.values:
             return "n/a" if self.reason else "diverged"
-        number = _number_text(
-            about, self.mean, self.deviation if deviation else math.nan, self.temperature, self.learned_values
-        )
-        return " ".join(filter(None, [number, self.mark, self.letters]))
+        return _number_text(about, self.mean, self.deviation if deviation else math.nan)
+
+    @property
+    def learned_text(self) -> str:
+        """Learned numbers, such as '2.50, gamma 0.37' with the temperature first."""
+        temperature = [] if math.isnan(self.temperature) else [f"{self.temperature:.2f}"]
+        return ", ".join([*temperature, *(f"{name} {value:z.2f}" for name, value in self.learned_values.items())])
+
+    @property
+    def significance(self) -> str:
+        """Mark and letters of the tests."""
+        return " ".join(filter(None, [self.mark, self.letters]))
 
 
 @dataclass(frozen=True)
@@ -247,13 +261,8 @@ def _templates() -> Environment:
     return environment
 
 
-def _number_text(
-    about: MetricInfo, value: float, deviation: float, temperature: float, learned: Mapping[str, float] | None = None
-) -> str:
-    spread = "" if math.isnan(deviation) else f" ± {about.text(deviation)}"
-    bracket_texts = [] if math.isnan(temperature) else [f"{temperature:.2f}"]
-    bracket_texts += [f"{name} {number:z.2f}" for name, number in (learned or {}).items()]
-    return about.text(value) + spread + (f" ({', '.join(bracket_texts)})" if bracket_texts else "")
+def _number_text(about: MetricInfo, value: float, deviation: float) -> str:
+    return about.text(value) + ("" if math.isnan(deviation) else f" ± {about.text(deviation)}")
 
 
 def _escape_latex(text: str) -> str:

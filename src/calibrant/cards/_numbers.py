@@ -80,15 +80,17 @@ def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
 
 
 def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
-    """Return the accuracy of at least the `COVERAGES` of the most confident answers, all of an equal confidence."""
-    curve, value = risk_coverage(p, level=level), p.events.ties.value.flip(0)
+    """Return the accuracy of the most confident answers, for shares of at least `COVERAGES`.
+
+    Answers of equal confidence belong together, so that a share may be larger than asked for.
+    """
+    curve, thresholds = risk_coverage(p, level=level), p.events.ties.value.flip(0)
     assert curve.low is not None
     assert curve.high is not None
-    places = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)
-    return tuple(
-        CoverageRow(*(float(x) for x in (curve.x[i], value[i], 1 - curve.y[i], 1 - curve.high[i], 1 - curve.low[i])))
-        for i in places.clamp_max(len(curve.x) - 1).unique().tolist()
-    )
+    steps = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)
+    columns = curve.x, thresholds, 1 - curve.y, 1 - curve.high, 1 - curve.low
+    used_steps = steps.clamp_max(len(curve.x) - 1).unique()
+    return tuple(CoverageRow(*row) for row in zip(*(column[used_steps].tolist() for column in columns), strict=True))
 
 
 def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:

@@ -43,11 +43,12 @@ def decision_loss(
 ) -> DecisionLoss:
     r"""Return the calibration decision loss of two-action decisions, with an interval.
 
-    Someone acts if the probability of the event is at least t, where acting and waiting are worth the same at t. If
-    they knew the frequency $q$ of the event among examples of about the same probability $v$, they would gain
-    $|q - t|$ where t lies between $v$ and $q$, and nothing elsewhere. The loss is the mean of these gains over the
-    largest payoff, $\max(t, 1 - t)$, for the threshold where it is largest (Hu & Wu 2024, for two actions). Among all
-    decisions with payoffs in [0, 1], of any number of actions, none loses more than twice as much.
+    Someone acts if the probability of the event is at least a threshold t, at which acting and waiting are worth the
+    same. Among examples of about the same stated probability $v$, the event has the frequency $q$. If t lies between
+    $v$ and $q$, the wrong action is taken and loses $|q - t|$; otherwise nothing is lost. The decision loss is the mean
+    over the examples, divided by the largest payoff, $\max(t, 1 - t)$, for the threshold where it is largest (Hu & Wu
+    2024, for two actions). Among all decisions with payoffs in [0, 1], of any number of actions, none loses more than
+    twice as much.
 
     An example belongs to the two nearest of `bins` + 1 points of [0, 1], in proportion to its nearness: with such soft
     bins the loss can be estimated from samples, and changes continuously with the probabilities (Bairaktari et al.

@@ -37,10 +37,10 @@ class ClassBinSums:
         w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
         # no matrix product: the last bit of BLAS may differ from thread to thread
         prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
-        if fast := kernels(probs):
+        if compiled := kernels(probs):
             by_row = probs.is_contiguous()
             lines = (probs if by_row else probs.T).numpy()
-            fast.add_class_bins(lines, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
+            compiled.add_class_bins(lines, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
             return
         row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
         values, weight = probs[row, column], w[row]
@@ -50,13 +50,16 @@ class ClassBinSums:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Sums over the examples (k, b, 3): weight, probability, frequency."""
+        """Sums over the examples (k, b, 3): weight, probability, frequency.
+
+        Only the bins above the first are added up; the first has the rest of each total.
+        """
         prob_sums, bin_sums = (torch.stack(parts).sum(0) for parts in zip(*self._chunk_sums, strict=True))
-        table = bin_sums.view(3, -1, self._bins)
+        by_bin = bin_sums.view(3, -1, self._bins)
         label_weights = torch.bincount(self.labels, self.weights, minlength=self._k).double()
         totals = torch.stack([label_weights.sum().expand(self._k), prob_sums, label_weights])
-        table[:, :, 0] += totals - table.sum(2)
-        return table.permute(1, 2, 0)
+        by_bin[:, :, 0] += totals - by_bin.sum(2)
+        return by_bin.permute(1, 2, 0)
 
     @property
     def ece(self) -> Tensor:

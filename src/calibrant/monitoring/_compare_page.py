@@ -33,7 +33,7 @@ def _differences(result: "CompareResult") -> Markup:
     text = (
         f"Marked rows differ beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of rows: if "
         f"the models are exchangeable, the probability that any row is marked is at most {100 * result.level:g} %. "
-        "Of distributions, the difference is that of the share in the last column."
+        "The difference of two distributions is the change of the share in the last column."
     )
     return tests_table(result.rows, result.differing, "old", text, caption="differences")
 

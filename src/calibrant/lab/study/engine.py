@@ -191,7 +191,8 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     """
     if run.code != run.current_code:
         raise InputError(
-            "The code of its methods has changed since the study started. Start it again.", code="code_changed"
+            "Expected the code of methods as it was when the study started, got changed code. Try starting it again.",
+            code="code_changed",
         )
     data = data or DatasetCache()
     store = _store_with_data(run, store, data)

@@ -180,6 +180,11 @@ class _Blocks:
         return tables[::-1]
 
     def _table_before(self, block: int, later: np.ndarray, sign: int) -> np.ndarray:
+        """Return the table of `tables_of_costs` before a block, from the table `later` after it.
+
+        A path through the block has m missing answers, and leads from cell i before it to cell i + shift after it. Its
+        cost is the least over all numbers of right answers that begin and end in these cells.
+        """
         start, end, step = self.starts[block], self.ends[block], self.step
         least, greatest = self.missing_range(start)
         before = np.arange(least, greatest + 1)
@@ -188,7 +193,7 @@ class _Blocks:
         table = np.full((self.missing + 1, cells.max()), np.inf)
         for m in range(min(end - start, self.missing) + 1):
             runs = self.runs(block, before, np.array([m]))
-            # right answers of the block from the begin of a cell before it to the begin of the same cell after it
+            # right answers of the block between the begins of cell i before and after it
             hits = self.hits_range(end, before + m)[0] - fewest_hits
             first_shift = math.ceil((runs.fewest_hits - hits - step + 1).min() / step)
             last_shift = math.floor((runs.most_hits - hits + step - 1).max() / step)

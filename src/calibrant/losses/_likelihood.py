@@ -113,18 +113,16 @@ class _Brier(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient in the logits; labels have none.
-
-        The second branch computes the same in place, which second derivatives do not allow.
-        """
+        """Return the gradient in the logits; labels have none."""
         logits, labels = ctx.saved_tensors
-        gradient, p = 2 * gradients[0][:, None], logits.softmax(-1)
-        if torch.is_grad_enabled():
-            pm = p * probability_error(logits, labels)
-            return (pm - p * pm.sum(-1, keepdim=True)) * gradient, None
+        factor, p = 2 * gradients[0][:, None], logits.softmax(-1)
+        if torch.is_grad_enabled():  # for second derivatives
+            p_m = p * probability_error(logits, labels)
+            return (p_m - p * p_m.sum(-1, keepdim=True)) * factor, None
+        # the same in place: p m is p^2, and p_y (p_y - 1) for the label
         p_y = p.gather(-1, labels[:, None])
-        pm = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
-        return pm.sub_(p.mul_(pm.sum(-1, keepdim=True))).mul_(gradient), None
+        p_m = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
+        return p_m.sub_(p.mul_(p_m.sum(-1, keepdim=True))).mul_(factor), None
 
 
 def brier_score(logits: Logits, labels: Targets) -> PerExample:

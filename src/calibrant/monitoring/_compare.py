@@ -239,20 +239,23 @@ def _mean_confidence(p: Predictions) -> float:
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
     """Return the largest change of the share of a class, and a text on it, for "labels" or "predicted classes"."""
-    shares = [class_shares(p, p.labels if name == "labels" else p.predicted) for p in (pair.old, pair.new)]
-    change = shares[1] - shares[0]
+    old, new = (class_shares(p, p.labels if name == "labels" else p.predicted) for p in (pair.old, pair.new))
+    change = new - old
     j = int(np.abs(change).argmax())
     names = pair.new.class_names
     class_name = display_name(names[j]) if names else f"class {j}"
-    return float(change[j]), f"{class_name}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])}"
+    return float(change[j]), f"{class_name}: {format_percent(old[j])} to {format_percent(new[j])}"
 
 
 def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, str]:
-    shares = []
-    for p in (pair.old, pair.new):
-        blocks = frame.values(frame.unit_sums(p).sum(0))
-        shares.append(blocks[1] / blocks[0][0])
-    change = shares[1] - shares[0]
+    """Return the largest change of the share of confidences up to a cut, and a text on it."""
+    old, new = (_shares_up_to_cuts(frame, p) for p in (pair.old, pair.new))
+    change = new - old
     j = int(np.abs(change).argmax())
     cut = format_percent(float(frame.cuts[j]), 1)
-    return float(change[j]), f"up to {cut}: {format_percent(shares[0][j])} to {format_percent(shares[1][j])} of all"
+    return float(change[j]), f"up to {cut}: {format_percent(old[j])} to {format_percent(new[j])} of all"
+
+
+def _shares_up_to_cuts(frame: FeatureFrame, p: Predictions) -> np.ndarray:
+    totals, distribution, *_ = frame.values(frame.unit_sums(p).sum(0))
+    return distribution / totals[0]  # the total weight

@@ -70,7 +70,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **fit_params: Any
     ) -> "CalibratedClassifier":
-        """Fit the calibrator on out-of-fold predictions, then the classifier on all examples.
+        """Fit the classifier on all examples, and the calibrator on out-of-fold predictions.
 
         Args:
             X: Features, as the classifier takes them.
@@ -95,17 +95,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             labels = _label_indices(y, self.classes_)
         if len(self.classes_) < 2:
             raise ValueError("Classifier can't train when only one class is present.")
-        model: Any
         if frozen:
-            model, scores, final_fit_params = self.estimator, _scores(self.estimator, x), None
+            self.estimator_, scores = self.estimator, _scores(self.estimator, x)
         else:
-            model = clone(self._classifier())
+            model: Any = clone(self._classifier())
             scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
+            self.estimator_ = model.fit(x, labels, **final_fit_params)
         normalized_weights = None if weights is None else weights / weights.mean()
         self.calibrator_ = calibrators.fit(
             self.calibrator, _to_predictions(scores, labels, normalized_weights, clusters=clusters)
         )
-        self.estimator_ = model if final_fit_params is None else model.fit(x, labels, **final_fit_params)
         return self
 
     def get_metadata_routing(self) -> MetadataRouter:

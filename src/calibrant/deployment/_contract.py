@@ -176,7 +176,7 @@ class Contract:
         """Read a contract.
 
         Raises:
-            InputError: If the file is none, or is damaged or was changed.
+            InputError: If the file is no contract, is damaged, or was changed.
         """
         return calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
 

@@ -92,7 +92,7 @@ class Summary(BinSums):
 
     @classmethod
     def from_predictions(cls, predictions: Predictions, *, bins: int = 15, by_class: bool = False) -> "Summary":
-        """Summarize predictions in memory, and `by_class` every class, for the event that the predictions name."""
+        """Summarize predictions in memory for their event, and for every class if `by_class`."""
         return cls.empty(bins=bins, of=predictions.of, by_class=by_class).add(predictions)
 
     @classmethod

@@ -56,7 +56,9 @@ class DatasetCache:
         inputs = test.inputs
         if is_corruption(shift):
             if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
-                raise InputError(f"{shift} needs images of bytes, which {name} does not have.", code="shift_images")
+                raise InputError(
+                    f"Expected images of type uint8 for {shift}, got other inputs in {name}.", code="shift_images"
+                )
             return Split(shift(inputs), test.labels)
         shifted_inputs = self._load_splits(shift).test.inputs  # the data set of the run stays in memory
         if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:

@@ -184,6 +184,30 @@ def test_compare_refuses_different_examples():
         compare(p, p, groups=1)
 
 
+@pytest.mark.parametrize("level", [90.0, 1.0, 0.0, math.nan])
+def test_level_of_an_interval_is_a_probability(level):
+    p = draw(50, 3)
+    for table in (lambda: compare(p, p, level=level), lambda: metrics.tables.thresholds(p, level=level)):
+        with refused("level_range"):
+            table()
+
+
+def test_thresholds_are_probabilities():
+    p = draw(50, 2)
+    assert (
+        metrics.tables.thresholds(p, at=0.5).precision.tolist()
+        == metrics.tables.thresholds(p, at=[0.5]).precision.tolist()
+    )
+    for at, code in (
+        ("a", "not_numbers"),
+        ([], "threshold_range"),
+        ([math.nan], "threshold_range"),
+        ([2], "threshold_range"),
+    ):
+        with refused(code):
+            metrics.tables.thresholds(p, at=at)
+
+
 def test_decompose_score_refuses_more_folds_than_examples():
     with refused("folds_range", "2 .. 3"):
         metrics.decompose_score(draw(3, 2), fit=Temperature.fit, folds=4)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import registry
+from calibrant._validation import check_level
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
 from calibrant.metrics._intervals import Interval, Sample, ScoreRange
 from calibrant.metrics._jackknife import Jackknife
@@ -89,13 +90,14 @@ def compare(
         seed: Seed of the division into groups.
 
     Raises:
-        InputError: If labels, weights, clusters or events differ.
+        InputError: If labels, weights, clusters or events differ, or the level is not in (0, 1).
 
     >>> z = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).repeat(50, 1)
     >>> p = Predictions(z, torch.tensor([1, 0]).repeat(50))
     >>> compare(p, Predictions(2 * z, p.labels), names=["accuracy"])["accuracy"].difference
     0.0
     """
+    check_level(level)
     with as_predictions(first):
         _check_same_examples(first, second)
         clusters = first.clusters
@@ -166,9 +168,12 @@ class PairedScores:
     def sums(self, metric: Metric[...]) -> Tensor:
         """Return the sums (9) from which `paired_difference` computes an interval, and which add up over batches.
 
-        They are the number of clusters, the sums over clusters of n, s, n^2, n s, s^2, with n the weight of a cluster
-        and s its sum of differences, and the sums over examples of squares: of the difference, of the smallest one
-        below 0, and of the largest one above 0. Independent examples of weight w count as w clusters.
+        A cluster has the weight n and the sum of differences s; independent examples of weight w count as w clusters.
+
+        1. The number of clusters.
+        2. to 6. Sums over clusters of n, s, n^2, n s and s^2.
+        7. to 9. Sums over examples of squares: of the difference, of the smallest difference if it is below 0, and of
+           the largest difference if it is above 0.
         """
         low, value, high = self.values(metric)
         w = torch.ones_like(value) if self.first.weights is None else self.first.weights

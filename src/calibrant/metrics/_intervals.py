@@ -195,10 +195,10 @@ class Sample:
 def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level: Any) -> tuple[Any, Any]:
     r"""Return limits of the mean of n values in a known range that neither collapse nor leave the range.
 
-    One unseen example joins the sample, at the low or the high end of the range. Weights of all n + 1 examples from the
-    flat Dirichlet distribution give the weighted mean a distribution (Rubin 1981): $F_0$ with the low end, $F_1$ with
-    the high end. The upper limit solves $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit
-    $\kappa F_0 + (1 - \kappa) F_1 = \alpha$, with $1 - 2 \alpha$ the level. For $\kappa = 1$ these are the
+    One unseen example joins the sample, at the low or the high end of the range. If the n + 1 weights have the flat
+    Dirichlet distribution, the weighted mean has a distribution (Rubin 1981): $F_0$ if the unseen example is at the low
+    end, $F_1$ if it is at the high end. With the level $1 - 2 \alpha$, the upper limit solves
+    $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit $\kappa F_0 + (1 - \kappa) F_1 = \alpha$. For $\kappa = 1$ these are the
     bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson (1934) for a share; for
     $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961). $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to
     the other, and is 1 within `strict_limits`. Both distributions are replaced by the beta distributions with the same
@@ -243,7 +243,7 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
 
 
 def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
-    """Bisect for the point between `start` and `outer` up to which `inside` holds; of arrays, for each element."""
+    """Return the last point from `start` to `outer` at which `inside` holds, by bisection; elementwise for arrays."""
     for _ in range(NUM_BISECTIONS):
         middle = (start + outer) / 2
         is_inside = inside(middle)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant._validation import check_level
+from calibrant._validation.arrays import to_tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, EventStatistics, GroupedScores
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
@@ -16,6 +18,7 @@ from calibrant.metrics._ranking import sums_from
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import InputError
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
@@ -80,11 +83,15 @@ def groups(
         level: Probability that the intervals of all gaps hold (Bonferroni), computed from clusters if there are any.
         by: "row_groups" takes the second grouping, that of the rows, of several labels per example.
 
+    Raises:
+        InputError: If the level is not in (0, 1).
+
     >>> p = Predictions([[0.0, 0.0]] * 8, [0, 0, 0, 1] * 2, of=1, groups=["a"] * 4 + ["b"] * 4)
     >>> table = groups(p)
     >>> table.gap, table.ece
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
+    check_level(level)
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
         rows = [(name, group, group.mean("nll")) for name, group in sums or () if group.total_weight > 0]
@@ -159,7 +166,7 @@ def thresholds(
     labels: Any = None,
     weights: Any = None,
     *,
-    at: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
+    at: Any = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
     level: float = 0.90,
 ) -> Thresholds:
     """Return precision, recall and specificity of acting on probabilities of at least a threshold.
@@ -168,8 +175,11 @@ def thresholds(
         predictions: Predictions, or logits.
         labels: Labels, if logits are given.
         weights: Weights, if logits are given.
-        at: The thresholds.
+        at: Thresholds in [0, 1], (t), or one.
         level: Probability that each interval holds its precision, that of `metrics.share_interval`.
+
+    Raises:
+        InputError: If a threshold is outside [0, 1], or the level outside (0, 1).
 
     >>> table = thresholds(Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0]), at=[0.5])
     >>> [round(float(x), 2) for x in (table.share, table.precision, table.recall, table.specificity)]
@@ -179,9 +189,12 @@ def thresholds(
         return thresholds_of(p.events.ties, at, level)
 
 
-def thresholds_of(ties: GroupedScores, at: Sequence[float], level: float = 0.90) -> Thresholds:
+def thresholds_of(ties: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events."""
-    cuts = torch.tensor(list(at), dtype=torch.float64, device=ties.value.device)
+    check_level(level)
+    cuts = to_tensor(at, "thresholds").to(ties.value)
+    if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
+        raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
     first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
     columns = ties.total_weight, ties.correct, ties.total_weight * ties.value
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)

@@ -174,7 +174,8 @@ def test_options_out_of_range_are_refused():
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_very_few_examples_are_too_few(n):
     p = draw(n, seed=0)
-    for requirement in ("ece < 0.1", "accuracy > 0.3", "nll < 1.0", "signed_gap < 0.1", "debiased_l2 < 0.2"):
+    # three right answers of three show an accuracy above .05^(1/3) = .37
+    for requirement in ("ece < 0.1", "accuracy > 0.4", "nll < 1.0", "signed_gap < 0.1", "debiased_l2 < 0.2"):
         assert status(p, requirement) == "too_little_data"
 
 

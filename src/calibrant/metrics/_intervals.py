@@ -198,11 +198,12 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level
     One unseen example joins the sample, at the low or the high end of the range. If the n + 1 weights have the flat
     Dirichlet distribution, the weighted mean has a distribution (Rubin 1981): $F_0$ if the unseen example is at the low
     end, $F_1$ if it is at the high end. With the level $1 - 2 \alpha$, the upper limit solves
-    $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit $\kappa F_0 + (1 - \kappa) F_1 = \alpha$. For $\kappa = 1$ these are the
-    bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson (1934) for a share; for
-    $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961). $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to
-    the other, and is 1 within `strict_limits`. Both distributions are replaced by the beta distributions with the same
-    range, mean and variance, which they are for a share. All arguments may be arrays.
+    $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit $\kappa F_0 + (1 - \kappa) F_1 = \alpha$. For
+    $\kappa = 1$ these are the bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson
+    (1934) for a share; for $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961).
+    $\kappa = \min(1, 1/2 + 2 / \sqrt n)$ goes from one to the other, and is 1 within `strict_limits`. Both
+    distributions are replaced by the beta distributions with the same range, mean and variance, which they are for a
+    share. All arguments may be arrays.
     """
     low, width = np.asarray(score_range.low), np.asarray(score_range.high) - score_range.low
     share, variance, n, level = np.broadcast_arrays(*_unit_moments(mean, variance, score_range), np.float64(n), level)

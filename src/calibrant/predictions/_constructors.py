@@ -1,6 +1,6 @@
 """Validate every source of predictions: each function returns the fields of `Predictions` by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -271,9 +271,9 @@ def fields_from_arrays(
     return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}
 
 
-def _read_event(texts: Sequence[str]) -> str | int:
+def _read_event(entry: Any) -> str | int:
     """Return the event of a file: "top", "classes" or an index of a class."""
-    text = texts[0] if len(texts) == 1 else ", ".join(texts)
+    text = ", ".join(map(str, np.atleast_1d(entry)))
     index = parse_integer(text)
     return text if index is None else index
 

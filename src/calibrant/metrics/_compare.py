@@ -18,9 +18,7 @@ from calibrant.metrics._metric import Metric
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
-COMPARED_METRICS = (
-    *("accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper", "smooth_ece", "aurc"),
-)
+COMPARED_METRICS = "accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "aurc"
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,9 @@ def compare(
     random group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration
     errors: a repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased
     metrics contains the difference of their biases.
+
+    Kuiper's statistic, KS and smooth ECE are not compared by default: if one model is overconfident and the other one
+    underconfident, by about what chance explains, the jackknife's interval is too narrow (docs/metrics.md).
 
     Args:
         first: Predictions of the first model.

@@ -21,7 +21,7 @@ def check_unique(names: Any, argument: str) -> tuple[str, ...]:
         names = names.tolist() if names.ndim == 1 else None
     is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
     items: list[Any] = list(names) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
-    if not is_list or any(name is None or name != name or np.ndim(name) for name in items):
+    if not is_list or any(np.ndim(name) or name is None or name != name for name in items):
         raise InputError(
             f"Expected {argument} as a list of names, got {type(names).__name__}. Try ['cat', 'dog'].", code="names"
         )

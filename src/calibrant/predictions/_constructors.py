@@ -273,7 +273,7 @@ def fields_from_arrays(
 
 def _read_event(entry: Any) -> str | int:
     """Return the event of a file: "top", "classes" or an index of a class."""
-    text = ", ".join(map(str, np.atleast_1d(entry)))
+    text = ", ".join(check_unique(entry, "evaluated_event"))
     index = parse_integer(text)
     return text if index is None else index
 

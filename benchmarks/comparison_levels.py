@@ -21,7 +21,7 @@ from calibrant import Predictions
 from calibrant.monitoring._compare import compared_rows
 from calibrant.monitoring._pairing import ModelPair
 
-SIZES = 50, 300, 1000
+SIZES = 20, 50, 300, 1000
 STRUCTURES = "independent", "weights", "clusters", "groups"
 LEVEL, K = 0.05, 3
 

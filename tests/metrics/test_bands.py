@@ -61,7 +61,7 @@ def test_bands_of_twenty_examples_hold_simultaneously():
 @pytest.mark.parametrize("n", [20, 50, 300])
 @pytest.mark.parametrize("shift", [0.0, 0.1])
 def test_bands_hold_simultaneously(kind, n, shift):
-    assert min(covered_shares(kind, n, shift, 600).values()) >= 0.88
+    assert min(covered_shares(kind, n, shift, 600).values()) >= 0.87  # 0.9 less two and a half standard errors
 
 
 @pytest.mark.parametrize("spread", [2.0, 4.0])

@@ -73,7 +73,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     tensor(1., dtype=torch.float64)
     >>> print(auroc.interval(torch.tensor([[0.0, x] for x in range(5)]), torch.tensor([0, 0, 0, 1, 1])))
-    1.0000 [0.1285, 1.0000]
+    1.0000 [0.2236, 1.0000]
     """
     if of == "correctness":
         return auroc_of(p.with_event("top").events.ties)

@@ -90,7 +90,7 @@ def accuracy(p: Predictions) -> Scalar:
     >>> accuracy(torch.eye(2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     >>> print(accuracy.interval(torch.eye(2), torch.tensor([0, 0])))
-    0.5000 [0.0000, 1.0000]
+    0.5000 [0.0253, 0.9747]
     """
     return weighted_mean(p.correct, p.weights)
 
@@ -280,7 +280,7 @@ def signed_gap(events: Events) -> Scalar:
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
-    -0.2500 [-0.4977, 0.3626]
+    -0.2500 [-0.4873, 0.2514]
     """
     return weighted_mean(_gap(events), events.weights)
 

@@ -166,8 +166,8 @@ def check(
 
     >>> p = Predictions.from_confidence([0.8] * 500, [1] * 400 + [0] * 100)
     >>> print(check(p, ["accuracy > 0.7", "signed_gap < 0.01"]))
-    HOLDS            accuracy > 0.7: 80.00 %, at least 76.82 %
-    TOO LITTLE DATA  signed_gap < 0.01: 0.00 %, between -2.91 % and 3.18 %; 12,000 examples would decide
+    HOLDS            accuracy > 0.7: 80.00 %, at least 76.83 %
+    TOO LITTLE DATA  signed_gap < 0.01: 0.00 %, between -2.90 % and 3.17 %; 12,000 examples would decide
     """
     requirements = [parse_requirement(text) for text in ([require] if isinstance(require, str) else require)]
     if not requirements:

@@ -550,9 +550,9 @@ def _group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         The distinct values, the index of each value among them, and the count of each distinct value in float64.
     """
     low, high = value[:-1], value[1:]
+    smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
     starts_group = torch.ones_like(value, dtype=torch.bool)
-    # relative to the smaller one, which may be finite where the larger is not
-    starts_group[1:] = high - low > TIE_TOLERANCE * torch.minimum(low.abs(), high.abs())
+    starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite
     if bool(starts_group.all()):
         return value, torch.arange(len(value), device=value.device), torch.ones_like(value)
     index = starts_group.cumsum(0) - 1

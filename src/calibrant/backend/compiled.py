@@ -1,8 +1,10 @@
 """Kernels compiled by numba, each beside a plain version where it is called; `backend.dispatch` chooses.
 
 Kernels return nothing and fill arrays; an array of length 0 skips an output. Numba compiles on first use, which takes
-seconds, and caches the result on disk. Few classes are processed in columns of `_BLOCK_ROWS` rows, many classes row by
+seconds, and caches the result on disk. Few classes are processed in columns of `BLOCK_ROWS` rows, many classes row by
 row, so that sums over classes use vector instructions and never depend on the neighbors of a row.
+
+The file is long because kernels write out loops that are single calls in torch.
 """
 
 import math
@@ -10,12 +12,13 @@ from collections.abc import Callable
 from typing import Any, no_type_check
 
 import numpy as np
-from numba import njit  # pyright: ignore
+from numba import njit, types  # pyright: ignore
+from numba.extending import overload  # pyright: ignore
 
 from calibrant.backend import minorant
 
 MANY_CLASSES = 128  # number from which a row fills the vectors by itself and columns of rows would not stay in cache
-_BLOCK_ROWS = 64
+BLOCK_ROWS = 64
 _LANES = 16  # numbers compared at a time
 _ROUNDING_SHIFT = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer
 _LOG2_E = 1 / math.log(2)
@@ -32,6 +35,13 @@ _LOG_COEFFICIENTS = (
     0.666666666666667, 0.39999999999899505, 0.28571428625975487, 0.2222221113479508, 0.18182889125261723,
     0.15331721600556042, 0.14616449685043406,
 )  # fmt: skip
+# 2^f in single precision: relative error 2e-7, exactly 1 at 0
+_SINGLE_EXP2_COEFFICIENTS = tuple(
+    map(np.float32, (1.0, 0.6931471805599451, 0.24022349038020377, 0.05550381013797239, 0.009666368515384414,
+                     0.0013381302536962971))
+)  # fmt: skip
+_SINGLE_ROUNDING_SHIFT = np.float32(1.5 * 2.0**23)
+_MIN_EXPONENT = np.float32(-126.0)  # 2^-126 is as good as 0 beside 1, the largest term of every sum
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 
@@ -55,6 +65,29 @@ def _exp2(x):
     for i in range(11):
         value = value * f + _EXP2_COEFFICIENTS[10 - i]
     return value * np.int64((np.float64(t).view(np.int64) << 52) + (1023 << 52)).view(np.float64)
+
+
+@_compile
+@no_type_check
+def _single_exp2(x):
+    """Return 2^x in single precision for x in [-126, 126]."""
+    t = x + _SINGLE_ROUNDING_SHIFT
+    f = x - (t - _SINGLE_ROUNDING_SHIFT)
+    value = _SINGLE_EXP2_COEFFICIENTS[5]
+    for i in range(5):
+        value = value * f + _SINGLE_EXP2_COEFFICIENTS[4 - i]
+    return value * np.int32((np.float32(t).view(np.int32) << np.int32(23)) + np.int32(127 << 23)).view(np.float32)
+
+
+def _exp2_like(x: Any) -> Any:
+    """Return 2^x in the precision of x."""
+    raise NotImplementedError  # kernels call one of the functions above
+
+
+@overload(_exp2_like)
+@no_type_check
+def _choose_exp2(x):
+    return (lambda x: _single_exp2(x)) if x == types.float32 else (lambda x: _exp2(x))
 
 
 @_compile
@@ -84,14 +117,14 @@ def _log(x):
 @_compile
 @no_type_check
 def _load_columns(z, m, row_max):
-    """Fill the columns of m (k, _BLOCK_ROWS) with the rows of z, and find the maximum of each row."""
+    """Fill the columns of m (k, BLOCK_ROWS) with the rows of z, and find the maximum of each row."""
     rows, k = z.shape
     for j in range(k):
         for i in range(rows):
             m[j, i] = z[i, j]
     row_max[:] = m[0]
     for j in range(1, k):
-        for i in range(_BLOCK_ROWS):
+        for i in range(BLOCK_ROWS):
             row_max[i] = m[j, i] if m[j, i] > row_max[i] else row_max[i]
 
 
@@ -120,23 +153,26 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 @_compile
 @no_type_check
 def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, entropy, class_probability, p):
-    """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column."""
+    """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column.
+
+    The function is long because every statistic is computed while its block is in cache.
+    """
     n, k = z.shape
-    m, row_max, odds = np.zeros((k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype), np.zeros((k, _BLOCK_ROWS))
-    total, log_total, sums = np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS), np.zeros(_BLOCK_ROWS)
-    first_maximum = np.zeros(_BLOCK_ROWS, np.int32)
-    for first in range(0, n, _BLOCK_ROWS):
-        rows = range(min(_BLOCK_ROWS, n - first))
+    m, row_max, odds = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
+    total, log_total, sums = np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS)
+    first_maximum = np.zeros(BLOCK_ROWS, np.int32)
+    for first in range(0, n, BLOCK_ROWS):
+        rows = range(min(BLOCK_ROWS, n - first))
         _load_columns(z[first : first + len(rows)], m, row_max)
         total[:] = 0.0
         for j in range(k):
-            for i in range(_BLOCK_ROWS):
+            for i in range(BLOCK_ROWS):
                 odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(row_max[i]))
         for j in range(k):
-            for i in range(_BLOCK_ROWS):
+            for i in range(BLOCK_ROWS):
                 total[i] += odds[j, i]
         if len(log_likelihood) or len(entropy):
-            for i in range(_BLOCK_ROWS):
+            for i in range(BLOCK_ROWS):
                 log_total[i] = _log(total[i])
         if len(confidence):
             for i in rows:
@@ -144,7 +180,7 @@ def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, 
         if len(predicted):
             for above in range(k):
                 j = k - 1 - above
-                for i in range(_BLOCK_ROWS):
+                for i in range(BLOCK_ROWS):
                     first_maximum[i] = np.int32(j) if m[j, i] == row_max[i] else first_maximum[i]
             for i in rows:
                 predicted[first + i] = first_maximum[i]
@@ -154,14 +190,14 @@ def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, 
         if len(brier):
             sums[:] = 0.0
             for j in range(k):
-                for i in range(_BLOCK_ROWS):
+                for i in range(BLOCK_ROWS):
                     sums[i] += odds[j, i] * odds[j, i]
             for i in rows:
                 brier[first + i] = _brier(sums[i], odds[y[first + i], i], total[i])
         if len(entropy):
             sums[:] = 0.0
             for j in range(k):
-                for i in range(_BLOCK_ROWS):
+                for i in range(BLOCK_ROWS):
                     d = np.float64(m[j, i]) - np.float64(row_max[i])
                     sums[i] += odds[j, i] * d if odds[j, i] > 0 else 0.0
             for i in rows:
@@ -240,10 +276,10 @@ def _bin_indices(c, edges, index):
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
     """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields; w has the weights or length 0."""
-    index = np.empty(_BLOCK_ROWS, np.int64)
+    index = np.empty(BLOCK_ROWS, np.int64)
     sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
-    for first in range(0, len(c), _BLOCK_ROWS):
-        rows = range(first, min(first + _BLOCK_ROWS, len(c)))
+    for first in range(0, len(c), BLOCK_ROWS):
+        rows = range(first, min(first + BLOCK_ROWS, len(c)))
         _bin_indices(c[first : first + len(rows)], edges, index)
         for i in rows:
             confidence, target, weight = c[i], outcome[i], w[i] if len(w) else 1.0
@@ -289,13 +325,13 @@ venn_abers_pass = _compile(minorant.venn_abers_pass)
 @_compile
 @no_type_check
 def _column_moments(m, row_max, b, s):
-    """Fill s (4, _BLOCK_ROWS) with the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t, t = b log2(e) (z - max z)."""
+    """Fill s (4, BLOCK_ROWS) with the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t, t = b (z - max z)."""
     s[:] = 0.0
     for j in range(len(m)):
-        for i in range(_BLOCK_ROWS):
-            t = (np.float64(m[j, i]) - np.float64(row_max[i])) * (b * _LOG2_E)
-            t = t if t > -1020.0 else -1020.0
-            e = _exp2(t)
+        for i in range(BLOCK_ROWS):
+            t = (m[j, i] - row_max[i]) * b
+            t = t if t > _MIN_EXPONENT else _MIN_EXPONENT
+            e = _exp2_like(t)
             s[0, i] += e
             e *= t
             s[1, i] += e
@@ -308,11 +344,11 @@ def _column_moments(m, row_max, b, s):
 @no_type_check
 def _row_moments(d, b):
     """Return the four sums of `_column_moments` for one row, given its margins d = z - max z."""
-    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    s0 = s1 = s2 = s3 = b - b  # 0 in the precision of b
     for j in range(len(d)):
-        t = d[j] * (b * _LOG2_E)
-        t = t if t > -1020.0 else -1020.0
-        e = _exp2(t)
+        t = d[j] * b
+        t = t if t > _MIN_EXPONENT else _MIN_EXPONENT
+        e = _exp2_like(t)
         s0 += e
         e *= t
         s1 += e
@@ -324,26 +360,29 @@ def _row_moments(d, b):
 
 @_compile_sums
 @no_type_check
-def nll_derivatives(z, y, w, b, out):
-    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b."""
+def nll_derivatives(z, y, w, b, s, out):
+    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b.
+
+    The precision of s (4, BLOCK_ROWS), whose content is overwritten, is that of the exponentials.
+    """
     n, k = z.shape
     is_wide = k >= MANY_CLASSES
-    m, row_max = np.zeros((0 if is_wide else k, _BLOCK_ROWS), z.dtype), np.zeros(_BLOCK_ROWS, z.dtype)
-    lanes, d, s = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros((4, _BLOCK_ROWS))
-    for first in range(0, n, _BLOCK_ROWS):
-        end = min(first + _BLOCK_ROWS, n)
+    m, row_max = np.zeros((0 if is_wide else k, BLOCK_ROWS), s.dtype), np.zeros(BLOCK_ROWS, s.dtype)
+    lanes, d, exponent = np.zeros(_LANES, z.dtype), np.zeros(k, s.dtype), s.dtype.type(b * _LOG2_E)
+    for first in range(0, n, BLOCK_ROWS):
+        end = min(first + BLOCK_ROWS, n)
         if is_wide:
             for i in range(end - first):
                 row_max[i] = _load_margins(z[first + i], lanes, d)
-                s[0, i], s[1, i], s[2, i], s[3, i] = _row_moments(d, b)
+                s[0, i], s[1, i], s[2, i], s[3, i] = _row_moments(d, exponent)
         else:
             _load_columns(z[first:end], m, row_max)
-            _column_moments(m, row_max, b, s)
+            _column_moments(m, row_max, exponent, s)
         for i in range(end - first):
-            weight, unit = w[first + i] if len(w) else 1.0, _LN_2 / s[0, i]
+            weight, norm = w[first + i] if len(w) else 1.0, np.float64(s[0, i])
             label_score = (np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])) * b
-            m1, m2, m3 = s[1, i] * unit, s[2, i] * (unit * _LN_2), s[3, i] * (unit * _LN_2 * _LN_2)
-            out[0] += weight * (_log(s[0, i]) - label_score)
+            m1, m2, m3 = s[1, i] / norm * _LN_2, s[2, i] / norm * _LN_2**2, s[3, i] / norm * _LN_2**3
+            out[0] += weight * (_log(norm) - label_score)
             out[1] += weight * (m1 - label_score)
             out[2] += weight * (m2 - m1 * m1)
             out[3] += weight * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)

@@ -23,6 +23,7 @@ LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time
 _CHUNK_ELEMENTS = 1 << 17  # 1 MB in float64, which stays in cache
 _SUM_COLUMNS = 16  # torch sums columns in vectors; the rest would be added in another order
 _COLUMNS = ("confidence", "predicted", "log_likelihood", "brier", "entropy", "class_probability")
+_OUTCOMES = _COLUMNS[:4]
 
 RowCallback = Callable[[slice, Tensor], None]  # takes rows and their probabilities (rows, k), whose buffer is reused
 
@@ -87,12 +88,11 @@ def outcomes(
         visitor: Receives all probabilities on the way.
         first_row: Number from which rows are counted for the visitor.
     """
-    columns = _COLUMNS[:4] if index is None else (*_COLUMNS[:4], "class_probability")
+    columns = _OUTCOMES if index is None else (*_OUTCOMES, "class_probability")
     confidence, predicted, *scores = _row_stats(
         logits, labels, *columns, index=index or 0, visitor=visitor, first_row=first_row
     )
-    classes = predicted.long()
-    return Outcomes(confidence, classes, (classes == labels).double(), *scores)
+    return Outcomes(confidence, predicted, (predicted == labels).double(), *scores)
 
 
 def runner_up(logits: Logits, predicted: Labels) -> Labels:
@@ -141,8 +141,8 @@ def _row_stats(
     index: int = 0,
     visitor: ChunkVisitor | None = None,
     first_row: int = 0,
-) -> list[PerExample]:
-    """Return the named statistics of all rows, each (n) float64, in the order of the names; the only pass over logits.
+) -> list[Tensor]:
+    """Return the named statistics of all rows, each (n), in the order of the names; the only pass over logits.
 
     Args:
         logits: Logits of any floating type.
@@ -154,10 +154,15 @@ def _row_stats(
     """
     z, (n, k) = logits.detach(), logits.shape
     y = torch.zeros(n, dtype=torch.int64, device=z.device) if labels is None else labels.contiguous()
-    stats = {name: torch.empty(n, dtype=torch.float64, device=z.device) for name in names}
+    stats: dict[str, Tensor] = {}
+    for name in _COLUMNS:  # those of length 0 are skipped
+        dtype = torch.int64 if name == "predicted" else torch.float64
+        stats[name] = torch.empty(n if name in names else 0, dtype=dtype, device=z.device)
+    compiled = kernels(z)
     chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k)
     large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
-    compiled = kernels(z)
+    if compiled and not visitor:  # a kernel keeps only a few rows in cache
+        chunk_rows = large_chunk_rows
 
     def compute(rows: slice, buffer: np.ndarray) -> Tensor:
         """Write the statistics of a chunk; return its probabilities (rows, k), or none if the buffer is empty."""
@@ -166,7 +171,7 @@ def _row_stats(
             for name in names:
                 stats[name][rows] = computed[name]
             return computed.get("probs", z[:0])
-        columns = (stats[name][rows].numpy() if name in stats else np.empty(0) for name in _COLUMNS)
+        columns = (column[rows].numpy() for column in stats.values())
         part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
         p = buffer[: len(part) * k]
         p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)  # (k, rows)
@@ -185,7 +190,7 @@ def _row_stats(
 
     large_chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large_chunk_rows)]
     map_chunks(process, large_chunks, large_chunk_rows * k if z.device.type == "cpu" else 0)
-    return list(stats.values())
+    return [stats[name] for name in names]
 
 
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
@@ -196,12 +201,12 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
     n = len(labels)
     z, y = pad(logits, (0, 0, 0, -n % _SUM_COLUMNS)), pad(labels, (0, -n % _SUM_COLUMNS))
     margin = z.T.double().contiguous()
-    margin = margin - margin.amax(0)
-    odds = margin.exp()
+    margin -= margin.amax(0)
+    odds = margin.mul(LOG2_E).exp2_()
     total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]
     equations = {
         "confidence": lambda: 1 / total,
-        "predicted": lambda: z.argmax(1).double(),
+        "predicted": lambda: z.argmax(1),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
         "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0

@@ -20,14 +20,14 @@ MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard erro
 
 
 def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a score for each class and whether it is the label; for two classes, only for class 1."""
+    """Yield scores and the examples that should have the higher ones: those of class 1 of two, or not of each class."""
     if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return
-    # less than -1, since ties are relative to the score, and values of log p near 0 differ by its rounding
-    scores = p.logits.T.contiguous().double().log_softmax(0).sub_(1)
+    # 1 - log p, which rises as p falls: at least 1, since ties are relative and values of log p near 0 are inexact
+    scores = p.logits.T.contiguous().double().log_softmax(0).neg_().add_(1)
     for j in p.labels.unique().tolist():
-        yield scores[j], p.labels == j
+        yield scores[j], p.labels != j
 
 
 def _placements(p: Predictions) -> PerExample:
@@ -163,9 +163,10 @@ def _sum_placements(ties: GroupedScores) -> Sample:
 
 def aurc_of(ties: GroupedScores) -> Scalar:
     """Return the area under the risk-coverage curve of sorted examples."""
-    weight, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
-    if bool((weight == 1).all()):
-        return (wrong.cumsum(0) / weight.cumsum(0)).mean()
+    wrong = (ties.total_weight - ties.correct).flip(0)
+    if bool((ties.total_weight == 1).all()):
+        return wrong.cumsum_(0).div_(torch.arange(1, len(wrong) + 1, device=wrong.device)).mean()
+    weight = ties.total_weight.flip(0)
     # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
     mass_before, error = weight.cumsum(0) - weight, wrong / weight
     harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)

@@ -14,6 +14,7 @@ from calibrant.types import Count, Scalar
 __all__ = ["smooth_ece"]
 
 NUM_GRID_CELLS = 1 << 14
+_DEPOSIT_CHUNK = 1 << 16
 NUM_TEST_CELLS = 1 << 11
 CHUNK_DRAWS = 128  # draws that are smoothed at once
 
@@ -86,12 +87,19 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
 
 def deposit(value: Tensor, gaps: Tensor, cells: int) -> Tensor:
-    """Spread the gap of every place, (g) or rows of them (r g), over the two nearest cells of a grid on [0, 1]."""
-    x = value * cells + 0.5
-    right_cell = x.long()
-    parts = gaps, gaps * (x - right_cell)
-    total, right = (gaps.new_zeros(*gaps.shape[:-1], cells + 1).index_add_(-1, right_cell, part) for part in parts)
-    grid, left = right[..., :-1].clone(), total - right
-    grid[..., -1] += right[..., -1]
+    """Spread the gap at every distinct confidence, (g) or rows of them (r g), over the two nearest cells of a grid.
+
+    Cell i of [0, 1] has its center at (i + 0.5) / cells. A gap is shared in proportion to how near the centers are;
+    beyond the outermost centers, all of it belongs to the first or last cell.
+    """
+    total, right = gaps.new_zeros(2, *gaps.shape[:-1], cells + 1)  # place i is between the centers i - 1 and i
+    # few at a time, which stay in cache
+    for position, gap in zip((value * cells + 0.5).split(_DEPOSIT_CHUNK), gaps.split(_DEPOSIT_CHUNK, -1), strict=True):
+        right_cell = position.long()
+        total.index_add_(-1, right_cell, gap)
+        right.index_add_(-1, right_cell, gap * (position - right_cell))
+    left = total - right
+    grid = left[..., 1:] + right[..., :-1]
     grid[..., 0] += left[..., 0]
-    return grid + left[..., 1:]
+    grid[..., -1] += right[..., -1]
+    return grid

@@ -73,9 +73,10 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         matching = [part for part in arguments if not describe_mismatch(value, part)]
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
-    if origin in (tuple, Sequence) and isinstance(value, tuple | list) and not describe_mismatch(value, hint):
+    if origin in (tuple, Sequence) and isinstance(value, tuple | list):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return tuple(map(_ints_to_floats, items, _item_hints(origin, arguments, len(items))))
+        hints = _item_hints(origin, arguments, len(items))
+        return tuple(map(_ints_to_floats, items, hints)) if len(hints) == len(items) else items
     return _to_float(value) if hint is float else value
 
 

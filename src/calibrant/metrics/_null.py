@@ -40,7 +40,7 @@ class NullGaps:
             sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
             drawn = _draw_clustered_gaps(sums, draws, generator, ties.dispersion)
             weight, observed = sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True)
-            return cls(sums.value, weight, observed, drawn * math.sqrt(ties.dispersion), ties.dispersion)
+            return cls(sums.value, weight, observed, drawn, ties.dispersion)
         ties = merge_ties(ties, MAX_CLUSTER_SLOTS)
         value, weight, gap = ties.value.cpu(), ties.total_weight.cpu(), ties.gap.cpu()
         drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
@@ -83,51 +83,87 @@ def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
 
 
 def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
-    """Draw the gaps of a calibrated model with clusters, (d g).
+    """Draw the gaps of a calibrated model with clusters, (d g), for a test like Student's.
 
-    In every draw, each cluster is unanimous with probability `_unanimous_share`: a single uniform number decides the
-    outcomes of all its examples. The examples of the other clusters are independent.
+    In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
+    decides the outcomes of all its examples. The examples of the other clusters are independent.
+
+    A few clusters that happen to have large gaps also seem to depend on each other strongly. Every draw's gaps are
+    therefore divided by the standard deviation that the model would find in the draw, and multiplied by that of the
+    sample. For this purpose, independent examples have the squared gaps that are expected of them.
     """
     value, weight = sums.value, sums.total_weight
-    m, share = len(weight), _unanimous_share(sums, dispersion)
-    is_unanimous = torch.rand(draws, m, generator=generator, dtype=torch.float64) < share
-    uniform = torch.rand(draws, m, generator=generator, dtype=torch.float64)
+    model = ClusterModel.from_sums(sums, dispersion)
+    u = sums.gap.sum(1)
+    share = model.unanimous_share(u.square().sum(), u @ model.imbalance)
+    is_unanimous = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64) < share
+    uniform = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64)
     remaining_weight = (~is_unanimous).double() @ weight
-    gaps = draw_hits(remaining_weight, value, generator) - remaining_weight * value
+    gaps = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
+    squares, products = (~is_unanimous).double() @ model.independent, gaps.new_zeros(draws)
     pairs = is_unanimous.nonzero()
     for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
         is_event = uniform[draw, cluster, None] < value
-        gaps.index_add_(0, draw, weight[cluster] * (is_event.double() - value))
-    return gaps
+        cluster_gaps = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
+        gaps.index_add_(0, draw, cluster_gaps)
+        u = cluster_gaps.sum(1)
+        squares.index_add_(0, draw, u.square())
+        products.index_add_(0, draw, u * model.imbalance[cluster])
+    drawn_variance = model.variance(model.unanimous_share(squares, products))
+    ratio = (model.variance(share) / drawn_variance).nan_to_num(1.0)  # 0 / 0 if every confidence is 0 or 1
+    return gaps * ratio.sqrt()[:, None]
 
 
-def _unanimous_share(sums: ClusterSums, dispersion: float) -> float:
-    r"""Estimate the share of unanimous clusters that explains how the outcomes of a cluster depend on each other.
+@dataclass(frozen=True, eq=False)
+class ClusterModel:
+    r"""Clusters that are unanimous with a common probability, the share $\lambda$, and otherwise independent examples.
 
     A cluster with weight N and expected events S, of which S + u happen, has the variance $V_1$ of u if it is unanimous
-    and $V_0$ with independent examples. The equation $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$ yields a share
-    that is small whenever rare events did not happen, and would exaggerate what they say. The estimate therefore uses
-    $u^2 - \rho (N - 2S) u$, which is uncorrelated with u if a cluster's frequency has a beta distribution: then
-    $\rho = 2 \lambda / (1 + \lambda)$, and the equation is quadratic in the share. The result is corrected for the few
-    clusters, by the factor (m + 1) / (m - 1), and for few expected events. A single cluster counts as unanimous. Both
-    variances are those of events times `dispersion`.
+    and $V_0$ with independent examples, both times the dispersion of fractional outcomes.
     """
-    if len(sums.gap) == 1:
-        return 1.0
-    value, weight = sums.value, sums.total_weight
-    n, expected, u = weight.sum(1), weight @ value, sums.gap.sum(1)
-    # events of a unanimous cluster whose number falls between two places
-    events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
-    width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
-    unanimous = ((events - expected[:, None]).square() @ width).sum() * dispersion
-    independent = (weight @ (value * (1 - value))).sum() * dispersion
-    excess = float(unanimous - independent)
-    if excess <= 1e-12 * float(unanimous):  # every cluster is a single example
-        return 0.0
-    uncorrected = float(u.square().sum() - independent) / excess
-    correction = -float((u * (n - 2 * expected)).sum()) / excess
-    half = (uncorrected + 2 * correction - 1) / 2
-    share = half + math.sqrt(max(0.0, half**2 + uncorrected))
-    share = min(1.0, max(0.0, share) * (len(weight) + 1) / (len(weight) - 1))
-    num_events = float((weight * torch.minimum(value, 1 - value)).sum())
-    return (share * num_events + PRIOR_EVENTS) / (num_events + PRIOR_EVENTS)
+
+    independent: Tensor  # (m) V_0 of every cluster
+    unanimous: float  # sum of V_1
+    imbalance: Tensor  # (m) N - 2 S
+    num_events: float  # expected events, or expected non-events where these are rarer
+
+    @classmethod
+    def from_sums(cls, sums: ClusterSums, dispersion: float) -> "ClusterModel":
+        """Compute the variances."""
+        value, weight = sums.value, sums.total_weight
+        n, expected = weight.sum(1), weight @ value
+        # events of a unanimous cluster whose number falls between two places
+        events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
+        width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
+        unanimous = float(((events - expected[:, None]).square() @ width).sum())
+        independent = weight @ (value * (1 - value))
+        num_events = float((weight * torch.minimum(value, 1 - value)).sum())
+        return cls(independent * dispersion, unanimous * dispersion, n - 2 * expected, num_events)
+
+    def variance(self, share: Tensor) -> Tensor:
+        """Return the variance of the sum of all gaps if this share of the clusters is unanimous."""
+        return share * self.unanimous + (1 - share) * self.independent.sum()
+
+    def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:
+        r"""Estimate the share that explains how the outcomes of a cluster depend on each other.
+
+        The equation $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$ yields a share that is small whenever rare
+        events did not happen, and would exaggerate what they say. The estimate therefore uses
+        $u^2 - \rho (N - 2S) u$, which is uncorrelated with u if a cluster's frequency has a beta distribution: then
+        $\rho = 2 \lambda / (1 + \lambda)$, and the equation is quadratic in the share. The result is corrected for few
+        expected events. A single cluster counts as unanimous.
+
+        Args:
+            squares: Sum of $u^2$ over the clusters, of one or more samples.
+            products: Sum of $(N - 2S) u$.
+        """
+        independent = float(self.independent.sum())
+        excess = self.unanimous - independent
+        if len(self.independent) == 1:
+            return torch.ones_like(squares)
+        if excess <= 1e-12 * self.unanimous:  # every cluster is a single example
+            return torch.zeros_like(squares)
+        uncorrected = (squares - independent) / excess
+        half = (uncorrected - 2 * products / excess - 1) / 2
+        share = (half + (half.square() + uncorrected).clamp_min(0).sqrt()).clamp(0, 1)
+        return (share * self.num_events + PRIOR_EVENTS) / (self.num_events + PRIOR_EVENTS)

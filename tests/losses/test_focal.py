@@ -9,7 +9,7 @@ from scipy.special import lambertw
 from torch.nn.functional import cross_entropy, one_hot
 
 from calibrant import losses
-from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.losses._likelihood import log_likelihood
 
 gammas = pytest.mark.parametrize("gamma", [0.0, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5])
 
@@ -128,7 +128,7 @@ def test_gamma_may_differ_by_example(batch):
 
 def test_flsd_equals_focal_with_one_gamma_per_example(batch):
     logits, labels = batch
-    p_y = smoothed_log_likelihood(logits, labels).exp()
+    p_y = log_likelihood(logits, labels).exp()
     gamma = torch.where(p_y < 0.2, 5.0, 3.0).double()
     assert torch.equal(losses.flsd(logits, labels), losses.focal(logits, labels, gamma=gamma))
 
@@ -161,7 +161,7 @@ def test_continuous_flsd_uses_the_gamma_with_gradient_ratio_1(low, high):
 
 def test_probability_on_a_threshold_gets_the_upper_gamma():
     logits = torch.zeros(1, 5, dtype=torch.float64)  # p_y = 0.2 up to rounding, moved onto it below
-    p_y = float(smoothed_log_likelihood(logits, torch.tensor([0])).exp())
+    p_y = float(log_likelihood(logits, torch.tensor([0])).exp())
     value = losses.flsd(logits, torch.tensor([0]), thresholds=(p_y,))
     assert torch.allclose(value, losses.focal(logits, torch.tensor([0]), gamma=3.0), rtol=1e-12)
 
@@ -244,7 +244,7 @@ def test_log_likelihood_derivatives_equal_autograd(batch, epsilon):
     logits, labels = batch
 
     def lean(z):
-        return smoothed_log_likelihood(z, labels[:5], epsilon)
+        return log_likelihood(z, labels[:5], epsilon)
 
     def reference(z):
         return -cross_entropy(z, labels[:5], reduction="none", label_smoothing=epsilon)

@@ -165,6 +165,15 @@ def test_mmce_equals_the_dense_sum(easy, form, normalization):
     assert expected.mean() - numbers(*easy)[3].mean() > 1e-4  # the penalty is not negligible
 
 
+@pytest.mark.parametrize("width", [0.002, 0.0019, 1e-6])
+def test_mmce_of_a_narrow_kernel_does_not_overflow(easy, width):
+    logits, labels = easy
+    z = logits[:40].clone().requires_grad_()
+    value = losses.mmce(z, labels[:40], form="plain", width=width).mean()
+    assert value.isfinite()
+    assert torch.autograd.grad(value, z)[0].isfinite().all()
+
+
 def test_mmce_gradient_equals_that_of_the_dense_sum(easy):
     logits, labels = easy
     z = logits[:40].clone().requires_grad_()

@@ -15,7 +15,7 @@ from torch import Tensor
 from calibrant import registry
 from calibrant.backend.bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant.losses._focal import check_schedule, focal, power
-from calibrant.losses._likelihood import expected_loss
+from calibrant.losses._likelihood import one_minus_p, weighted_cross_entropy
 from calibrant.predictions import Predictions
 from calibrant.registry import LOSSES
 from calibrant.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
@@ -157,26 +157,33 @@ class AdaFocal:
             )
         gamma = torch.full((self.bins,), self.start, dtype=torch.float64)
         for name, default in (("edges", equal_width_edges(self.bins)), ("gamma", gamma)):
-            if getattr(self, name) is None:  # a frozen dataclass assigns its defaults this way
-                object.__setattr__(self, name, default)
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)  # a frozen dataclass refuses self.name = default
 
     def gamma_of(self, p: Tensor) -> Tensor:
         """Return gamma of the bin that contains p, the probability of the true class, elementwise."""
-        inner_edges = self.edges[1:-1].to(p.device)
-        return self.gamma.to(p)[torch.bucketize(p.double(), inner_edges, right=True)]
+        inner_edges = self.edges[1:-1].to(p.device)  # p beyond the outer edges belongs to the first or last bin
+        bin_index = torch.bucketize(
+            p.double(), inner_edges, right=True
+        )  # in float64 like the edges; p = edge_b is in b
+        return self.gamma.to(p)[bin_index]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the focal, or inverse focal, loss with the gamma of each sample."""
 
-        def loss_from_log_p(log_p: Tensor) -> Tensor:
+        def weight(log_p: Tensor) -> Tensor:
+            """Return the weight of focal loss where gamma > 0, elsewhere that of inverse focal loss."""
             gamma = self.gamma_of(log_p.detach().exp())
-            base = torch.where(gamma > 0, -log_p.expm1(), 1 + log_p.exp())
-            return -power(base, gamma.abs()) * log_p
+            base = torch.where(gamma > 0, one_minus_p(log_p), 1 + log_p.exp())
+            return power(base, gamma.abs())
 
-        return expected_loss(logits, labels, loss_from_log_p)
+        return weighted_cross_entropy(logits, labels, weight)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "AdaFocal":
-        """Return the loss of the next epoch: gammas rise in overconfident bins and fall in the others."""
+        """Return the loss of the next epoch: gammas rise in overconfident bins and fall in the others.
+
+        With `every`, gammas change within the epoch instead, and this is the same loss.
+        """
         if self.every is not None:
             return self
         if val is None:
@@ -190,14 +197,15 @@ class AdaFocal:
     def update(self, val: Predictions) -> "AdaFocal":
         """Return the loss with gammas updated by the calibration error of each bin on validation predictions."""
         top = val.with_event("top").events
-        confidence, correct, weights = top.confidence.to(self.edges), top.outcome.to(self.edges), top.weights
+        confidence = top.confidence.to(self.edges)
+        correct = top.outcome.to(self.edges)
         edges = self.edges
         if self.scheme == "equal_mass":
-            edges = mukhoti_edges(confidence, len(self.gamma), weights).to(edges)
-        overconfidence = -Bins.from_edges(edges, confidence, correct, weights).gap  # confidence - accuracy per bin
+            edges = mukhoti_edges(confidence, len(self.gamma), top.weights).to(edges)
+        overconfidence = -Bins.from_edges(edges, confidence, correct, top.weights).gap  # confidence - accuracy per bin
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
         gamma = self.gamma * (sign * self.rate * overconfidence).exp()
-        gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)
+        gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)  # to the other side of 0
         return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,7 +241,9 @@ def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
         raise InputError(
             f"Expected a state of {name} with keys {sorted(current)}, got {sorted(saved)}.", code="state_keys"
         )
-    return loss.with_state_dict(saved) if current else loss  # pyright: ignore
+    if not current:  # a loss without state has no method with_state_dict
+        return loss
+    return loss.with_state_dict(saved)  # pyright: ignore
 
 
 def for_epochs(loss: AnyLoss, epochs: int) -> AnyLoss:

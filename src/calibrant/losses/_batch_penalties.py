@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant.losses._focal import focal, power
-from calibrant.losses._likelihood import check_labels, smoothed_log_likelihood
+from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
 from calibrant.registry import LOSSES
 from calibrant.types import Count, Logits, Norm, PerExample, Scalar, Targets, Width
@@ -32,8 +32,8 @@ def mmce(
     r"""Compute cross-entropy plus the maximum mean calibration error (Kumar et al. 2018, eq. 4 and 5).
 
     With confidence r, correctness c, kernel $k(r, r') = e^{-|r - r'| / width}$ and m correct among n predictions of the
-    batch, the penalty is $\sqrt{\sum_{ij} v_i v_j k(r_i, r_j)}$. It is evaluated in float64 in O(n log n): once sorted
-    by r, the kernel factorizes into a cumulative sum. Equals cross-entropy at strength 0.
+    batch, the penalty is $\sqrt{\sum_{ij} v_i v_j k(r_i, r_j)}$. It is evaluated in float64, in O(n log n) for
+    widths of at least 0.002. Equals cross-entropy at strength 0.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -57,13 +57,14 @@ def mmce(
     else:
         correct_weights, wrong_weights = w * c, w * (1 - c)
         num_correct, num_wrong = correct_weights.sum(), wrong_weights.sum()
-        power_of_count = 1 if normalization == "paper" else 2
-        v = correct_weights * (1 - r) / num_correct.where(num_correct > 0, 1.0) ** power_of_count
-        v = v - wrong_weights * r / num_wrong.where(num_wrong > 0, 1.0) ** power_of_count
+        exponent = 1 if normalization == "paper" else 2
+        # if a count is 0, division by 1 avoids NaN, and the last line sets v to 0
+        v = correct_weights * (1 - r) / num_correct.where(num_correct > 0, 1.0) ** exponent
+        v = v - wrong_weights * r / num_wrong.where(num_wrong > 0, 1.0) ** exponent
         v = v * ((num_correct > 0) & (num_wrong > 0))
-    square = _quadratic_form(v, r / width)
-    takes_root = form == "weighted" or normalization == "paper"
-    penalty = (square.clamp_min(0) + 1e-10).sqrt() if takes_root else square
+    penalty = _kernel_sum(v, r, width)
+    if form == "weighted" or normalization == "paper":
+        penalty = (penalty.clamp_min(0) + 1e-10).sqrt()
     return _add_penalty(logits, labels, strength, penalty)
 
 
@@ -112,7 +113,8 @@ def mdca(
         frequency = share @ labels.to(p)
     else:
         frequency = torch.zeros_like(p[0]).index_add(0, labels, share)
-    return focal(logits, labels, gamma=gamma) + strength * (share @ p - frequency).abs().mean()
+    class_gap = (share @ p - frequency).abs()  # mean probability against frequency, (k)
+    return focal(logits, labels, gamma=gamma) + strength * class_gap.mean()
 
 
 @LOSSES.register
@@ -148,9 +150,9 @@ def soft_ece(
     r, c, w = _confidence(logits, labels, weights)
     centers = (torch.arange(bins, device=r.device) + 0.5) / bins
     shares = (-((r[:, None] - centers) ** 2) / temperature).softmax(-1) * (w / w.sum())[:, None]
-    size = shares.sum(0)  # share of the batch in each bin
-    gap = ((c - r) @ shares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)
-    return _add_penalty(logits, labels, strength, power((size * power(gap, norm)).sum(), 1 / norm))
+    size = shares.sum(0)  # share of the batch in each bin, S / n
+    bin_gap = ((c - r) @ shares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)  # |A - C|
+    return _add_penalty(logits, labels, strength, power((size * power(bin_gap, norm)).sum(), 1 / norm))
 
 
 @LOSSES.register
@@ -165,7 +167,7 @@ def avuc(
     r"""Compute cross-entropy plus the AvUC loss, accuracy versus uncertainty (Krishnan & Tickoo 2020, eq. 2 to 5).
 
     A prediction of confidence r is certain if its entropy u is at most the threshold. With t = tanh(u), the penalty is
-    $\log(1 + rac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}})$. The terms are sums over the batch: $n_{AC}$ of r (1 - t) over
+    $\log(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}})$. The terms are sums over the batch: $n_{AC}$ of r (1 - t) over
     right and certain predictions, $n_{AU}$ of r t over right and uncertain ones, $n_{IC}$ of (1 - r)(1 - t) over wrong
     and certain ones, and $n_{IU}$ of (1 - r) t over wrong and uncertain ones. The 1e-10 of the authors' code is added
     to the sums. Equals cross-entropy at strength 0.
@@ -186,26 +188,28 @@ def avuc(
     right, wrong = w * c, w * (1 - c)
     if threshold is None:
         counts = torch.stack([right.sum(), wrong.sum()])
-        means = torch.stack([right @ u, wrong @ u]).detach() / counts.where(counts > 0, 1.0)
-        threshold_in_nats = means.sum() / (counts > 0).sum()  # of the kinds that occur
+        mean_entropies = torch.stack([right @ u, wrong @ u]).detach() / counts.where(counts > 0, 1.0)
+        limit = mean_entropies.sum() / (counts > 0).sum()  # halfway, or the one mean if all are right or all wrong
     else:
-        threshold_in_nats = threshold
-    t, is_certain = u.tanh(), u <= threshold_in_nats
+        limit = threshold
+    t, is_certain = u.tanh(), u <= limit
     share = torch.where(is_certain, 1 - t, t)
-    as_right, as_wrong = right * r * share, wrong * (1 - r) * share
-    matching = (as_right * is_certain + as_wrong * ~is_certain).sum() + 1e-10
-    conflicting = (as_right * ~is_certain + as_wrong * is_certain).sum()
+    right_terms = right * r * share
+    wrong_terms = wrong * (1 - r) * share
+    matching = (right_terms * is_certain + wrong_terms * ~is_certain).sum() + 1e-10  # n_AC + n_IU
+    conflicting = (right_terms * ~is_certain + wrong_terms * is_certain).sum()  # n_AU + n_IC
     return _add_penalty(logits, labels, strength, (conflicting / matching).log1p())
 
 
 def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the confidence (differentiable), correctness and weight of each sample, all (n) in float64.
 
-    Under a soft label, correctness is the probability that it gives to the predicted class.
+    Float64, because penalties are differences of nearly equal sums. Under a soft label, correctness is the probability
+    that it gives to the predicted class.
     """
     check_labels(logits, labels)
     predicted = logits.argmax(-1)
-    r = smoothed_log_likelihood(logits, predicted).double().exp()
+    r = log_likelihood(logits, predicted).double().exp()
     soft = labels.is_floating_point()
     correct = labels.gather(-1, predicted[:, None]).squeeze(-1) if soft else predicted == labels
     return r, correct.to(r), torch.ones_like(r) if weights is None else weights.to(r)
@@ -213,13 +217,15 @@ def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> 
 
 def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExample:
     """Return the cross-entropy of each sample plus `strength` times the penalty of the batch."""
-    return strength * penalty.to(logits.dtype) - smoothed_log_likelihood(logits, labels)
+    return strength * penalty.to(logits.dtype) - log_likelihood(logits, labels)
 
 
-def _quadratic_form(v: Tensor, x: Tensor) -> Tensor:
-    r"""Return $\sum_{ij} v_i v_j e^{-|x_i - x_j|}$ in O(n log n)."""
-    x, order = x.sort()
+def _kernel_sum(v: Tensor, r: Tensor, width: float) -> Tensor:
+    r"""Return $\sum_{ij} v_i v_j e^{-|r_i - r_j| / width}$, in O(n log n) for widths of at least 0.002."""
+    if width < 2e-3:  # e^{r / width} would overflow
+        return v @ (-(r[:, None] - r).abs() / width).exp() @ v
+    x, order = (r / width).sort()
     v = v[order]
-    # for j < i the kernel is e^{x_j} e^{-x_i}, so that one cumulative sum covers all j
+    # for j < i in this order the kernel is e^{x_j} e^{-x_i}, so that one cumulative sum covers all j
     sums_before = (v * x.exp()).cumsum(0) - v * x.exp()
     return v.square().sum() + 2 * (v * (-x).exp() * sums_before).sum()

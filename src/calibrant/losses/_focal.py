@@ -7,7 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.losses._likelihood import check_labels, expected_loss, probability_error
+from calibrant.losses._likelihood import (
+    check_labels,
+    expected_loss,
+    one_minus_p,
+    probability_error,
+    weighted_cross_entropy,
+)
 from calibrant.losses._proper import brier
 from calibrant.registry import LOSSES, check_settings
 from calibrant.types import InputError, Logits, Norm, PerExample, PositiveFloat, Targets
@@ -18,7 +24,7 @@ INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
 
 
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
-    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 also for gamma < 1.
+    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 also for gamma < 1: 0, by the clamp.
 
     gamma may be one number per sample (n), which then applies to every class of a base (n, k).
     """
@@ -66,12 +72,9 @@ def focal(
         raise InputError(
             f"Expected gamma >= 0, got {gamma}. Try inverse_focal for the opposite weighting.", code="gamma_range"
         )
-
-    def loss_from_log_p(log_p: Tensor) -> Tensor:
-        weight = power(-log_p.expm1(), gamma)
-        return -(weight.detach() if detach_weight else weight) * log_p
-
-    return expected_loss(logits, labels, loss_from_log_p)
+    return weighted_cross_entropy(
+        logits, labels, lambda log_p: power(one_minus_p(log_p), gamma), detach_weight=detach_weight
+    )
 
 
 @LOSSES.register
@@ -103,12 +106,13 @@ def flsd(
     """
     check_schedule("thresholds", thresholds, gammas)
 
-    def loss_from_log_p(log_p: Tensor) -> Tensor:
+    def weight(log_p: Tensor) -> Tensor:
+        """Return the focal weight with gamma by the number of thresholds up to p."""
         p = log_p.detach().exp()
         index = torch.bucketize(p, p.new_tensor(thresholds), right=True)
-        return -power(-log_p.expm1(), p.new_tensor(gammas)[index]) * log_p
+        return power(one_minus_p(log_p), p.new_tensor(gammas)[index])
 
-    return expected_loss(logits, labels, loss_from_log_p)
+    return weighted_cross_entropy(logits, labels, weight)
 
 
 @LOSSES.register
@@ -127,11 +131,12 @@ def flsd_continuous(
     if low > high:
         raise InputError(f"Expected low <= high, got low={low} and high={high}.", code="interval_order")
 
-    def loss_from_log_p(log_p: Tensor) -> Tensor:
-        gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high).to(log_p)
-        return -power(-log_p.expm1(), gamma) * log_p
+    def weight(log_p: Tensor) -> Tensor:
+        """Return the focal weight with the gamma of each sample, which is solved for in float64."""
+        gamma = _unit_ratio_gamma(log_p.detach().double().exp(), low, high)
+        return power(one_minus_p(log_p), gamma.to(log_p))
 
-    return expected_loss(logits, labels, loss_from_log_p)
+    return weighted_cross_entropy(logits, labels, weight)
 
 
 def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
@@ -142,16 +147,19 @@ def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
     therefore converges monotonically, in 8 steps for `high` up to 20.
     """
     log_error = torch.log1p(-p)
-    r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)
+    r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)  # entr(p) is -p log p; the limit at p = 1 is 1
 
     def log_ratio(gamma: Tensor) -> Tensor:
+        """Return log g."""
         return gamma * log_error + torch.log1p(gamma * r)
 
     lower, upper = torch.full_like(p, low), torch.full_like(p, high)
     gamma = upper
     for _ in range(10):
-        gamma = gamma - log_ratio(gamma) / (log_error + r / (1 + gamma * r))
-    return torch.where(log_ratio(upper) >= 0, upper, torch.where(log_ratio(lower) <= 0, lower, gamma))
+        slope = log_error + r / (1 + gamma * r)
+        gamma = gamma - log_ratio(gamma) / slope
+    gamma = torch.where(log_ratio(lower) <= 0, lower, gamma)  # the root is at most `low`
+    return torch.where(log_ratio(upper) >= 0, upper, gamma)  # the root is at least `high`
 
 
 @LOSSES.register
@@ -182,12 +190,9 @@ def inverse_focal(
             f"Expected 0 <= gamma < 3.5911, got {gamma}. Larger values reward a lower probability of the true class.",
             code="gamma_range",
         )
-
-    def loss_from_log_p(log_p: Tensor) -> Tensor:
-        weight = power(1 + log_p.exp(), gamma)
-        return -(weight.detach() if detach_weight else weight) * log_p
-
-    return expected_loss(logits, labels, loss_from_log_p)
+    return weighted_cross_entropy(
+        logits, labels, lambda log_p: power(1 + log_p.exp(), gamma), detach_weight=detach_weight
+    )
 
 
 @LOSSES.register
@@ -201,21 +206,22 @@ def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExa
     >>> dual_focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
     tensor([0.3466])
     """
-    check_labels(logits, labels)
+    check_labels(logits, labels)  # before the labels are used as indices
     p = logits.softmax(-1)
     if labels.is_floating_point():
-        runner_up = _next_below(p)
+        p_j = _next_below(p)  # (n, k), as every class may be the true one
     else:
         p_y = p.gather(-1, labels[:, None])  # from the same softmax, so that ties stay exact
-        runner_up = p.where(p < p_y, 0.0).amax(-1)
-    return expected_loss(logits, labels, lambda log_p: -power(-log_p.expm1() + runner_up, gamma) * log_p)
+        p_j = p.where(p < p_y, 0.0).amax(-1)
+    return weighted_cross_entropy(logits, labels, lambda log_p: power(one_minus_p(log_p) + p_j, gamma))
 
 
 def _next_below(p: Tensor) -> Tensor:
     """Return for every entry the largest entry strictly below it in its row, or 0."""
-    ranked = p.sort(-1).values
-    num_below = torch.searchsorted(ranked.detach(), p.detach())
-    return torch.cat([torch.zeros_like(p[:, :1]), ranked], -1).gather(-1, num_below)
+    ascending = p.sort(-1).values
+    num_below = torch.searchsorted(ascending.detach(), p.detach())  # number of entries strictly below, (n, k)
+    # after a 0 in front, the largest of m entries below stands at index m, and the 0 at index 0
+    return torch.cat([torch.zeros_like(p[:, :1]), ascending], -1).gather(-1, num_below)
 
 
 @LOSSES.register
@@ -234,23 +240,25 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm 
     >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.6931])
     """
-    check_labels(logits, labels)
+    check_labels(logits, labels)  # before the labels are used as indices
     with torch.no_grad():
         if labels.is_floating_point():
-            weight = _class_error_norms(logits, norm) ** gamma
+            error_norm = _class_error_norms(logits, norm)  # (n, k), as every class may be the true one
         else:
-            weight = torch.linalg.vector_norm(probability_error(logits, labels), norm, -1) ** gamma
-    return expected_loss(logits, labels, lambda log_p: -weight * log_p)
+            error_norm = torch.linalg.vector_norm(probability_error(logits, labels), norm, -1)
+        weight = error_norm**gamma
+    return weighted_cross_entropy(logits, labels, lambda log_p: weight)
 
 
 def _class_error_norms(logits: Logits, norm: float) -> Tensor:
-    r"""Return $\lVert e_k - p \rVert_q$ for every class k as label (n, k); at q = infinity it is $1 - p_k$."""
-    p = logits.double().softmax(-1)
+    r"""Return $\lVert e_k - p \rVert_q = (\sum_{j \ne k} p_j^q + (1 - p_k)^q)^{1/q}$ for every class k (n, k)."""
+    p = logits.double().softmax(-1)  # float64, because the sum over the other classes is a difference
     if norm == math.inf:
-        return (1 - p).to(logits)
+        return (1 - p).to(logits)  # the other p_j sum to 1 - p_k, so that none is larger
     powers = p**norm
-    other_powers = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)
-    return ((other_powers + (1 - p).clamp_min(0) ** norm) ** (1 / norm)).to(logits)
+    other_powers = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)  # rounding may give less than 0
+    own_power = (1 - p).clamp_min(0) ** norm
+    return ((other_powers + own_power) ** (1 / norm)).to(logits)
 
 
 @LOSSES.register
@@ -270,7 +278,7 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExampl
         raise InputError(
             f"Expected epsilon >= -1, got {epsilon}. Smaller values reward small errors.", code="epsilon_range"
         )
-    return expected_loss(logits, labels, lambda log_p: -log_p - epsilon * log_p.expm1())
+    return expected_loss(logits, labels, lambda log_p: -log_p + epsilon * one_minus_p(log_p))
 
 
 @LOSSES.register

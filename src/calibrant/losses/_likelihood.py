@@ -23,8 +23,8 @@ def check_labels(logits: Logits, labels: Targets) -> None:
         )
 
 
-class _ExpectedLogLikelihood(torch.autograd.Function):
-    r"""$\sum_k t_k \log p_k$ under the target $t = (1-\epsilon) e_y + \epsilon / k$.
+class _LogLikelihood(torch.autograd.Function):
+    r"""$\sum_k t_k \log p_k$ under the target $t = (1-\epsilon) e_y + \epsilon / k$; $\log p_y$ at $\epsilon = 0$.
 
     Autograd would keep $\log p$ (n, k) until the backward pass and then hold two more tensors of that size. This keeps
     only the logits and computes the gradient $t - p$ directly. The gradient is itself differentiable.
@@ -49,24 +49,28 @@ class _ExpectedLogLikelihood(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradient in the logits, the incoming gradient (n) times t - p; the other inputs have none."""
         logits, labels = ctx.saved_tensors
-        gradient = gradients[0][:, None]
+        incoming = gradients[0][:, None]
         p = logits.softmax(-1)
-        # in place to save memory, unless second derivatives need p
-        logits_gradient = p * -gradient if torch.is_grad_enabled() else p.mul_(-gradient)
+        # -p: in place to save memory, unless second derivatives need p
+        logits_gradient = p * -incoming if torch.is_grad_enabled() else p.mul_(-incoming)
+        # + t: epsilon / k for every class, 1 - epsilon more for the label
         if ctx.epsilon:
-            logits_gradient += gradient * (ctx.epsilon / logits.shape[-1])
-        return logits_gradient.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * gradient), None, None
+            logits_gradient += incoming * (ctx.epsilon / logits.shape[-1])
+        return logits_gradient.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * incoming), None, None
 
 
-def smoothed_log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExample:
-    r"""Return $\log p_y$, or its expectation under the smoothed target $(1-\epsilon) e_y + \epsilon / k$."""
+def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExample:
+    r"""Return $\log p_y$, or with smoothing its expectation under the target $(1-\epsilon) e_y + \epsilon / k$.
+
+    For soft labels t in place of $e_y$, return the expectation under $(1-\epsilon) t + \epsilon / k$.
+    """
     check_labels(logits, labels)
     if labels.is_floating_point():
         smoothed = (1 - smoothing) * labels + smoothing / logits.shape[-1] if smoothing else labels
         return _soft_label_mean(smoothed, logits, lambda log_p: log_p)
     if logits.shape[-1] == 2 and not smoothing:
         return _binary_log_likelihood(logits, labels)
-    return _ExpectedLogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
+    return _LogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
 def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], Tensor]) -> PerExample:
@@ -77,11 +81,28 @@ def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], 
     check_labels(logits, labels)
     if labels.is_floating_point():
         return _soft_label_mean(labels, logits, function)
-    return function(smoothed_log_likelihood(logits, labels))
+    return function(log_likelihood(logits, labels))
+
+
+def weighted_cross_entropy(
+    logits: Logits, labels: Targets, weight: Callable[[Tensor], Tensor], *, detach_weight: bool = False
+) -> PerExample:
+    r"""Return $-w(\log p_y) \log p_y$, or its expectation over soft labels, optionally without gradient through w."""
+
+    def loss_from_log_p(log_p: Tensor) -> Tensor:
+        w = weight(log_p)
+        return -(w.detach() if detach_weight else w) * log_p
+
+    return expected_loss(logits, labels, loss_from_log_p)
+
+
+def one_minus_p(log_p: Tensor) -> Tensor:
+    """Return 1 - p, without the cancellation of 1 - exp(log p) for p close to 1."""
+    return -log_p.expm1()
 
 
 def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
-    """Return log p_y of two classes by a sigmoid, which takes half the time of a softmax for many rows."""
+    """Return log p_y of two classes as log sigmoid(z_y - z_other), in half the time of a softmax for many rows."""
     label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
     return logsigmoid(label_logit - other_logit)
 
@@ -89,8 +110,8 @@ def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
 def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExample:
     """Return the mean of function(log p_k) over the classes, weighted by the soft labels (n, k)."""
     target = labels.to(logits)
-    is_binary = logits.shape[-1] == 2
-    log_p = logsigmoid(logits - logits.flip(-1)) if is_binary else logits.log_softmax(-1)
+    # for two classes a sigmoid equals the softmax, in half its time
+    log_p = logsigmoid(logits - logits.flip(-1)) if logits.shape[-1] == 2 else logits.log_softmax(-1)
     return (target * function(log_p.masked_fill(target == 0, 0.0))).sum(-1)  # masked, as 0 * inf is NaN
 
 
@@ -103,7 +124,7 @@ class _Brier(torch.autograd.Function):
     def forward(logits: Tensor, labels: Tensor) -> Tensor:
         """Return the Brier score (n) of class indices (n)."""
         p = logits.softmax(-1)
-        p.scatter_add_(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))
+        p.scatter_add_(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))  # p - e_y, in place to save memory
         return torch.linalg.vector_norm(p, 2, -1).square()
 
     @staticmethod
@@ -113,13 +134,13 @@ class _Brier(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient in the logits; labels have none."""
+        r"""Return the gradient in the logits, $2 (p \circ m - p\, (p \cdot m))$, m = p - e_y; labels have none."""
         logits, labels = ctx.saved_tensors
         factor, p = 2 * gradients[0][:, None], logits.softmax(-1)
-        if torch.is_grad_enabled():  # for second derivatives
+        if torch.is_grad_enabled():  # second derivatives need p unchanged
             p_m = p * probability_error(logits, labels)
             return (p_m - p * p_m.sum(-1, keepdim=True)) * factor, None
-        # the same in place: p m is p^2, and p_y (p_y - 1) for the label
+        # the same in place, to save memory: p m is p^2, and p_y (p_y - 1) for the label
         p_y = p.gather(-1, labels[:, None])
         p_m = p.square().scatter_(-1, labels[:, None], p_y * (p_y - 1))
         return p_m.sub_(p.mul_(p_m.sum(-1, keepdim=True))).mul_(factor), None
@@ -130,12 +151,12 @@ def brier_score(logits: Logits, labels: Targets) -> PerExample:
     check_labels(logits, labels)
     if labels.is_floating_point():
         target = labels.to(logits)
-        return (logits.softmax(-1) - target).square().sum(-1) + (target * (1 - target)).sum(-1)
+        label_variance = (target * (1 - target)).sum(-1)  # 1 - |t|^2, as t sums to 1
+        return (logits.softmax(-1) - target).square().sum(-1) + label_variance
     return _Brier.apply(logits, labels)  # pyright: ignore[reportReturnType]
 
 
 def probability_error(logits: Logits, labels: Labels) -> Tensor:
     """Return softmax(logits) minus the one-hot labels, p - e_y (n, k)."""
-    check_labels(logits, labels)
     p = logits.softmax(-1)
     return p.scatter_add(-1, labels[:, None], p.new_full((len(labels), 1), -1.0))

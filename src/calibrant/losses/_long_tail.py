@@ -51,9 +51,10 @@ def class_balanced(
     """
     check_labels(logits, labels)
     n = _class_counts(logits, counts, "class_balanced")
-    effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # 1 - beta^n; the factor 1 / (1 - beta) cancels below
+    # effective number without its factor 1 / (1 - beta), which cancels below; xlogy, so that 0^0 = 1 at beta = 0
+    effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # 1 - beta^n
     weight = torch.where(n > 0, 1 / effective, 0)
-    weight = (weight * (n > 0).sum() / weight.sum()).to(logits)
+    weight = (weight * (n > 0).sum() / weight.sum()).to(logits)  # mean 1 over the classes with samples
     if labels.is_floating_point():  # soft labels: the loss is linear in the labels
         return focal(logits, labels * weight, gamma=gamma)
     return weight[labels] * focal(logits, labels, gamma=gamma)
@@ -86,7 +87,8 @@ def logit_adjusted(
     tensor([0.2877, 1.3863])
     """
     n = _class_counts(logits, counts, "logit_adjusted")
-    return focal(logits + torch.xlogy(torch.full_like(n, tau), n / n.sum()).to(logits), labels, gamma=gamma)
+    adjustment = torch.xlogy(torch.full_like(n, tau), n / n.sum())  # tau log pi; 0 at tau = 0 even if pi = 0
+    return focal(logits + adjustment.to(logits), labels, gamma=gamma)
 
 
 @LOSSES.register
@@ -123,9 +125,9 @@ def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
 
 
 def for_counts(loss: AnyLoss, counts: Tensor) -> AnyLoss | Any:
-    """Return the loss with the class counts of the training set, if it uses them.
+    """Return the loss with the class counts of the training set, or unchanged if it does not use them or has its own.
 
-    A loss uses them through a method `for_counts`, or an argument `counts` with default None.
+    A loss uses them through a method `for_counts`, or an argument `counts` whose default is None.
 
     >>> for_counts(balanced_softmax, torch.tensor([3, 1]))(torch.zeros(1, 2), torch.tensor([1]))
     tensor([1.3863])
@@ -134,4 +136,6 @@ def for_counts(loss: AnyLoss, counts: Tensor) -> AnyLoss | Any:
     if set_counts is not None:
         return set_counts(counts)
     parameter = inspect.signature(loss).parameters.get("counts")  # pyright: ignore[reportArgumentType]
-    return partial(loss, counts=counts) if parameter is not None and parameter.default is None else loss  # pyright: ignore
+    if parameter is not None and parameter.default is None:  # counts in the text of a loss are its default
+        return partial(loss, counts=counts)  # pyright: ignore
+    return loss

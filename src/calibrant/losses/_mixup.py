@@ -110,8 +110,9 @@ class Mixup:
             )
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         seed = int(torch.randint(2**62, (), generator=generator))
-        share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))
-        return MixedBatch(share * inputs + (1 - share) * inputs[order], labels, labels[order], share, 1.0, 0)
+        share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))  # torch's Beta takes no generator
+        mixed = share * inputs + (1 - share) * inputs[order]
+        return MixedBatch(mixed, first=labels, second=labels[order], share=share, strength=1.0, num_clean=0)
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> "Mixup":
         """Return a copy with L of the next epoch."""

@@ -6,7 +6,7 @@ Masked classes, with logit -inf, are not penalized.
 import torch
 from torch import Tensor
 
-from calibrant.losses._likelihood import smoothed_log_likelihood
+from calibrant.losses._likelihood import log_likelihood
 from calibrant.registry import LOSSES
 from calibrant.types import InputError, Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 
@@ -28,7 +28,7 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
     >>> entropy_regularized(torch.zeros(1, 2), torch.tensor([0]), strength=0.5)  # log 2 - log 2 / 2
     tensor([0.3466])
     """
-    return -smoothed_log_likelihood(logits, labels) - strength * row_entropies(logits)
+    return -log_likelihood(logits, labels) - strength * row_entropies(logits)
 
 
 def row_entropies(logits: Logits) -> PerExample:
@@ -60,9 +60,8 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
     """
     if p < 1:
         raise InputError(f"Expected a norm with p >= 1, got p={p}.", code="norm_range")
-    return -smoothed_log_likelihood(logits, labels) + strength * torch.linalg.vector_norm(
-        _zero_masked_logits(logits), p, -1
-    )
+    norm = torch.linalg.vector_norm(_zero_masked_logits(logits), p, -1)
+    return -log_likelihood(logits, labels) + strength * norm
 
 
 @LOSSES.register
@@ -79,7 +78,7 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
     unmasked = _zero_masked_logits(logits)
     norm = torch.linalg.vector_norm(unmasked, 2, -1, keepdim=True) + 1e-7
     scaled = (unmasked / (temperature * norm)).masked_fill(logits.isneginf(), -torch.inf)
-    return -smoothed_log_likelihood(scaled, labels)
+    return -log_likelihood(scaled, labels)
 
 
 @LOSSES.register
@@ -96,7 +95,7 @@ def margin_smoothing(
     tensor([0.1000])
     """
     distance = _distance_to_top(logits, logits.amax(-1, keepdim=True))
-    return -smoothed_log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
+    return -log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
 
 
 @LOSSES.register
@@ -127,10 +126,10 @@ def acls(
     tensor([0.4400])
     """
     highest = logits.amax(-1)
-    excess = (highest - margin).relu().square()
-    below = _distance_to_top(logits, highest.detach()[:, None])
-    distances = (below - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
-    return -smoothed_log_likelihood(logits, labels) + strength * (top * excess + rest * distances)
+    top_excess = (highest - margin).relu().square()
+    distance = _distance_to_top(logits, highest.detach()[:, None])  # 0 for the top class itself
+    rest_excess = (distance - margin).relu().square().sum(-1) / (logits.shape[-1] - 1)
+    return -log_likelihood(logits, labels) + strength * (top * top_excess + rest * rest_excess)
 
 
 def _zero_masked_logits(logits: Logits) -> Tensor:

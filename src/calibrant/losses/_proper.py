@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from calibrant.losses._likelihood import brier_score, smoothed_log_likelihood
+from calibrant.losses._likelihood import brier_score, log_likelihood
 from calibrant.registry import LOSSES
 from calibrant.types import InputError, Logits, PerExample, Smoothing, Targets
 
@@ -40,9 +40,9 @@ def cross_entropy(
     if not -math.inf < smoothing < 1:
         raise InputError(f"Expected a finite smoothing below 1, got {smoothing}.", code="smoothing_range")
     k = logits.shape[-1]
-    # the "k-1" target is a "k" target with more smoothing
+    # a "k" target with e k / (k - 1) in place of e has 1 - e on the label and e / (k - 1) elsewhere: "k-1" with e
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
-    return -smoothed_log_likelihood(logits, labels, epsilon)
+    return -log_likelihood(logits, labels, epsilon)
 
 
 @LOSSES.register

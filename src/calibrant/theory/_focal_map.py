@@ -35,7 +35,8 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     _check_gamma(gamma)
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     terms = _ProbabilityTerms(z, z.argmax(-1, keepdim=True))
-    return terms.focal_logits(gamma).clamp_max(0).log_softmax(-1)  # rounding lifts no class above the top one
+    mapped = terms.focal_logits(gamma).clamp_max(0)  # so that rounding lifts no class above the top one
+    return mapped.log_softmax(-1)
 
 
 def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
@@ -61,11 +62,12 @@ def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
     top = logits.argmax(-1, keepdim=True)
     target = logits.double() - logits.double().gather(-1, top)  # log p, shifted to 0 for the top class
     fixed_gamma = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
-    gap = _solve_inverse(target.detach(), top, fixed_gamma)
-    terms = _ProbabilityTerms(gap, top)
-    refined = gap + terms.step(terms.residual(target, gamma), fixed_gamma)  # carries the gradients
-    gap = refined - refined.detach().clamp_min(0)  # rounding lifts no class above the top one
-    return gap.log_softmax(-1).to(torch.promote_types(logits.dtype, torch.float32))
+    solution = _solve_inverse(target.detach(), top, fixed_gamma)
+    terms = _ProbabilityTerms(solution, top)
+    refined = solution + terms.step(terms.residual(target, gamma), fixed_gamma)  # carries the gradients
+    # so that rounding lifts no class above the top one; unlike clamp_max(0), this keeps the gradient
+    refined = refined - refined.detach().clamp_min(0)
+    return refined.log_softmax(-1).to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @torch.no_grad()
@@ -80,28 +82,30 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
     Returns:
         Logits before the map (n, k), 0 for the top class.
     """
-    tolerance = 1e-13 / (1 + gamma).clamp_max(1)
+    tolerance = 1e-13 / (1 + gamma).clamp_max(1)  # near gamma = -1, logits before the map and their rounding are larger
     terms = _ProbabilityTerms(target, top)
-    # for confident rows the map multiplies the log-odds of the top class by 1 + gamma and shifts the others alike
+    # for confident rows the map multiplies the log-odds of the top class by 1 + gamma and shifts the others alike;
+    # dividing by 1 + gamma lowers the log-odds l of the target by l gamma / (1 + gamma)
     trial = (target + gamma / (1 + gamma) * terms.top_log_odds.clamp_min(0)).clamp_max(0).masked_fill(terms.top, 0)
-    gap = step = torch.zeros_like(target)  # best logits of each row, and the Newton step from there
-    step_length = smallest_error = torch.full_like(terms.top_log_odds, math.inf)  # (n, 1)
+    best = step = torch.zeros_like(target)  # best logits of each row, and the Newton step from there
+    step_length = smallest_error = torch.full_like(terms.top_log_odds, math.inf)  # (n, 1); set by the first pass
     for _ in range(100):
         terms = _ProbabilityTerms(trial, top)
         residual = terms.residual(target, gamma)
-        error = (residual.abs() / (1 - target)).amax(-1, keepdim=True)
+        error = (residual.abs() / (1 - target)).amax(-1, keepdim=True)  # relative to 1 + |target|
         improved = error < smallest_error
-        gap, step = trial.where(improved, gap), terms.step(residual, gamma).where(improved, step)
+        best = trial.where(improved, best)
+        step = terms.step(residual, gamma).where(improved, step)
         step_length = torch.where(improved, 1, step_length / 2)
         smallest_error = error.where(improved, smallest_error)
         if bool((smallest_error <= tolerance).all()):
-            return gap
-        trial = gap + (step_length * step).masked_fill(smallest_error <= tolerance, 0)
+            return best
+        trial = best + (step_length * step).masked_fill(smallest_error <= tolerance, 0)  # solved rows stay
         trial = trial.clamp_max(0).masked_fill(terms.top, 0)
     failed = ~(smallest_error < 1e-10)  # also true for NaN
     if bool(failed.any()):
         raise ArithmeticError(f"The inverse of the focal map did not converge for {int(failed.sum())} rows.")
-    return gap
+    return best
 
 
 def _check_gamma(gamma: Tensor | float) -> None:
@@ -121,10 +125,10 @@ def _log_sigmoid(x: Tensor) -> Tensor:
 
 def _log1p_ratio(d: Tensor) -> Tensor:
     """Return log(1 + t) / t with t = exp(-d), without overflow for d up to 80."""
-    ratio = -_log_sigmoid(d) * d.exp()
+    ratio = -_log_sigmoid(d) * d.exp()  # -log sigmoid(d) is log(1 + exp(-d))
     if torch.compiler.is_compiling():  # ONNX spells log1p log(1 + t), which is 0 for a small t
         t = (-d).exp()
-        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)
+        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)  # Taylor series
     return ratio
 
 
@@ -137,8 +141,8 @@ class _ProbabilityTerms:
 
     Attributes:
         top: True for the top class (n, k).
-        gap: Logits minus that of the top class (n, k).
-        other_logits: `gap` without the top class, which has -inf (n, k).
+        relative_logits: Logits minus that of the top class (n, k).
+        other_logits: `relative_logits` without the top class, which has -inf (n, k).
         top_log_odds: Log-odds of the top class (n, 1), at most 1e30.
         log_q, log_o: Logarithms of q and o (n, k).
         r: -q log q / o (n, k), from 0 at q = 0 to 1 at q = 1.
@@ -146,20 +150,23 @@ class _ProbabilityTerms:
 
     def __init__(self, z: Tensor, top: Tensor) -> None:
         self.top = torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
-        self.gap = z - z.gather(-1, top)
-        self.other_logits = self.gap.clamp_min(-1e30).masked_fill(self.top, -math.inf)
+        self.relative_logits = z - z.gather(-1, top)
+        # at least -1e30, so that the log-odds stay finite if all other classes are impossible
+        self.other_logits = self.relative_logits.clamp_min(-1e30).masked_fill(self.top, -math.inf)
         self.top_log_odds = -self.other_logits.logsumexp(-1, keepdim=True)
-        self.log_q = self.gap + _log_sigmoid(self.top_log_odds)
-        other_log_q = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2
+        self.log_q = self.relative_logits + _log_sigmoid(self.top_log_odds)
+        other_log_q = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2, so that log1p(-q) is accurate
         self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-other_log_q.exp()))
+        # with log-odds d: -log q = log(1 + exp(-d)) and q / o = exp(d); above d = 80 r is 1, and exp may overflow
         top_r = _log1p_ratio(self.top_log_odds.clamp_max(80))
-        other_r = -other_log_q.clamp_min(-1e4) * (other_log_q - self.log_o).exp()
+        other_r = -other_log_q.clamp_min(-1e4) * (other_log_q - self.log_o).exp()  # finite, as inf * 0 is NaN
         self.r = torch.where(self.top, top_r, other_r)
 
     def focal_logits(self, gamma: Tensor | float) -> Tensor:
-        """Return log p of the focal map, up to a constant per row that makes the top class 0."""
+        r"""Return $\log(q / g)$ with $g = o^\gamma (1 + \gamma r)$, minus the value of the top class in each row."""
         log_g = gamma * self.log_o + torch.log1p(gamma * self.r)
-        return self.gap - (log_g - log_g.masked_fill(~self.top, 0).sum(-1, keepdim=True))
+        top_log_g = log_g.masked_fill(~self.top, 0).sum(-1, keepdim=True)
+        return self.relative_logits - (log_g - top_log_g)
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
         """Return log p of the map minus `target`; 0 for the top class and impossible classes."""
@@ -172,14 +179,14 @@ class _ProbabilityTerms:
         Let $d_j$ be the change of the log-odds of class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$
         by $s_j d_j$ with the slope $s = o + \gamma (q - (r - q) / (1 + \gamma r))$. The residual, which is relative to
         the top class, vanishes if $s_j d_j = s_{top} d_{top} - residual_j$. Probabilities sum to 1 if
-        $\sum_j q_j o_j d_j = 0$, which determines $d_{top}$.
+        $\sum_j q_j o_j d_j = 0$. Divided by $o_{top}$, with $a_j = (q_j / o_{top}) (o_j / s_j)$ for the other classes,
+        this is $q_{top} d_{top} + \sum_j a_j (s_{top} d_{top} - residual_j) = 0$, which determines $d_{top}$.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
-        slope = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
-        o_by_slope = o / slope.masked_fill(self.top, 1)
-        share_o_by_slope = self.other_logits.softmax(-1) * o_by_slope  # q o / s, as shares of 1 - q_top
-        q_top, o_top, slope_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, slope))
-        d_top = (share_o_by_slope * residual).sum(-1, keepdim=True) / (
-            q_top + slope_top * share_o_by_slope.sum(-1, keepdim=True)
-        )
-        return ((slope_top * d_top - residual) * o_by_slope - o_top * d_top).masked_fill(self.top, 0)
+        s = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
+        o_by_s = o / s.masked_fill(self.top, 1)
+        a = self.other_logits.softmax(-1) * o_by_s  # the softmax over the other classes is q / o_top
+        q_top, o_top, s_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, s))
+        d_top = (a * residual).sum(-1, keepdim=True) / (q_top + s_top * a.sum(-1, keepdim=True))
+        change_of_log_q = (s_top * d_top - residual) * o_by_s  # o d
+        return (change_of_log_q - o_top * d_top).masked_fill(self.top, 0)

@@ -26,7 +26,7 @@ def gradient_ratio(p: Tensor | float, gamma: Tensor | float) -> Tensor:
     """
     p = _as_tensor(p)
     o = 1 - p
-    r = torch.where(o > 0, torch.special.entr(p) / o.where(o > 0, 1), 1)
+    r = torch.where(o > 0, torch.special.entr(p) / o.where(o > 0, 1), 1)  # entr(p) is -p log p; the limit at 1 is 1
     return o**gamma * (1 + gamma * r)
 
 
@@ -50,14 +50,14 @@ def gamma_for(p0: Tensor | float) -> Tensor:
     from scipy.special import lambertw
 
     p0 = _as_tensor(p0)
-    p = p0.detach().cpu().double()
+    p = p0.detach().cpu().double()  # for scipy
     if not bool(((p > 0) & (p < 1)).all()):
         raise InputError(
             f"Expected p0 in (0, 1), got values from {float(p.min()):.4g} to {float(p.max()):.4g}.",
             code="probability_range",
         )
     log_a, b = torch.log1p(-p), torch.xlogy(p, p)
-    ratio = log_a.exp() / b
+    ratio = log_a.exp() / b  # a / b
     argument = -((1 - ratio) * log_a).exp() / b * log_a
     branch: Any = torch.where(p < 0.5, -1, 0).numpy()
     w = lambertw(argument.numpy(), branch).real
@@ -116,7 +116,8 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
     if not 0 < low <= high:
         raise InputError(f"Expected 0 < low <= high, got low={low} and high={high}.", code="interval_order")
     p = _as_tensor(p).detach()
-    return gamma_for(p.double().clamp(confidence_threshold(high), confidence_threshold(low))).to(p.dtype)
+    clipped_p = p.double().clamp(confidence_threshold(high), confidence_threshold(low))  # gamma* falls as p rises
+    return gamma_for(clipped_p).to(p.dtype)
 
 
 def _as_tensor(x: Tensor | float) -> Tensor:

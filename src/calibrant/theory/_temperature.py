@@ -33,10 +33,10 @@ class NearestTemperature(NamedTuple):
 def temperature_bounds(gamma: float) -> TemperatureBounds:
     r"""Return the temperatures between which the focal map of two classes lies (Komisarenko & Kull 2024, prop. 3).
 
-    With q = sigmoid(s) the mapped logit is s / T(s). 1 / T(s) goes from $k(\gamma) = \gamma + \frac{1 + \gamma (1 -
-    \log 2)}{1 + \gamma \log 2}$ at s = 0 to $\gamma + 1$ at infinity. Below gamma = 5.635 it is monotone, so that these
-    two values are the best bounds. Above, it first falls below k, by 0.005 at gamma = 10, before it rises. `mildest` is
-    then the reciprocal of its minimum. For gamma < 0, `sharpest` is the larger temperature.
+    The map of q = sigmoid(s) is sigmoid(s / T(s)). 1 / T(s) is $k(\gamma) = \gamma + \frac{1 + \gamma (1 - \log 2)}{1 +
+    \gamma \log 2}$ at s = 0 and approaches $\gamma + 1$ as s grows. Up to gamma = 5.635 it is monotone, and these two
+    values are the best bounds. For a larger gamma it falls below k (by 0.005 at gamma = 10) before it rises, and
+    `mildest` is the reciprocal of its minimum. For gamma < 0 the order is reversed: `sharpest` is the largest T.
 
     The paper proves a weaker bound, $\gamma + 1 - \log(\gamma + 1) / 2$. It prints $s / (\gamma + 1)$ where $s
     (\gamma + 1)$ is meant.
@@ -61,6 +61,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     if gamma > 5.5:  # up to 5.635 the search finds nothing lower
         from scipy.optimize import minimize_scalar
 
+        # the map is s / T(s), 0 / 0 at s = 0; beyond s = 20 it is close to its limit
         minimum: Any = minimize_scalar(inverse_temperature, bounds=(1e-2, 20.0), method="bounded")
         lowest_inverse = min(inverse_at_zero, float(minimum.fun))
     return TemperatureBounds(
@@ -98,9 +99,8 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
         """Return the largest difference of probabilities between the focal map and 1 / T = slope."""
         return float((mapped - (slope * z).softmax(-1)).abs().max())
 
-    minimum: Any = minimize_scalar(
-        deviation, bounds=(0.0, max(gamma, 0.0) + 1.5), method="bounded", options={"xatol": 1e-8}
-    )
+    bounds = 0.0, max(gamma, 0.0) + 1.5  # 1 / T(s) is at most gamma + 1, and below 1.3 for gamma < 0
+    minimum: Any = minimize_scalar(deviation, bounds=bounds, method="bounded", options={"xatol": 1e-8})
     return NearestTemperature(1 / float(minimum.x), float(minimum.fun))
 
 

@@ -93,15 +93,14 @@ def collect(
     """
     if logits and not binary:
         raise InputError("Expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
-    first_parameter = next(network.parameters(), torch.empty(0))
-    outputs = _predict_batches(
-        network, _track_batches(batches, progress), torch.device(device or first_parameter.device), unpack, output
-    )
+    first_parameter = next(network.parameters(), torch.empty(0))  # without parameters, run on the CPU
+    tracked_batches = _track_batches(batches, progress)
+    outputs = _predict_batches(network, tracked_batches, torch.device(device or first_parameter.device), unpack, output)
     make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     parts: Iterator[Predictions] = (
         make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
         for scores, labels in outputs
-        if ignore_index is None or bool((labels != ignore_index).any())
+        if ignore_index is None or bool((labels != ignore_index).any())  # other batches have no examples
     )
     with _evaluation_mode(network):
         checked = parts if logits else _refuse_probabilities(parts, binary)
@@ -162,20 +161,26 @@ def _unpack_batch(batch: Any) -> tuple[Any, Any]:
 
 
 def _move_to_device(inputs: Any, device: torch.device) -> Any:
+    """Move a tensor, or each entry of a mapping; return anything without a method `to` as it is."""
     if isinstance(inputs, Mapping):
         return {name: _move_to_device(part, device) for name, part in inputs.items()}
     return inputs.to(device) if hasattr(inputs, "to") else inputs
 
 
 def _extract_logits(result: Any, output: Any) -> Tensor:
-    """Return the logits in the result of a network, which `output` gets or names."""
+    """Return the logits in the result of a network.
+
+    With `output`, they are what this function returns, or the attribute or item of this name or index. Without, they
+    are the result itself if it is a tensor, else its attribute or item "logits".
+    """
     if callable(output):
         logits: Any = output(result)
     elif output is not None:
         logits = getattr(result, output) if isinstance(output, str) and hasattr(result, output) else result[output]
     else:
         logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
-        logits = result["logits"] if logits is None and isinstance(result, Mapping) and "logits" in result else logits
+        if logits is None and isinstance(result, Mapping):
+            logits = result.get("logits")  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(logits, Tensor):
         raise InputError(
             f"Expected a tensor of logits from the network, got {type(result).__name__}. Try output=0, or another "
@@ -187,6 +192,7 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
 
 @contextmanager
 def _evaluation_mode(network: nn.Module) -> Generator[None]:
+    """Switch to evaluation mode, and afterwards back to the previous mode."""
     was_training = network.training
     network.eval()
     try:
@@ -196,6 +202,7 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
+    """Join the batches; raise `InputError` if there are none."""
     numbered_parts = list(_number_clusters(parts))
     if not numbered_parts:
         raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
@@ -234,12 +241,13 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     errors: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
+        """Yield the table of each batch, and keep the exception of a batch; polars passes columns, rows and filters."""
         try:
             for p, codes in chain([first], numbered_parts):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
                 columns |= {} if codes is None else {"cluster": codes.numpy()}
                 yield polars.DataFrame(columns).cast({"logits": schema["logits"]})
-        except BaseException as error:  # polars would wrap it in its own
+        except BaseException as error:  # polars raises an exception of its own in its place
             errors.append(error)
             raise
 
@@ -247,14 +255,14 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
         try:
             register_io_source(io_source=frames, schema=schema).sink_parquet(draft)
         except BaseException:
-            if errors:
+            if errors:  # the cause, in place of the exception of polars
                 raise errors[0] from None
             raise
     return path
 
 
 def _track_batches(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
-    """Yield the batches, with a progress bar."""
+    """Yield the batches, with a progress bar if `progress`, or by default if standard error is a terminal."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from batches
         return

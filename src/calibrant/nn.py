@@ -76,27 +76,29 @@ class Criterion(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or the loss of each position with reduction "none"."""
-        rows, targets, shape = (_flatten_binary if self.binary else _flatten_classes)(logits, labels)
+        flatten = _flatten_binary if self.binary else _flatten_classes
+        rows, targets, shape = flatten(logits, labels)
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
         if targets.ndim == 1:
             used = targets != self.ignore_index
-            targets = targets.where(used, 0)
-        else:
+            targets = targets.where(used, 0)  # any valid label, because the loss of unused rows is set to 0
+        else:  # soft labels (n, k)
             used = torch.ones_like(rows[:, 0], dtype=torch.bool)
         if not self._labels_checked and not torch.compiler.is_compiling():
             _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
             self._labels_checked = True
+        # alpha for events that happen, 1 - alpha for the others; linear in their probability
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)
-        row_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
-        total_weight = row_weight * factor
-        values = self.loss(rows, targets, weights=total_weight) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
-        values = values.where(used, 0) * total_weight
+        class_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
+        weights = class_weight * factor
+        values = self.loss(rows, targets, weights=weights) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
+        values = values.where(used, 0) * weights  # where, because 0 * inf is NaN
         if self.reduction == "none":
             return values.view(shape)
-        return values.sum() if self.reduction == "sum" else values.sum() / row_weight.sum()
+        return values.sum() if self.reduction == "sum" else values.sum() / class_weight.sum()
 
     def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
         """Advance a loss with state to the next epoch.
@@ -109,29 +111,32 @@ class Criterion(nn.Module):
             self.loss = self.loss.after_epoch(epoch, val)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Add the state of the loss, with keys "loss.NAME", to that of the module."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name, value in losses.state(self.loss).items():
             destination[f"{prefix}loss.{name}"] = torch.as_tensor(value)
 
     def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, state_dict: dict[str, Any], prefix: str, *args: Any
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing_keys: list[str], *args: Any
     ) -> None:
+        """Restore the state of the loss if it is complete, and report its missing keys, then load the buffers."""
         current = losses.state(self.loss)
         keys = {f"{prefix}loss.{name}": name for name in current}
+        # popped, because torch would report them as unexpected
         saved = {name: state_dict.pop(key) for key, name in keys.items() if key in state_dict}
         if current and len(saved) == len(current):
-            learned = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
-            self.loss = losses.restore_state(self.loss, learned)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        missing: list[str] = args[2]
-        missing += [key for key, name in keys.items() if name not in saved]
+            restored = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
+            self.loss = losses.restore_state(self.loss, restored)
+        missing_keys += [key for key, name in keys.items() if name not in saved]
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing_keys, *args)
 
 
 def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Return logits (n, k), labels (n) or soft labels (n, k), and the shape of positions."""
     shape = logits.shape[:1] + logits.shape[2:]
     are_soft = labels.is_floating_point()
-    if logits.ndim < 2 or labels.shape != (logits.shape if are_soft else shape):
+    label_shape = logits.shape if are_soft else shape
+    if logits.ndim < 2 or labels.shape != label_shape:
         hint = ""
         if labels.shape == logits.shape:
             hint = " Try labels.float() for one-hot labels, binary=True for several labels per sample."
@@ -149,12 +154,15 @@ def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, to
 
 
 def _flatten_positions(x: Tensor) -> Tensor:
+    """Return (n, k) unchanged, and (n, k, d1, ...) as (n d1 ..., k)."""
     return x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
 
 
 def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Return two logits per event (n, 2), its outcome (n) as a class or probability, and the shape of events."""
-    if labels.shape not in (logits.shape, logits.shape[:1] + logits.shape[2:] if logits.shape[1:2] == (1,) else None):
+    has_class_axis = logits.shape[1:2] == (1,)
+    shape_without_axis = logits.shape[:1] + logits.shape[2:]
+    if labels.shape != logits.shape and not (has_class_axis and labels.shape == shape_without_axis):
         raise InputError(
             "Expected one logit per label, (n, ...) or (n, 1, ...) and (n, ...), with binary=True, got "
             f"{tuple(logits.shape)} and {tuple(labels.shape)}. Try binary=False for logits of two classes.",
@@ -165,12 +173,14 @@ def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, tor
 
 
 def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
-    """Raise `InputError` for labels out of range, or soft labels that do not sum to 1; vmap hides the values."""
+    """Raise `InputError` for labels out of range, or soft labels that do not sum to 1; check nothing inside vmap."""
+    if targets.numel() == 0:
+        return
     soft = targets.is_floating_point()
     try:
-        low, high = (0.0, 0.0) if targets.numel() == 0 else (float(x) for x in targets.aminmax())
+        low, high = map(float, targets.aminmax())
         is_normalized = binary or not soft or float((targets.sum(-1) - 1).abs().max()) < 1e-2
-    except RuntimeError:
+    except RuntimeError:  # vmap hides the values
         return
     upper = 1 if binary or soft else k - 1
     if not 0 <= low <= high <= upper:
@@ -230,9 +240,9 @@ class CalibratedNetwork(nn.Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return the calibrated logits of the network."""
         logits = self.network(*inputs, **kwargs)
-        calibrator = _with_buffers(
-            self.calibrator, self._buffer_plan, dict(self.named_buffers(recurse=False, remove_duplicate=False))
-        )
+        # .to() and load_state_dict() change the buffers, not the tensors that the calibrator holds
+        buffers = dict(self.named_buffers(recurse=False, remove_duplicate=False))  # one tensor may have several names
+        calibrator = _with_buffers(self.calibrator, self._buffer_plan, buffers)
         if self.binary:
             flat = logits.flatten()
             pair = calibrator(torch.stack([torch.zeros_like(flat), flat], -1))
@@ -247,13 +257,14 @@ BufferPlan = str | dict[str, Any]  # name of a buffer, or the plan of each part 
 
 
 def _named_parts(value: Any) -> dict[str, Any]:
+    """Return the items of a tuple by index, or the fields that a calibrator has learned by name."""
     if isinstance(value, tuple):
         return {str(i): part for i, part in enumerate(value)}  # pyright: ignore[reportUnknownVariableType]
     return calibrators.learned_fields(value)
 
 
 def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
-    """Return a copy of the value with the tensors of the buffers."""
+    """Return the buffer of a tensor, a value without tensors unchanged, or a copy of another value with its buffers."""
     if isinstance(plan, str):
         return buffers[plan]
     if not plan:
@@ -264,7 +275,7 @@ def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> A
         return tuple((parts | new_parts).values())
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **new_parts)
-    rebuilt = object.__new__(type(value))
+    rebuilt = object.__new__(type(value))  # no dataclass: the parameters of its __init__ are unknown
     for key, part in (parts | new_parts).items():
         object.__setattr__(rebuilt, key, part)
     return rebuilt
@@ -341,9 +352,11 @@ class _LinearLoss(torch.autograd.Function):
         """Return the mean loss of the rows where `used` is true, from at most `chunk_elements` logits at a time."""
         precision = torch.promote_types(weight.dtype, torch.float32)
         needs_gradient = any(ctx.needs_input_grad[:3])
-        parameters = (hidden, weight) if bias is None else (hidden, weight, bias)
-        gradients = [torch.zeros_like(x, dtype=precision if x is not hidden else None) for x in parameters]
-        total, count = torch.zeros((), dtype=precision, device=hidden.device), used.sum().clamp_min(1)
+        hidden_gradient = torch.zeros_like(hidden)  # written once, while the others are sums over chunks
+        weight_gradient = torch.zeros_like(weight, dtype=precision)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=precision)
+        total = torch.zeros((), dtype=precision, device=hidden.device)
+        count = used.sum().clamp_min(1)  # the loss of no rows is 0
         for chunk, logits in chunked_logits(hidden, weight, bias, chunk_elements):
             logits.requires_grad_(needs_gradient)
             with torch.set_grad_enabled(needs_gradient):
@@ -351,19 +364,21 @@ class _LinearLoss(torch.autograd.Function):
             total += value.detach()
             if needs_gradient:
                 (gradient,) = torch.autograd.grad(value, logits)
-                gradients[0][chunk] = gradient.to(weight.dtype) @ weight
-                gradients[1].addmm_(gradient.T, hidden[chunk].to(precision))
-                if bias is not None:
-                    gradients[2] += gradient.sum(0)
-        ctx.gradients = gradients if needs_gradient else None
-        ctx.types = [x.dtype for x in parameters]
+                hidden_gradient[chunk] = gradient.to(weight.dtype) @ weight
+                weight_gradient.addmm_(gradient.T, hidden[chunk].to(precision))
+                if bias_gradient is not None:
+                    bias_gradient += gradient.sum(0)
+        ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient) if needs_gradient else None
+        ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         return total
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of hidden states, weight and bias."""
+        """Return the gradients of hidden states, weight and bias; the other four inputs have none."""
         if ctx.gradients is None:
             raise RuntimeError("linear_loss can be differentiated once; its gradients are already used")
-        gradients, ctx.gradients = ctx.gradients, None
-        scaled = [g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)]
-        return *scaled, *[None] * (7 - len(scaled))
+        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so that they cannot be used again
+        scaled = [
+            None if g is None else g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)
+        ]
+        return *scaled, None, None, None, None

@@ -60,13 +60,14 @@ def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
 
 
 def _merge_equal_examples(p: Predictions) -> Predictions:
-    """Merge equal samples into one with their total weight, unless there are clusters."""
+    """Merge equal samples into one with their total weight, unless there are clusters; drop those of weight 0."""
     if p.clusters is not None:
         return p
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights
-    keys = torch.cat([p.logits, p.labels[:, None].double()], 1)[weights > 0]
-    unique_rows, row_index = keys.unique(dim=0, return_inverse=True)
-    merged_weights = keys.new_zeros(len(unique_rows)).index_add_(0, row_index, weights[weights > 0])
+    counted = weights > 0
+    rows = torch.cat([p.logits, p.labels[:, None].double()], 1)[counted]  # logits and label
+    unique_rows, row_index = rows.unique(dim=0, return_inverse=True)
+    merged_weights = rows.new_zeros(len(unique_rows)).index_add_(0, row_index, weights[counted])
     return Predictions(unique_rows[:, :-1], unique_rows[:, -1].long(), merged_weights)
 
 
@@ -89,4 +90,5 @@ def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperatu
             best = value, epoch, val
     if best is None:
         raise InputError("Expected the predictions of at least one epoch, got an empty iterable.", code="no_epochs")
-    return best[1], Temperature.fit(best[2])
+    _, epoch, val = best
+    return epoch, Temperature.fit(val)

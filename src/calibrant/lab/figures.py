@@ -18,7 +18,7 @@ from calibrant.types import Loss
 
 __all__ = ["draw_focal_theory", "figure_files", "new_figure", "save_figure", "train_on_blobs"]
 
-Curves = Mapping[str, tuple[Any, Any]]
+Curves = Mapping[str, tuple[Any, Any]]  # x and y by the name of the curve; names that start with "_" are guides
 TRUE_PROBS = (0.55, 0.3, 0.15)  # Komisarenko & Kull (2024), figure 4
 MAP_GAMMAS = (0.5, 3.0)
 TRUE_CLASS, MAPPED = "probability of the true class", "mapped probability"  # labels of axes
@@ -41,11 +41,13 @@ def draw_focal_theory(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Panel:
+    """Curves with the labels and limits of their axes."""
+
     curves: Curves
     xlabel: str
     ylabel: str
     title: str = ""
-    limits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    limits: Mapping[str, Any] = field(default_factory=dict[str, Any])  # keywords of matplotlib's Axes.set
 
 
 def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
@@ -63,8 +65,9 @@ def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width
 
 
 def _gradient_ratio(folder: Path) -> list[Path]:
+    """Draw the factor by which focal loss scales the gradient of cross-entropy."""
     p = torch.linspace(0, 1, 501, dtype=torch.float64)
-    curves = {"_cross-entropy": (p, torch.ones_like(p))}  # "_" makes it a guide
+    curves = {"_cross-entropy": (p, torch.ones_like(p))}
     curves |= {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
     limits = {"xlim": (0, 1), "ylim": (0, None)}
     panel = _Panel(curves, f"{TRUE_CLASS}, $p$", "gradient ratio $g(p, γ)$", limits=limits)
@@ -72,6 +75,7 @@ def _gradient_ratio(folder: Path) -> list[Path]:
 
 
 def _inverse_focal(folder: Path) -> list[Path]:
+    """Draw focal loss, cross-entropy and inverse focal loss by the probability of the true class."""
     p, z, y = _binary_grid()
     curves = {f"focal, γ = {gamma:g}": (p, losses.focal(z, y, gamma=gamma)) for gamma in (3.0, 2.0, 1.0)}
     curves["cross-entropy"] = p, losses.cross_entropy(z, y)
@@ -83,6 +87,7 @@ def _inverse_focal(folder: Path) -> list[Path]:
 
 
 def _proper_part(folder: Path) -> list[Path]:
+    """Draw focal loss beside its proper part, and the focal map of two classes."""
     p, z, y = _binary_grid()
     curves = {"cross-entropy": (p, losses.cross_entropy(z, y))}
     for gamma in MAP_GAMMAS:
@@ -100,13 +105,15 @@ def _proper_part(folder: Path) -> list[Path]:
 
 
 def _binary_temperature(folder: Path) -> list[Path]:
+    """Draw the nearest temperature of two classes beside the paper's line 0.95 γ + 0.85, and two maps beside theirs."""
     lines, _ = _nearest_temperature_lines(classes=2, slope=0.95, intercept=0.85)
-    s, sparse = (torch.linspace(-5, 5, points, dtype=torch.float64) for points in (401, 26))
+    s = torch.linspace(-5, 5, 401, dtype=torch.float64)
+    sparse_s = torch.linspace(-5, 5, 26, dtype=torch.float64)  # so that the curve below stays visible
     maps: dict[str, tuple[Any, Any]] = {}
     for gamma in MAP_GAMMAS:
         t = theory.nearest_temperature(gamma).temperature
         maps[f"focal map, γ = {gamma:g}"] = s, theory.focal_map(_binary_logits(s.sigmoid()), gamma=gamma).exp()[:, 0]
-        maps[f"temperature {t:.3f}"] = sparse, (sparse / t).sigmoid()
+        maps[f"temperature {t:.3f}"] = sparse_s, (sparse_s / t).sigmoid()
     panels = {
         "line": _Panel(lines, "γ", "1 / T", "Nearest temperature, two classes"),
         "maps": _Panel(maps, "logit $s$", MAPPED, "The two maps coincide"),
@@ -115,12 +122,13 @@ def _binary_temperature(folder: Path) -> list[Path]:
 
 
 def _temperature_bounds(folder: Path) -> list[Path]:
+    """Draw the exact and the published bounds of the temperature of two classes, and its value at logit 20."""
     gammas = np.linspace(0.05, 10, 200)
     bounds = [theory.temperature_bounds(float(gamma)) for gamma in gammas]
+    sharpest, mildest, _, paper = np.array(bounds).T
     z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
     temperature_at_20 = 20 / (mapped[:, 0] - mapped[:, 1]).numpy()
-    sharpest, mildest, paper = (np.array([getattr(b, n) for b in bounds]) for n in ("sharpest", "mildest", "paper"))
     ratios = {
         "published upper bound": (gammas, paper / sharpest),
         "largest T, exact": (gammas, mildest / sharpest),
@@ -140,6 +148,7 @@ def _temperature_bounds(folder: Path) -> list[Path]:
 
 
 def _conditional_risks(folder: Path) -> list[Path]:
+    """Draw the expected losses of three-class predictions under one truth: a proper loss has its minimum there."""
     points = _simplex_grid(120, margin=1e-3)
     truth = torch.tensor([TRUE_PROBS], dtype=torch.float64).log().expand_as(points)
     loss_panels: dict[str, Loss] = {
@@ -152,13 +161,14 @@ def _conditional_risks(folder: Path) -> list[Path]:
     tables: list[pl.DataFrame] = []
     for ax, (name, loss) in zip(figure.subplots(2, 2).flat, loss_panels.items(), strict=True):
         risk = theory.conditional_risk(points.log(), truth, loss=loss).numpy()
-        levels = np.quantile(risk, (0.03, 0.12, 0.2)).tolist()
+        levels = np.quantile(risk, (0.03, 0.12, 0.2)).tolist()  # contours around the minimum
         plots.simplex_contours(points, risk, ax=ax, levels=levels, mark=TRUE_PROBS, title=name)
         tables.append(_simplex_table(points, panel=name, risk=risk))
     return save_figure(folder, "komisarenko_4_conditional_risk", figure, pl.concat(tables))
 
 
 def _map_arrows(folder: Path) -> list[Path]:
+    """Draw where the focal map and its nearest temperature move three-class predictions."""
     start = _simplex_grid(14, margin=0.02)
     figure = new_figure(7.0, 6.4)
     tables: list[pl.DataFrame] = []
@@ -175,6 +185,7 @@ def _map_arrows(folder: Path) -> list[Path]:
 
 
 def _three_classes(folder: Path) -> list[Path]:
+    """Draw the nearest temperature of three classes beside the paper's line 0.64 γ + 0.91, and its deviation."""
     lines, deviations = _nearest_temperature_lines(classes=3, slope=0.64, intercept=0.91)
     panels = {
         "line": _Panel(lines, "γ", "1 / T", "Nearest temperature, three classes"),
@@ -184,6 +195,7 @@ def _three_classes(folder: Path) -> list[Path]:
 
 
 def _map_difference(folder: Path) -> list[Path]:
+    """Draw by how much the confidence of the focal map exceeds that of its nearest temperature."""
     points = _simplex_grid(150, margin=1e-3)
     figure = new_figure(7.6, 3.4)
     axes = figure.subplots(1, 2)
@@ -191,23 +203,25 @@ def _map_difference(folder: Path) -> list[Path]:
     shades: Any = None
     for ax, gamma in zip(axes, (0.5, 2.0), strict=True):
         t = theory.nearest_temperature(gamma, 3).temperature
-        top = points.argmax(-1, keepdim=True)
-        gap = theory.focal_map(points.log(), gamma=gamma).exp() - (points.log() / t).softmax(-1)
-        gap = gap.gather(-1, top).squeeze(-1).numpy()
+        # both maps preserve the top class
+        confidences = theory.focal_map(points.log(), gamma=gamma).exp().amax(-1)
+        difference = (confidences - (points.log() / t).softmax(-1).amax(-1)).numpy()
         name = f"γ = {gamma:g} and T = {t:.3f}"
-        shades = plots.simplex_heat(points, gap, ax=ax, limit=0.05, title=name)
-        tables.append(_simplex_table(points, panel=name, difference=gap))
+        shades = plots.simplex_heat(points, difference, ax=ax, limit=0.05, title=name)
+        tables.append(_simplex_table(points, panel=name, difference=difference))
     figure.colorbar(shades, ax=axes, shrink=0.8, label="confidence: focal map minus temperature")
     return save_figure(folder, "komisarenko_7_difference", figure, pl.concat(tables))
 
 
 def _blobs_network(folder: Path) -> list[Path]:
-    truth, raw, mapped = train_on_blobs(gamma=3.0)
+    """Draw the probabilities of a network trained with focal loss, before and after the focal map, by the true ones."""
+    truth, output, mapped = train_on_blobs(gamma=3.0)
     figure = new_figure(7.4, 3.6)
-    panels = {"trained with focal loss, γ = 3": raw, "then mapped by focal_map(gamma=3)": mapped}
+    panels = {"trained with focal loss, γ = 3": output, "then mapped by focal_map(gamma=3)": mapped}
     tables: list[pl.DataFrame] = []
     for ax, (name, log_q) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        p, q = truth.exp().amax(-1), log_q.exp().gather(-1, truth.argmax(-1, keepdim=True)).squeeze(-1)
+        p, likeliest = truth.exp().max(-1, keepdim=True)
+        p, q = p.squeeze(-1), log_q.exp().gather(-1, likeliest).squeeze(-1)
         distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2
         guide = {"_truth": ([1 / 3, 1], [1 / 3, 1])}
         ylabel = "predicted probability of that class"
@@ -239,6 +253,7 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
     optimizer = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
     def risk() -> Tensor:
+        """Return the mean loss, and set its gradients, as L-BFGS asks for."""
         optimizer.zero_grad()
         value = losses.focal(network(data.train.inputs), data.train.labels, gamma=gamma).mean()
         value.backward()
@@ -256,11 +271,12 @@ def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> 
     gammas = np.arange(0, 10.01, 0.5)
     nearest = [theory.nearest_temperature(float(gamma), classes) for gamma in gammas]
     x = np.linspace(gammas[0], gammas[-1], 101)
+    temperatures, deviations = np.array(nearest).T
     inverse = {
-        "nearest": (gammas, np.array([1 / t for t, _ in nearest])),
+        "nearest": (gammas, 1 / temperatures),
         f"published line {slope:g} γ + {intercept:g}": (x, slope * x + intercept),
     }
-    return inverse, {"deviation": (gammas, np.array([deviation for _, deviation in nearest]))}
+    return inverse, {"deviation": (gammas, deviations)}
 
 
 def _binary_grid() -> tuple[Tensor, Tensor, Tensor]:
@@ -270,17 +286,19 @@ def _binary_grid() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _binary_logits(p: Tensor) -> Tensor:
+    """Return log p and log(1 - p), the logits of two classes (n, 2)."""
     return torch.stack([p, 1 - p], dim=-1).log()
 
 
 def _simplex_grid(steps: int, margin: float) -> Tensor:
-    """Return a uniform grid of three probabilities, each at least `margin`."""
-    i, j = np.nonzero(np.add.outer(np.arange(steps + 1), np.arange(steps + 1)) <= steps)
+    """Return a uniform grid of three probabilities (points, 3), each at least `margin`."""
+    i, j = np.nonzero(np.add.outer(np.arange(steps + 1), np.arange(steps + 1)) <= steps)  # all i + j <= steps
     p = torch.from_numpy(np.stack([i, j, steps - i - j], axis=-1) / steps)
     return margin + (1 - 3 * margin) * p
 
 
 def _simplex_table(points: Tensor, *, panel: str, **values: Any) -> pl.DataFrame:
+    """Return a table of three probabilities p1, p2, p3 and further columns."""
     columns = {f"p{i + 1}": points[:, i].numpy() for i in range(3)}
     return pl.DataFrame({"panel": [panel] * len(points), **columns, **values})
 
@@ -298,7 +316,7 @@ def figure_files(folder: Path, name: str) -> list[Path]:
 def save_figure(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
     """Write a figure and its numbers to reproducible files, and return these."""
     svg, png, csv = files = figure_files(folder, name)
-    with rc_context({"svg.hashsalt": name}):
+    with rc_context({"svg.hashsalt": name}):  # otherwise random ids, and below the date, change with every call
         figure.savefig(svg, metadata={"Date": None})
     figure.savefig(png, dpi=200)
     numbers.write_csv(csv, float_precision=10)

@@ -26,7 +26,7 @@ def is_hub_reachable() -> bool:
 
 @contextmanager
 def wrap_hub_errors(name: str) -> Generator[None]:
-    """Turn the errors of Transformers into an `InputError` that tells what cannot be loaded."""
+    """Turn the errors of Transformers into an `InputError` that says what cannot be loaded."""
     try:
         yield
     except (ImportError, OSError, ValueError) as error:  # some tokenizers need further packages

@@ -11,11 +11,14 @@ from calibrant.types import InputError
 
 
 class _Bert(nn.Module):
+    """A classifier of Transformers that masks padding and returns the logits alone; `origin` is kept in run records."""
+
     def __init__(self, body: nn.Module, padding: int, origin: str) -> None:
         super().__init__()
         self.body, self.padding, self.origin = body, padding, origin
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of documents of token ids (n, t)."""
         return self.body(tokens, attention_mask=(tokens != self.padding).long()).logits
 
 

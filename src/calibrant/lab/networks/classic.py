@@ -1,5 +1,7 @@
 """Classic networks: LeNet-5, VGG-16 with batch norm in its CIFAR form, and the multilayer perceptron."""
 
+from itertools import pairwise
+
 from torch import nn
 
 from calibrant.lab.networks.resnet import PooledClassifier
@@ -14,7 +16,7 @@ def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
     The common modern form: 5x5 convolutions with 6 and 16 channels, linear layers of 120 and 84, a fully connected
     third layer, max-pooling, ReLU and a linear output. `size` is the side of the images in pixels.
     """
-    side = ((size - 4) // 2 - 4) // 2
+    side = ((size - 4) // 2 - 4) // 2  # a 5x5 convolution removes 4 pixels, pooling halves the rest
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -31,10 +33,11 @@ def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256,
         features: Numbers per input; 64 for the digits.
         hidden: Widths of the hidden layers; `()` gives a linear model.
     """
+    widths = features, *hidden
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip((features, *hidden), hidden, strict=False):
+    for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear((features, *hidden)[-1], classes))
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
 @NETWORKS.register

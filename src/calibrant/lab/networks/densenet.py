@@ -9,6 +9,8 @@ from calibrant.types import Count, OpenFraction
 
 
 class _DenseLayer(nn.Module):
+    """A layer that adds `growth` channels to its input: 1x1 and 3x3 convolutions, each after batch norm and ReLU."""
+
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
         bottleneck = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, 4 * growth, 1, bias=False)]
@@ -16,6 +18,7 @@ class _DenseLayer(nn.Module):
         self.body = nn.Sequential(*bottleneck, *convolution)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the new channels followed by those of the input."""
         return torch.cat([self.body(x), x], 1)
 
 
@@ -41,7 +44,7 @@ def densenet(
     width = 2 * growth
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
     for stage, count in enumerate(blocks):
-        if stage:
+        if stage:  # a transition between two blocks
             outputs = int(width * reduction)
             layers += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, outputs, 1, bias=False), nn.AvgPool2d(2)]
             width = outputs

@@ -25,7 +25,11 @@ def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> 
 
 
 class _ResidualBlock(nn.Module):
-    """A body and a shortcut, added before ReLU. A shortcut is a 1x1 convolution, or subsamples and pads with zeros."""
+    """A body and a shortcut, added before ReLU.
+
+    If stride or width change, the shortcut is a 1x1 convolution, or subsamples the image and pads it with channels of
+    zeros. Otherwise it is the input itself.
+    """
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int, *, project_shortcut: bool) -> None:
         super().__init__()
@@ -34,12 +38,13 @@ class _ResidualBlock(nn.Module):
         self.shortcut = conv_batch_norm(inputs, outputs, 1, stride) if changed and project_shortcut else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return ReLU(body(x) + shortcut(x))."""
         y = self.body(x)
         if self.shortcut is not None:
             x = self.shortcut(x)
         elif self.stride > 1 or self.extra:  # option A of He et al.
             x = x[:, :, :: self.stride, :: self.stride]
-            x = pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))
+            x = pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))  # new channels on both sides
         return relu(y + x)
 
 
@@ -92,6 +97,7 @@ def init_he(network: nn.Module, mode: Literal["fan_in", "fan_out"], *layers: typ
 
 
 def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
+    """Build a CIFAR ResNet of 3 stages with this number of basic blocks each, and shortcuts without parameters."""
     stem = conv_batch_norm(channels, width, 3), nn.ReLU()
     block = partial(basic_block, project_shortcut=False)
     stages = residual_stages(width, (width, 2 * width, 4 * width), (blocks,) * 3, block)
@@ -109,6 +115,10 @@ def _imagenet_resnet(
     grid: int = 1,
     stem: Sequence[nn.Module] | None = None,
 ) -> nn.Module:
+    """Build a ResNet with one stage per entry of `blocks`, of bottlenecks (4 times as wide) or basic blocks.
+
+    The stem is a 3x3 convolution unless another one is given.
+    """
     stem = (conv_batch_norm(channels, width, 3), nn.ReLU()) if stem is None else stem
     widths = [width * 2**stage * (4 if use_bottleneck else 1) for stage in range(len(blocks))]
     stages = residual_stages(width, widths, blocks, bottleneck_block if use_bottleneck else basic_block)
@@ -160,13 +170,16 @@ def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Modul
     """
 
     def layer(inputs: int, outputs: int) -> nn.Sequential:
+        """Return convolution, batch norm and ReLU."""
         return nn.Sequential(conv_batch_norm(inputs, outputs, 3), nn.ReLU())
 
     def pooled(inputs: int, outputs: int) -> nn.Sequential:
+        """Return a layer with max-pooling before batch norm."""
         conv, norm = conv_batch_norm(inputs, outputs, 3)
         return nn.Sequential(conv, nn.MaxPool2d(2), norm, nn.ReLU())
 
     def block(width: int) -> nn.Module:
+        """Return a residual block of two layers."""
         return _Residual(nn.Sequential(layer(width, width), layer(width, width)))
 
     first = layer(channels, width), pooled(width, 2 * width), block(2 * width)
@@ -183,6 +196,7 @@ class _Scale(nn.Module):
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled input."""
         return self.factor * x
 
 
@@ -194,6 +208,7 @@ class _Residual(nn.Module):
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x + body(x)."""
         return x + self.body(x)
 
 

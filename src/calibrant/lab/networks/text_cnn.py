@@ -15,12 +15,14 @@ def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, froze
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
     embedding = nn.Embedding(words, dimension, padding_idx=0)
     nn.init.normal_(embedding.weight, std=0.4)
-    nn.init.zeros_(embedding.weight[0].detach())
+    nn.init.zeros_(embedding.weight[0].detach())  # a view without gradient, which may be changed in place
     embedding.weight.requires_grad_(not frozen)
     return embedding
 
 
 class _GlobalPoolingCNN(nn.Module):
+    """The network of `global_pooling_cnn`."""
+
     def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
@@ -30,6 +32,7 @@ class _GlobalPoolingCNN(nn.Module):
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of documents of token ids (n, t)."""
         x = max_pool1d(relu(self.conv1(self.embedding(tokens).mT)), 5, 1)
         x = max_pool1d(relu(self.conv2(x)), 5, 1)
         x = relu(self.conv3(x)).amax(2)
@@ -67,6 +70,8 @@ def global_pooling_cnn(
 
 
 class _CNN8(nn.Module):
+    """The network of `cnn8_text`."""
+
     def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
@@ -77,10 +82,12 @@ class _CNN8(nn.Module):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # pyright: ignore[reportArgumentType]
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits of documents of token ids (n, t)."""
         x = self.embedding(tokens).mT
         for i, convolution in enumerate(self.convolutions):
             x = relu(convolution(x))
-            x = max_pool1d(x, 3) if i % 2 == 1 and x.shape[2] >= 3 else x
+            if i % 2 == 1 and x.shape[2] >= 3:  # a short document is not pooled further
+                x = max_pool1d(x, 3)
         return self.head(self.dropout(relu(self.hidden(x.amax(2)))))
 
 

@@ -11,6 +11,8 @@ from calibrant.types import Count, HalfOpenFraction
 
 
 class _TreeLSTM(nn.Module):
+    """The network of `tree_lstm`."""
+
     def __init__(self, classes: int, embedding: nn.Embedding, memory: int, dropout: float) -> None:
         super().__init__()
         self.embedding, self.classes = embedding, classes
@@ -20,29 +22,33 @@ class _TreeLSTM(nn.Module):
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(memory, 3 if classes == 2 else classes)
 
     def forward(self, trees: Any) -> Tensor:
-        hidden, place = self.states(trees)
+        """Return the logits of all nodes in training, and of the roots in evaluation."""
+        hidden, row = self._hidden_states(trees)
         if self.training:
-            return self.head(self.dropout(hidden[place]))
-        logits = self.head(hidden[place[trees.start[1:] - 1]])
-        return logits[:, [0, 2]] if self.classes == 2 else logits
+            return self.head(self.dropout(hidden[row]))
+        roots = trees.start[1:] - 1
+        logits = self.head(hidden[row[roots]])
+        return logits[:, [0, 2]] if self.classes == 2 else logits  # without neutral
 
-    def states(self, trees: Any) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of all nodes by height, and the row of each node of `trees` in them."""
-        first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
+    def _hidden_states(self, trees: Any) -> tuple[Tensor, Tensor]:
+        """Return the hidden states of all nodes, sorted by height, and the row of each node of `trees` in them."""
         order = trees.height.argsort(stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order), device=order.device)
-        leaves, *levels = order.split(trees.height.bincount().tolist())
+        row = torch.empty_like(order)
+        row[order] = torch.arange(len(order), device=order.device)
+        leaves, *levels = order.split(trees.height.bincount().tolist())  # the nodes of each height
         cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
         memory = cell.shape[1]
-        states = cell.new_empty(len(order), 2 * memory)
+        states = cell.new_empty(len(order), 2 * memory)  # hidden state and cell
         states[: len(leaves)] = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)
+        # children are counted from the first node of their tree; rows of the missing children of leaves are not used
+        first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
+        left_row, right_row = row[first_node + trees.left], row[first_node + trees.right]
         for nodes in levels:
-            left, right = (states[place[(child + first_node)[nodes]]] for child in (trees.left, trees.right))
-            states[place[nodes]] = self._compose(left, right, memory)
-        return states[:, :memory], place
+            states[row[nodes]] = self._compose(states[left_row[nodes]], states[right_row[nodes]], memory)
+        return states[:, :memory], row
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
+        """Return the hidden states and cells of nodes from those of their children; `tree_lstm` has the equations."""
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         enter, keep_left, keep_right = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()

@@ -84,12 +84,7 @@ def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerE
 
 @LOSSES.register
 def mdca(
-    logits: Logits,
-    labels: Targets,
-    *,
-    strength: float = 1.0,
-    gamma: float = 0.0,
-    weights: PerExample | None = None,
+    logits: Logits, labels: Targets, *, strength: float = 1.0, gamma: float = 0.0, weights: PerExample | None = None
 ) -> PerExample:
     r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 

@@ -79,11 +79,7 @@ def focal(
 
 @LOSSES.register
 def flsd(
-    logits: Logits,
-    labels: Targets,
-    *,
-    thresholds: tuple[float, ...] = (0.2,),
-    gammas: tuple[float, ...] = (5.0, 3.0),
+    logits: Logits, labels: Targets, *, thresholds: tuple[float, ...] = (0.2,), gammas: tuple[float, ...] = (5.0, 3.0)
 ) -> PerExample:
     """Compute sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
 

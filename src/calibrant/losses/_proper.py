@@ -12,11 +12,7 @@ __all__ = ["brier", "cross_entropy"]
 
 @LOSSES.register
 def cross_entropy(
-    logits: Logits,
-    labels: Targets,
-    *,
-    smoothing: Smoothing = 0.0,
-    off_target: Literal["k", "k-1"] = "k",
+    logits: Logits, labels: Targets, *, smoothing: Smoothing = 0.0, off_target: Literal["k", "k-1"] = "k"
 ) -> PerExample:
     r"""Compute cross-entropy, $-\log p_y$, optionally with label smoothing (Szegedy et al. 2016, section 7).
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,13 +30,23 @@ CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # Mukhoti
 IMAGENET_STATISTICS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+class LoadedImages(NamedTuple):
+    """The two splits of an image data set, as distributed."""
+
+    train: Split
+    test: Split
+    file_numbers: Tensor  # (n) numbers in the file names of the training images, or -1
+    record: dict[str, Any]  # entries of the record of a run, and "classes"
+
+
 def load_images(
     source: Source, root: Path | None, revision: str | None, *, label: str = "label", size: int, classes: int
-) -> tuple[Split, Split, Tensor, dict[str, Any]]:
-    """Load the two splits of an image data set, the numbers in the file names of the first, and facts."""
-    tensors, facts = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
-    first, second = (Split(tensors[f"{names[0]}.images"], tensors[f"{names[0]}.labels"]) for names in source.splits)
-    return first, second, tensors[f"{source.splits[0][0]}.numbers"], facts
+) -> LoadedImages:
+    """Load the two splits of an image data set, with `label` as the column of labels."""
+    tensors, record = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
+    train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"]) for name, *_ in source.splits)
+    train_name, *_ = source.splits[0]
+    return LoadedImages(train, test, tensors[f"{train_name}.numbers"], record)
 
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
@@ -44,18 +54,18 @@ def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> Co
     import datasets
 
     tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for name, table in tables.items():
         with wrap_read_errors(name):
             image, target = find_column(table, name, "img", "image"), find_column(table, name, label)
             is_in_memory = isinstance(table, InMemoryTable)
             names = table.classes if is_in_memory else getattr(table.features.get(target), "names", None)
-            facts["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
+            record["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
             if not is_in_memory:  # read the images as stored, without decoding them
                 table = table.select_columns([image, target]).cast_column(image, datasets.Image(decode=False))
             pixels, labels, numbers = [], [], []
             for batch in table.iter(batch_size=1000):
-                rows = enumerate(batch[image], len(labels))
+                rows = enumerate(batch[image], start=len(labels))  # so many rows are in earlier batches
                 pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
                 numbers += [_file_number(value) for value in batch[image]]
                 labels += batch[target]
@@ -64,11 +74,11 @@ def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> Co
         tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
         tensors[f"{name}.labels"] = torch.from_numpy(check_labels(labels, name, classes))
         tensors[f"{name}.numbers"] = torch.tensor(numbers)
-    return tensors, facts
+    return tensors, record
 
 
 def decode_image(value: Any, location: str, size: int) -> np.ndarray:
-    """Return the RGB pixels (size, size, 3) of an image, given as pixels or as encoded bytes or path."""
+    """Return the RGB pixels (size, size, 3) of an image, given as pixels or by its encoded bytes or path."""
     from PIL import Image
 
     if isinstance(value, np.ndarray):
@@ -84,7 +94,7 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
 
 
 def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Convert uint8 images (n c h w) to standardized floats."""
+    """Convert uint8 images (n c h w) to standardized floats, (x / 255 - mean) / deviation."""
     scale = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
     return images / scale - (torch.tensor(mean, device=images.device) * 255)[:, None, None] / scale
 
@@ -93,15 +103,15 @@ def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: 
     """Pad standardized images with the value of black pixels, crop at random, and mirror half of them."""
     n, _, height, width = images.shape
     device = generator.device
-    shift = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
+    down, right = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
     flip = torch.rand(n, 1, generator=generator, device=device) < 0.5
     column = torch.arange(width, device=device)
-    rows = (shift[0] + torch.arange(height, device=device)).to(images.device)
-    columns = (shift[1] + torch.where(flip, column.flip(0), column)).to(images.device)
+    rows = (down + torch.arange(height, device=device)).to(images.device)  # (n h) in the padded image
+    columns = (right + torch.where(flip, column.flip(0), column)).to(images.device)  # (n w)
     background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
-    padded = pad(images - background, (padding,) * 4)
-    index = torch.arange(n, device=images.device)[:, None, None]
-    return padded.movedim(1, -1)[index, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background
+    padded = pad(images - background, (padding,) * 4)  # pads with 0, which becomes black below
+    image = torch.arange(n, device=images.device)[:, None, None]
+    return padded.movedim(1, -1)[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
@@ -111,10 +121,12 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
     """
     n = len(images)
     area, aspect, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
-    aspect = (math.log(3 / 4) + aspect * math.log(16 / 9)).exp()
+    aspect = (math.log(3 / 4) + aspect * math.log(16 / 9)).exp()  # uniform on the log scale
     area = 0.08 + 0.92 * area
-    width, height = (area * aspect).sqrt().clamp_max(1), (area / aspect).sqrt().clamp_max(1)
+    width = (area * aspect).sqrt().clamp_max(1)  # as shares of the sides of the image
+    height = (area / aspect).sqrt().clamp_max(1)
     zero = torch.zeros_like(area)
+    # affine maps from the result to the image, both in [-1, 1]: scale, no shear, and the center of the crop
     across = torch.stack([torch.where(flip < 0.5, -width, width), zero, (2 * x - 1) * (1 - width)], 1)
     down = torch.stack([zero, height, (2 * y - 1) * (1 - height)], 1)
     sampling_grid = affine_grid(torch.stack([across, down], 1), list(images.shape), align_corners=False)
@@ -122,24 +134,27 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
 
 
 def image_splits(
-    train: Split, val: Split, test: Split, facts: dict[str, Any], statistics: ChannelStatistics, *, padding: int
+    train: Split, val: Split, test: Split, record: dict[str, Any], statistics: ChannelStatistics, *, padding: int
 ) -> Splits:
-    """Assemble an image data set. Training batches are padded and cropped, or not augmented if `padding` is 0."""
+    """Assemble an image data set from its splits and the record of `load_images`.
+
+    Training batches are padded, cropped and flipped, or not augmented if `padding` is 0.
+    """
     mean, deviation = statistics
-    black = [-m / d for m, d in zip(mean, deviation, strict=True)]
+    black = [-m / d for m, d in zip(mean, deviation, strict=True)]  # standardized 0
     return Splits(
         train=train,
         val=val,
         test=test,
-        classes=tuple(facts.pop("classes")),
+        classes=tuple(record.pop("classes")),
         prepare=partial(standardize, mean=mean, deviation=deviation),
         augment=partial(crop_and_flip, padding=padding, black=black) if padding else None,
-        facts=facts,
+        facts=record,
     )
 
 
 def _file_number(value: Any) -> int:
-    """Return the number at the end of an image's file name, or -1."""
+    """Return the number at the end of an image's file name, such as 17 of n01_17.JPEG, or -1."""
     path = None if isinstance(value, np.ndarray) else value["path"]
-    digits = (path or "").rpartition("_")[2].partition(".")[0]
+    digits = (path or "").rpartition("_")[2].partition(".")[0]  # from the last _ to the next dot
     return int(digits) if digits.isdigit() else -1

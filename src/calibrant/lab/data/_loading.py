@@ -28,8 +28,8 @@ CACHE_VERSION = 3  # increase it when a conversion changes
 MAX_CACHE_DRAFT_AGE_SECONDS = 86_400  # older drafts in the cache were left behind by a killed process
 
 Tables = Mapping[str, Any]  # split -> datasets.Dataset, IterableDataset or InMemoryTable
-ConvertedData = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and facts for the record of a run
-SplitFiles = dict[str, list[Path]]
+ConvertedData = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and entries of the record of a run
+SplitFiles = dict[str, list[Path]]  # files of each split
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
@@ -46,7 +46,7 @@ class InMemoryTable:
         return list(self.columns)
 
     def iter(self, batch_size: int) -> Iterator[dict[str, Sequence[Any]]]:
-        """Yield batches of rows."""
+        """Yield batches of rows, by column."""
         for start in range(0, min(map(len, self.columns.values())), batch_size):
             yield {name: values[start : start + batch_size] for name, values in self.columns.items()}
 
@@ -62,11 +62,11 @@ class OriginalFormat:
 
 @dataclass(frozen=True)
 class Source:
-    """The places of a data set: local folders with tables or original files, and a name on the hub."""
+    """Where a data set is found: in local folders with tables or original files, or under a name on the hub."""
 
     folders: tuple[str, ...]
     hub: str
-    splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # names of each split; the first one is the key
+    splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # names of each split; tables have the first as key
     config: str | None = None
     original_formats: tuple[OriginalFormat, ...] = ()  # searched in the folders and in the data folder
     default_revision: str | None = None  # branch of the hub to read by default
@@ -80,10 +80,10 @@ def load(
     The cache key consists of names, sizes and times of the files, the conversion and its settings.
 
     Args:
-        source: The places of the data set.
+        source: Where the data set is found.
         root: Data folder; by default CALIBRANT_DATA, or the hub if that is not set.
         revision: Commit on the hub.
-        convert: Maps the tables and `settings` to tensors and facts.
+        convert: Maps the tables and `settings` to tensors and entries of the record.
         **settings: Settings of the conversion.
 
     Raises:
@@ -96,17 +96,18 @@ def load(
             code="revision_with_folder",
         )
     original, files = (None, None) if root is None else _find_files(source, root)
-    stamps = files and {split: file_stamps(paths) for split, paths in files.items()}
+    stamps = None if files is None else {split: file_stamps(paths) for split, paths in files.items()}
     hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
-    content = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
+    depends_on = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
 
     def build() -> ConvertedData:
+        """Read and convert the tables, and add their origin to the record."""
         tables = _open_hub(source, revision) if files is None else _open_files(original, files)
-        tensors, facts = convert(tables, **settings)
+        tensors, record = convert(tables, **settings)
         origin = _describe_hub_source(source, revision, tables) if root is None else f"folder {root.name}"
-        return tensors, {"source": origin + (f", {original.description}" if original else "")} | facts
+        return tensors, {"source": origin + (f", {original.description}" if original else "")} | record
 
-    return load_or_build(source.folders[0], content, build)
+    return load_or_build(source.folders[0], depends_on, build)
 
 
 def data_root(root: Path | None) -> Path | None:
@@ -126,32 +127,37 @@ def file_stamps(paths: Sequence[Path]) -> list[tuple[str, int, int]]:
     return [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
 
 
-def load_or_build(name: str, content: Any, build: Callable[[], ConvertedData]) -> ConvertedData:
-    """Read an entry of the cache, or build and write it; its name ends in a digest of what its content depends on.
+def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]) -> ConvertedData:
+    """Read an entry of the cache, or build and write it.
 
     The cache is in CALIBRANT_CACHE, by default ~/.cache/calibrant. Entries are written atomically, unreadable ones are
     built again, and without write access nothing is cached.
+
+    Args:
+        name: Start of the name of the entry, which ends in a digest of `depends_on`.
+        depends_on: All that changes the result of `build`, as values of JSON.
+        build: Returns the tensors and the entries of the record.
     """
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
 
     cache_folder = Path(os.environ.get("CALIBRANT_CACHE") or Path.home() / ".cache" / "calibrant") / "data"
-    path = cache_folder / f"{name}-{json_digest(content)[:24]}.safetensors"
+    path = cache_folder / f"{name}-{json_digest(depends_on)[:24]}.safetensors"
     try:
         with safe_open(path, "pt") as file:  # memory-mapped, so pages are read on first use
             return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         pass  # missing or damaged
-    tensors, facts = build()
+    tensors, record = build()
     try:
         with atomic_write(path) as draft:
-            save_file(tensors, draft, metadata={"facts": json.dumps(facts)})
+            save_file(tensors, draft, metadata={"facts": json.dumps(record)})
         for stale_draft in cache_folder.glob(".*.safetensors"):
             if time.time() - stale_draft.stat().st_mtime > MAX_CACHE_DRAFT_AGE_SECONDS:
                 stale_draft.unlink(missing_ok=True)
     except (OSError, InputError):
-        pass
-    return tensors, facts
+        pass  # no write access
+    return tensors, record
 
 
 def find_column(table: Any, location: str, *names: str) -> str:
@@ -167,7 +173,7 @@ def find_column(table: Any, location: str, *names: str) -> str:
 def check_labels(values: Sequence[Any], location: str, classes: int) -> np.ndarray:
     """Return labels as an array, after checking that they are integers in [0, classes)."""
     for row, v in enumerate(values):
-        if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < classes:
+        if type(v) is not int or not 0 <= v < classes:
             raise InputError(
                 f"{location}: Expected integer labels in [0, {classes}), got {v!r} in row {row}.", code="label_range"
             )
@@ -183,7 +189,7 @@ def wrap_read_errors(location: str) -> Generator[None]:
         raise
     except Exception as error:  # third-party readers raise exceptions of any type
         cause: BaseException = error
-        while cause.__cause__ is not None:
+        while cause.__cause__ is not None:  # the first exception says most
             cause = cause.__cause__
         raise InputError(
             f"{location}: Cannot be read ({type(cause).__name__}: {to_one_line(cause)}). Fetch it again.",
@@ -192,13 +198,19 @@ def wrap_read_errors(location: str) -> Generator[None]:
 
 
 def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, SplitFiles]:
-    """Return the files of each split: tables in the folder of the data set, or original files there or in the root."""
+    """Return the files of each split, and their format if they are original files.
+
+    Tables in the folder of the data set come first, then original files there, then original files in the root.
+
+    Raises:
+        InputError: If neither is complete.
+    """
     folder = next((root / name for name in source.folders if (root / name).is_dir()), None)
     tables = {names[0]: _table_files(source, folder, names) for names in source.splits}
     if all(tables.values()):
         return None, tables
-    for place, form in product([p for p in (folder, root) if p is not None], source.original_formats):
-        if place.is_dir() and (files := form.find(place)):
+    for searched_folder, form in product((folder, root), source.original_formats):
+        if searched_folder is not None and searched_folder.is_dir() and (files := form.find(searched_folder)):
             return form, files
     alternatives = "".join(f", or {form.description}" for form in source.original_formats)
     if folder is None:
@@ -216,7 +228,11 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
 
 
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
-    """Return the files of a split; a clone of the hub may have several, in the folder of its configuration."""
+    """Return the table files of a split, such as train.parquet, data/train-00000-of-00002.parquet or train/0.jsonl.
+
+    A clone of the hub may have several, in the folder of its configuration. Files of one pattern are read; the first
+    pattern with any file decides.
+    """
     if folder is None:
         return []
     if source.config and (folder / source.config).is_dir():
@@ -228,18 +244,23 @@ def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> l
 
 
 def _open_files(original: OriginalFormat | None, files: SplitFiles) -> Tables:
-    import datasets
-
-    def open_table(paths: list[Path]) -> Any:
-        if paths[0].suffix == ".jsonl":
-            return read_json_lines(paths)
-        data_files = {"train": [glob.escape(str(path)) for path in paths]}
-        return datasets.load_dataset("parquet", data_files=data_files, streaming=True)["train"]
-
-    with wrap_read_errors(str(next(path for paths in files.values() for path in paths).parent)):
+    """Read original files with their format, and other files as tables."""
+    first_file, *_ = (path for paths in files.values() for path in paths)
+    with wrap_read_errors(str(first_file.parent)):
         if original is not None:
             return original.read(files)
-        return {split: open_table(paths) for split, paths in files.items()}  # splits may have different other columns
+        # each split by itself, because splits may have different other columns
+        return {split: _open_table(paths) for split, paths in files.items()}
+
+
+def _open_table(paths: list[Path]) -> Any:
+    """Read files with JSON lines, or open parquet files as one table that is read on iteration."""
+    import datasets
+
+    if paths[0].suffix == ".jsonl":
+        return read_json_lines(paths)
+    data_files = {"train": [glob.escape(str(path)) for path in paths]}  # datasets takes patterns, and names a split
+    return datasets.load_dataset("parquet", data_files=data_files, streaming=True)["train"]
 
 
 def _open_hub(source: Source, revision: str | None) -> Tables:
@@ -275,6 +296,7 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
 def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:
     """Describe the origin of tables: name on the hub, commit if known, and how to pin it."""
     infos = [getattr(table, "info", None) for table in tables.values()]
+    # such as hf://datasets/NAME@COMMIT/train.parquet
     urls = [url for info in infos for url in getattr(info, "download_checksums", None) or ()]
     commit = next((match[1] for url in urls if (match := re.search("@([0-9a-f]{40})/", str(url)))), "")
     text = f"hub {source.hub}" + (f" at {commit}" if commit else "")
@@ -289,16 +311,13 @@ def _offline_if_unreachable() -> Generator[None]:
     from datasets import config
     from huggingface_hub import constants
 
-    modules = constants, config
-    previous = [module.HF_HUB_OFFLINE for module in modules]
-    unreachable = not is_hub_reachable()
-    for module, value in zip(modules, previous, strict=True):
-        module.HF_HUB_OFFLINE = value or unreachable  # pyright: ignore[reportAttributeAccessIssue, reportConstantRedefinition]
+    previous = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE  # datasets keeps a copy of its own
+    if not is_hub_reachable():
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True  # pyright: ignore[reportConstantRedefinition]
     try:
         yield
     finally:
-        for module, value in zip(modules, previous, strict=True):
-            module.HF_HUB_OFFLINE = value  # pyright: ignore[reportAttributeAccessIssue, reportConstantRedefinition]
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = previous  # pyright: ignore[reportConstantRedefinition]
 
 
 # Original formats: pickles, .mat files, and folders of images, trees and messages
@@ -334,7 +353,9 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
         content = (path / member).read_bytes()
     else:
         with tarfile.open(path) as archive:
-            name = next((n for n in archive.getnames() if n.rpartition("/")[2] == member), None)
+            name = next(
+                (path for path in archive.getnames() if path.rpartition("/")[2] == member), None
+            )  # in any folder
             file = archive.extractfile(name) if name else None
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")
@@ -346,6 +367,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     """An unpickler for arrays, lists and text that never runs code."""
 
     def find_class(self, module: str, name: str, /) -> Any:
+        """Return a constructor of arrays or of text, and raise `InputError` for any other function or class."""
         is_array = module.startswith("numpy") and name in ("_reconstruct", "ndarray", "dtype", "scalar")
         if is_array or (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)

@@ -46,7 +46,7 @@ class Splits:
 
 
 def shuffled_indices(n: int, val: int, seed: int, name: str) -> np.ndarray:
-    """Return a permutation from numpy's legacy generator, which the code of all papers uses.
+    """Return a permutation of n examples from numpy's legacy generator, which the code of all papers uses.
 
     Raises:
         InputError: If `val` of the n examples leave an empty split.

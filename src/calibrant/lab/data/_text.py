@@ -55,7 +55,7 @@ def word_vectors(
     skip_first: bool = False,
     seed: int = 0,
 ) -> tuple[Tensor, dict[str, object]]:
-    """Return initial word vectors (words, dimension) and facts about them. The padding row 0 is zero.
+    """Return initial word vectors (words, dimension), and entries of the record. The padding row 0 is zero.
 
     Args:
         words: The words by id.
@@ -74,31 +74,38 @@ def word_vectors(
     generator = torch.Generator().manual_seed(seed)
     if name is None:
         vectors = 0.4 * torch.randn(len(words), dimension, generator=generator)
-        facts: dict[str, object] = {"vectors": f"random, {dimension}"}
+        record: dict[str, object] = {"vectors": f"random, {dimension}"}
     else:
         path = find_in_root(name, root)
         vectors, in_file = _read_vectors(path, {word: row for row, word in enumerate(words)}, dimension, skip_first)
         if unknown_init == "normal":
             random_vectors = 0.05 * torch.randn(len(words), dimension, generator=generator) - 0.05
             vectors = vectors.where(in_file[:, None], random_vectors)
-        facts = {"vectors": path.name, "vectors_found": int(in_file.sum())}
+        record = {"vectors": path.name, "vectors_found": int(in_file.sum())}
     vectors[0] = 0
-    return vectors, facts
+    return vectors, record
 
 
 def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
+    """Return the vectors of words by `rows`, zero for words that the file lacks, and which words it has.
+
+    Raises:
+        InputError: If there is no such file, a line has another form, or no word is known.
+    """
     if not path.is_file():
         raise InputError(
             f"Expected a file of word vectors, got {path}, which does not exist. Without `vectors`, they are random.",
             code="no_file",
         )
-    vectors, in_file = torch.zeros(len(rows), dimension), torch.zeros(len(rows), dtype=torch.bool)
+    vectors = torch.zeros(len(rows), dimension)
+    in_file = torch.zeros(len(rows), dtype=torch.bool)
     _check_dimension(path, dimension)
     skip = skip_first
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             word, *fields = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
-            if (not word and not fields) or (number == 1 and _is_header(line)):
+            is_blank = not word and not fields
+            if is_blank or (number == 1 and _is_header(line)):
                 continue
             if len(fields) != dimension:
                 raise InputError(
@@ -127,9 +134,10 @@ def _check_dimension(path: Path, dimension: int) -> None:
         lines = list(islice(file, 100))
     if lines and _is_header(lines[0]):
         lines = lines[1:]
-    fields = (line.split()[1:] for line in lines if line.strip())  # without the first word
-    counts = Counter(len(list(takewhile(is_number, reversed(line_fields)))) for line_fields in fields)
-    for count, _ in counts.most_common(1):  # others belong to words that contain blanks and numbers
+    fields_after_word = (line.split()[1:] for line in lines if line.strip())
+    # numbers at the end of each line; other counts than the most common are of words that contain blanks and numbers
+    counts = Counter(len(list(takewhile(is_number, reversed(fields)))) for fields in fields_after_word)
+    for count, _ in counts.most_common(1):  # none for a file of blank lines
         if count not in (0, dimension):
             raise InputError(
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {count}. Try dimension={count}.",
@@ -144,6 +152,7 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:
+    """Return the numbers of a line; raise `InputError` for text, NaN and infinity."""
     try:
         numbers = [float(field) for field in fields]
     except ValueError:

@@ -3,15 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, image_splits, load_images
-from calibrant.lab.data._loading import (
-    InMemoryTable,
-    OriginalFormat,
-    Source,
-    SplitFiles,
-    first_existing,
-    read_pickle,
-)
+from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, LoadedImages, image_splits, load_images
+from calibrant.lab.data._loading import InMemoryTable, OriginalFormat, Source, SplitFiles, first_existing, read_pickle
 from calibrant.lab.data._splits import Splits, shuffled_indices
 from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
@@ -27,7 +20,7 @@ _PROTOCOLS = {  # seed of the split, and pixel statistics by data set
 def _source(
     name: str, unpacked_folder: str, archive_name: str, pickles: dict[str, list[str]], meta: tuple[str, str], label: str
 ) -> Source:
-    """Return the places of a data set: tables, or the pickles of the python version.
+    """Return the source of a data set: tables, or the pickles of the python version.
 
     Args:
         name: Name of the data set.
@@ -39,13 +32,17 @@ def _source(
     """
 
     def find(folder: Path) -> SplitFiles:
+        """Return the unpacked folder or the archive, for every split; the folder itself may be the unpacked one."""
         is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
         archive = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
         return {} if archive is None else {split: [archive] for split in pickles}
 
     def read(files: SplitFiles) -> dict[str, InMemoryTable]:
-        (archive,) = files["train"]
-        class_names, tables = list(read_pickle(archive, meta[0])[meta[1]]), dict[str, InMemoryTable]()
+        """Read the pickles of each split from the unpacked folder or the archive."""
+        (archive,) = files["train"]  # that of the other split as well
+        meta_pickle, meta_key = meta
+        class_names = list(read_pickle(archive, meta_pickle)[meta_key])
+        tables: dict[str, InMemoryTable] = {}
         for split, members in pickles.items():
             parts = [read_pickle(archive, member) for member in members]
             images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
@@ -102,7 +99,8 @@ def cifar10(
     Raises:
         InputError: If the data cannot be read, or `train` and `val` do not fit.
     """
-    return _load_cifar(_CIFAR10, root, revision, "label", 10, train, val, protocol, seed, augment)
+    loaded = load_images(_CIFAR10, root, revision, label="label", size=32, classes=10)
+    return _split_as_in_paper("cifar10", loaded, train, val, protocol, seed, augment=augment)
 
 
 @DATA_SETS.register
@@ -117,31 +115,24 @@ def cifar100(
     revision: str | None = None,
 ) -> Splits:
     """Load CIFAR-100 with its 100 fine classes. The arguments are those of `cifar10`."""
-    return _load_cifar(_CIFAR100, root, revision, "fine_label", 100, train, val, protocol, seed, augment)
+    loaded = load_images(_CIFAR100, root, revision, label="fine_label", size=32, classes=100)
+    return _split_as_in_paper("cifar100", loaded, train, val, protocol, seed, augment=augment)
 
 
-def _load_cifar(
-    source: Source,
-    root: Path | None,
-    revision: str | None,
-    label: str,
-    classes: int,
-    train: int | None,
-    val: int,
-    protocol: str,
-    seed: int | None,
-    augment: bool,
+def _split_as_in_paper(
+    name: str, loaded: LoadedImages, train: int | None, val: int, protocol: str, seed: int | None, *, augment: bool
 ) -> Splits:
-    name = source.folders[0]
-    check_settings(cifar10, {"protocol": protocol}, name)
+    """Split and standardize CIFAR as `cifar10` describes, where the parameters are explained."""
+    check_settings(cifar10, {"protocol": protocol}, name)  # cifar100 has the same protocols
     default_seed, pixel_statistics = _PROTOCOLS[protocol]
-    examples, test, _, facts = load_images(source, root, revision, label=label, size=32, classes=classes)
+    examples = loaded.train
     order = shuffled_indices(len(examples), val, default_seed if seed is None else seed, name)
+    # the code of Mukhoti et al. validates on the first shuffled rows, that of Wang et al. on the last
     train_rows, val_rows = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
     if train is not None and not 0 < train <= len(train_rows):
         raise InputError(
             f"{name}: Expected train between 1 and {len(train_rows)} with val={val}, got {train}.", code="empty_split"
         )
-    facts["protocol"] = protocol
-    splits = examples[train_rows[:train]], examples[val_rows], test
-    return image_splits(*splits, facts, pixel_statistics[name], padding=4 if augment else 0)
+    splits = examples[train_rows[:train]], examples[val_rows], loaded.test
+    record = loaded.record | {"protocol": protocol}
+    return image_splits(*splits, record, pixel_statistics[name], padding=4 if augment else 0)

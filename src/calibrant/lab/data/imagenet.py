@@ -71,22 +71,22 @@ def imagenet(
             code="unknown_label",
         )
     class_index = {name: i for i, name in enumerate(classes)}
-    paths = {split: list(labels) for split, labels in files.items()}
-    images: Mapping[str, Any] = (
-        {split: ImageFiles.from_paths(paths[split], size) for split in files}
-        if stream
-        else _load_or_decode(paths, size)
-    )
+    paths = {split: list(class_by_path) for split, class_by_path in files.items()}
+    if stream:
+        images: Mapping[str, Any] = {split: ImageFiles.from_paths(paths[split], size) for split in files}
+    else:
+        images = _load_or_decode(paths, size)
     examples, official = (
-        Split(images[split], torch.tensor([class_index[name] for name in labels.values()]))
-        for split, labels in files.items()
+        Split(images[split], torch.tensor([class_index[name] for name in class_by_path.values()]))
+        for split, class_by_path in files.items()
     )
-    facts = {"source": "folder imagenet", "classes": classes, "size": size, "crop": crop}
+    record = {"source": "folder imagenet", "classes": classes, "size": size, "crop": crop}
     order = np.random.RandomState(seed).permutation(len(official))
     half = len(order) // 2
     val, test = official[order[half:]], official[order[:half]]
-    splits = image_splits(examples, val, test, facts, IMAGENET_STATISTICS, padding=size // 16)
-    splits = splits if crop == "padded" else replace(splits, augment=resized_crop_and_flip)
+    splits = image_splits(examples, val, test, record, IMAGENET_STATISTICS, padding=size // 16)
+    if crop == "resized":
+        splits = replace(splits, augment=resized_crop_and_flip)
     return replace(splits, prepare=partial(_decode_batch, prepare=splits.prepare)) if stream else splits
 
 
@@ -123,22 +123,26 @@ class ImageFiles:
 
     @property
     def digest(self) -> list[Any]:
-        """Identity of the images: class, name and size of each file."""
+        """Identity of the images: their size in pixels, and class, name and size in bytes of each file."""
         return [self.size, [("/".join(Path(p).parts[-2:]), os.path.getsize(p)) for p in self.paths]]  # noqa: PTH202
 
 
 def _decode_batch(images: ImageFiles, *, prepare: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a batch of decoded and prepared images."""
     return prepare(images.pixels())
 
 
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
-    content = [CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]]
+    """Read the pixels of both splits from the cache, or decode and cache them."""
+    depends_on = [CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]]
     with tempfile.TemporaryDirectory() as scratch:  # decode into a memory-mapped file, because memory may not suffice
 
         def build() -> ConvertedData:
+            """Decode the images of each split; the record is written by the caller."""
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
-        return load_or_build("imagenet", content, build)[0]
+        tensors, _ = load_or_build("imagenet", depends_on, build)
+        return tensors
 
 
 def _labels_from_folders(folder: Path) -> dict[Path, str]:
@@ -157,9 +161,9 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
     images = sorted(f for f in (folder / "val").glob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         return {}
-    for place in (folder, folder.parent, folder / "val"):
-        with wrap_read_errors(str(place)):
-            classes_by_name = _read_class_list(place)
+    for searched_folder in (folder, folder.parent, folder / "val"):
+        with wrap_read_errors(str(searched_folder)):
+            classes_by_name = _read_class_list(searched_folder)
         if len(classes_by_name) == 1:  # one class per line, in the order of the file names
             (classes,) = classes_by_name.values()
             if len(classes) == len(images):
@@ -173,26 +177,25 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
     )
 
 
-def _read_class_list(place: Path) -> dict[str, list[str]]:
-    """Return the class by image name, or one entry with the classes of all images in order."""
-    if (path := first_existing(place, "LOC_val_solution.csv")) is not None:
+def _read_class_list(folder: Path) -> dict[str, list[str]]:
+    """Return the class by image name, one entry with the classes of all images in order, or nothing without a list."""
+    if (path := first_existing(folder, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
-        return {name: prediction.split()[:1] for name, prediction in lines}
-    if (path := first_existing(place, "imagenet_2012_validation_synset_labels.txt")) is not None:
+        return {name: prediction.split()[:1] for name, prediction in lines}  # the class, then a box around the object
+    if (path := first_existing(folder, "imagenet_2012_validation_synset_labels.txt")) is not None:
         return {path.name: path.read_text().split()}
-    if (path := first_existing(place, "ILSVRC2012_devkit_t12/data", "data")) is None or not (
-        path / "meta.mat"
-    ).is_file():
+    if (meta := first_existing(folder, "ILSVRC2012_devkit_t12/data/meta.mat", "data/meta.mat")) is None:
         return {}
     from scipy.io import loadmat
 
-    synsets = loadmat(path / "meta.mat", squeeze_me=True)["synsets"]
+    synsets = loadmat(meta, squeeze_me=True)["synsets"]
     names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
-    numbers = (path / "ILSVRC2012_validation_ground_truth.txt").read_text().split()
-    return {path.name: [names[int(number)] for number in numbers]}
+    numbers = (meta.parent / "ILSVRC2012_validation_ground_truth.txt").read_text().split()
+    return {meta.name: [names[int(number)] for number in numbers]}
 
 
 def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
+    """Decode images (n 3 size size) into a memory-mapped file."""
     shape = (len(paths), 3, size, size)
     pixels = torch.from_file(str(scratch), shared=True, size=int(np.prod(shape)), dtype=torch.uint8).view(shape)
     for row, path in enumerate(paths):
@@ -201,6 +204,7 @@ def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
 
 
 def _resize_and_crop(path: Path | str, size: int) -> np.ndarray:
+    """Return the pixels (size, size, 3) of an image, with its shorter side resized and its center cropped."""
     from PIL import Image, ImageOps
 
     with wrap_read_errors(str(path)), Image.open(path) as image:
@@ -224,23 +228,15 @@ def _read_files(files: SplitFiles) -> dict[str, InMemoryTable]:
     """Return a table of image paths and labels per split. Training images are in one folder per class."""
     (annotations,) = files["annotations"]
     lines = annotations.read_text().splitlines()
-    classes_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())
-    train = classes_by_path(annotations.parents[1] / "train")
-    classes = sorted(set(train.values()))
-    labels_by_split = {
-        "train": list(train.values()),
-        "validation": [classes_by_name[path.name] for path in files["validation"]],
-    }
-    return {
-        split: InMemoryTable(
-            {
-                "image": [{"bytes": None, "path": str(path)} for path in files[split]],
-                "label": [classes.index(label) for label in labels],
-            },
-            classes,
-        )
-        for split, labels in labels_by_split.items()
-    }
+    class_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())  # a box follows name and class
+    train_classes = list(classes_by_path(annotations.parents[1] / "train").values())
+    val_classes = [class_by_name[path.name] for path in files["validation"]]
+    classes = sorted(set(train_classes))
+    tables: dict[str, InMemoryTable] = {}
+    for split, class_names in ("train", train_classes), ("validation", val_classes):
+        images = [{"bytes": None, "path": str(path)} for path in files[split]]
+        tables[split] = InMemoryTable({"image": images, "label": list(map(classes.index, class_names))}, classes)
+    return tables
 
 
 _TINY_IMAGENET = Source(
@@ -270,24 +266,28 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
         InputError: If `val` leaves an empty split.
     """
     check_settings(tiny_imagenet, {"val": val})
-    examples, test, numbers, facts = load_images(_TINY_IMAGENET, root, revision, size=64, classes=200)
-    is_validation = validation_mask(examples.labels, numbers, val)
+    loaded = load_images(_TINY_IMAGENET, root, revision, size=64, classes=200)
+    examples = loaded.train
+    is_validation = validation_mask(examples.labels, loaded.file_numbers, val)
     if not 0 < int(is_validation.sum()) < len(is_validation):
         raise InputError(
             f"tiny_imagenet: Expected val that splits {len(is_validation)} training rows, got {val}.",
             code="empty_split",
         )
-    train, held_out = examples[~is_validation], examples[is_validation]
-    return image_splits(train, held_out, test, facts, IMAGENET_STATISTICS, padding=4)
+    splits = examples[~is_validation], examples[is_validation], loaded.test
+    return image_splits(*splits, loaded.record, IMAGENET_STATISTICS, padding=4)
 
 
 def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """Return which rows validate: the last `share` of 500 file numbers, or of the rows of each class."""
+    """Return which rows validate: those with the last `share` of the file numbers 0 .. 499, which every class has.
+
+    Without numbers, the last `share` of the rows of each class validate.
+    """
     if bool((numbers >= 0).all()):
         return numbers >= round(500 * (1 - share))
-    order = labels.argsort(stable=True)
+    order = labels.argsort(stable=True)  # rows by class
     counts = labels.bincount()
     starts = counts.cumsum(0) - counts
-    rank = torch.empty_like(labels)
-    rank[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return rank >= (counts * (1 - share)).round()[labels]
+    rank_in_class = torch.empty_like(labels)
+    rank_in_class[order] = torch.arange(len(labels)) - starts[labels[order]]
+    return rank_in_class >= (counts * (1 - share)).round()[labels]

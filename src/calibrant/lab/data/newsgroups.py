@@ -34,20 +34,24 @@ _LINE_END_PATTERN = re.compile("\r\n?")  # normalized, as in text files
 
 
 def _find_messages(folder: Path) -> SplitFiles:
+    """Return the messages of the original collection as the training split, or nothing."""
     home = first_existing(folder, "20_newsgroups", "20_newsgroup", "20news-18828")
     return {} if home is None else {"train": _message_paths(home), "test": []}
 
 
 def _find_by_date(folder: Path) -> SplitFiles:
+    """Return the messages of both splits of the collection split by date, or nothing if one is missing."""
     files = {name: _message_paths(folder / f"20news-bydate-{name}") for name in ("train", "test")}
     return files if all(files.values()) else {}
 
 
 def _message_paths(home: Path) -> list[Path]:
+    """Return the files GROUP/NUMBER, sorted."""
     return sorted(path for path in home.glob("*/*") if path.name.isdigit())
 
 
 def _read_messages(files: SplitFiles) -> dict[str, InMemoryTable]:
+    """Read the messages of each split, with labels in the alphabetic order of groups."""
     groups = sorted({path.parent.name for paths in files.values() for path in paths})
     return {
         name: InMemoryTable(
@@ -113,7 +117,7 @@ def newsgroups(
         InputError: If the data cannot be read, or `val` does not fit.
     """
     check_settings(newsgroups, {"protocol": protocol})
-    tensors, facts = load(_NEWSGROUPS, root, revision, _convert, length=length, tokenizer=tokenizer)
+    tensors, record = load(_NEWSGROUPS, root, revision, _convert, length=length, tokenizer=tokenizer)
     train, test = (Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test"))
     if protocol == "mukhoti":
         train, test = _split_off_test(train, test, tensors["order"], seed)
@@ -128,16 +132,17 @@ def newsgroups(
         order = shuffled_indices(len(train), val, seed, "newsgroups")
         train, held_out = train[order[val:]], train[order[:val]]
     initial_vectors = None
-    words, classes = facts.pop("words"), tuple(facts.pop("classes"))
+    words = record.pop("words")
+    classes = tuple(record.pop("classes"))
     if tokenizer is None:
-        initial_vectors, vector_facts = word_vectors(words, vectors, root, dimension=dimension, seed=seed)
-        facts |= vector_facts
-    facts["protocol"] = protocol
-    return Splits(train, held_out, test, classes, prepare=Tensor.long, vectors=initial_vectors, facts=facts)
+        initial_vectors, vector_record = word_vectors(words, vectors, root, dimension=dimension, seed=seed)
+        record |= vector_record
+    record["protocol"] = protocol
+    return Splits(train, held_out, test, classes, prepare=Tensor.long, vectors=initial_vectors, facts=record)
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
-    """Shuffle all documents and return the first four fifths and the last fifth."""
+    """Shuffle all documents from their `order` by group and number; return the first four fifths and the last fifth."""
     documents = Split(torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels]))
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5
@@ -145,41 +150,51 @@ def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tupl
 
 
 def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> ConvertedData:
+    """Return ids (n length) and labels of each split, and the order of all documents by group and message number."""
     texts: list[str] = []
     tensors: dict[str, Tensor] = {}
-    keys: list[list[str]] = []  # group and message number
+    sort_keys: list[list[str]] = []  # group and message number
     class_names: dict[int, str] = {}
     for split, table in tables.items():
         with wrap_read_errors(split):
-            text, label = find_column(table, split, "text"), find_column(table, split, "label")
+            for column in ("text", "label"):
+                find_column(table, split, column)  # only raises, if it is missing
             batches: list[dict[str, list[Any]]] = list(table.iter(batch_size=1000))
             rows = [dict(zip(batch, values)) for batch in batches for values in zip(*batch.values(), strict=True)]
-        tensors[f"{split}.labels"] = torch.from_numpy(check_labels([row[label] for row in rows], split, 20))
+        tensors[f"{split}.labels"] = torch.from_numpy(check_labels([row["label"] for row in rows], split, 20))
         for i, row in enumerate(rows):
-            if not isinstance(row[text], str):
-                raise InputError(f"{split}, row {i}: Expected text, got {row[text]!r}.", code="missing_values")
-            texts.append(_LINE_END_PATTERN.sub("\n", row[text]))
-            class_names[row[label]] = row.get("label_text") or str(row[label])
-            keys.append((row.get("id") or f"{row[label]:02d}/{i:06d}").split("/", 1))
+            text, label = row["text"], row["label"]
+            if not isinstance(text, str):
+                raise InputError(f"{split}, row {i}: Expected text, got {text!r}.", code="missing_values")
+            texts.append(_LINE_END_PATTERN.sub("\n", text))
+            class_names[label] = row.get("label_text") or str(label)
+            sort_keys.append((row.get("id") or f"{label:02d}/{i:06d}").split("/", 1))
     has_headers = sum(1 for text in texts if _HEADER_PATTERN.match(text)) > len(texts) / 2
     if has_headers:  # up to the first blank line
-        texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
+        texts = [text[max(text.find("\n\n"), 0) :] for text in texts]  # a text without blank line stays
+    order = sorted(range(len(texts)), key=sort_keys.__getitem__)
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
-        ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)
+        ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)  # ties follow the order
         tokens = pad_token_ids(documents, ids, length)
     else:
         ids, tokens = {}, _subword_ids(texts, tokenizer, length)
     sizes = [len(tensors[f"{split}.labels"]) for split in tables]
     tensors |= {f"{split}.tokens": part.clone() for split, part in zip(tables, tokens.split(sizes), strict=True)}
     tensors["order"] = torch.tensor(order)
-    facts = {"classes": [class_names.get(i, str(i)) for i in range(20)], "words": ["", *ids], "length": length}
-    return tensors, facts | {"documents": len(texts), "headers": "removed" if has_headers else "not in this copy"}
+    return tensors, {
+        "classes": [class_names.get(i, str(i)) for i in range(20)],
+        "words": ["", *ids],  # id 0 is padding
+        "length": length,
+        "documents": len(texts),
+        "headers": "removed" if has_headers else "not in this copy",
+    }
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
-    transformers, is_local = import_optional("transformers", "text", "A tokenizer"), Path(name).is_dir()
+    """Return the ids (n, at most 512) of a tokenizer from the hub or a folder, padded at its padding side."""
+    transformers = import_optional("transformers", "text", "A tokenizer")
+    is_local = Path(name).is_dir()
     with wrap_hub_errors(f"the tokenizer {name!r}"):
         encode = transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_local or not is_hub_reachable())
     with wrap_read_errors(f"tokenizer {name}"):

@@ -1,7 +1,7 @@
 """SST: the Stanford Sentiment Treebank (Socher et al. 2013), parse trees with a sentiment label at every node."""
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -31,16 +31,19 @@ _TOKEN_PATTERN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words contain a no-
 
 
 def _find_trees(folder: Path) -> SplitFiles:
+    """Return the files of trees in the folder, or in its subfolder "trees", or nothing if one is missing."""
     home = next((folder / name for name in ("trees", ".") if (folder / name / "dev.txt").is_file()), folder)
     names = {"train": "train", "validation": "dev", "test": "test"}
     return files_if_all_exist({split: [home / f"{name}.txt"] for split, name in names.items()})
 
 
 def _read_trees(files: SplitFiles) -> dict[str, InMemoryTable]:
-    def lines(path: Path) -> list[str]:
-        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-
-    return {name: InMemoryTable({"tree": lines(path)}) for name, (path,) in files.items()}
+    """Read one tree per line that is not blank."""
+    tables: dict[str, InMemoryTable] = {}
+    for name, (path,) in files.items():
+        lines = path.read_text(encoding="utf-8").split("\n")
+        tables[name] = InMemoryTable({"tree": [line for line in lines if line.strip()]})
+    return tables
 
 
 _SST = Source(
@@ -74,15 +77,16 @@ class Trees:
 
     def __getitem__(self, rows: Any) -> "Trees":
         """Select trees by slice, mask or indices."""
-        rows = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)
-        first, size = self.start[rows], (self.start[1:] - self.start[:-1])[rows]
-        start = torch.cat([size.new_zeros(1), size.cumsum(0)])
-        nodes = torch.arange(int(start[-1]), device=start.device) + (first - start[:-1]).repeat_interleave(size)
-        return Trees(start, *(getattr(self, name)[nodes] for name in _NODE_FIELDS))
+        tree = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)
+        size = self.start[tree + 1] - self.start[tree]
+        new_start = torch.cat([size.new_zeros(1), size.cumsum(0)])
+        shift = (self.start[tree] - new_start[:-1]).repeat_interleave(size)  # from the new to the old index of a node
+        nodes = torch.arange(len(shift), device=shift.device) + shift
+        return Trees(new_start, *(getattr(self, name)[nodes] for name in _NODE_FIELDS))
 
     def to(self, device: Any) -> "Trees":
         """Return a copy on a device."""
-        return Trees(self.start.to(device), *(getattr(self, name).to(device) for name in _NODE_FIELDS))
+        return Trees(*(getattr(self, name).to(device) for name in ("start", *_NODE_FIELDS)))
 
 
 _NODE_FIELDS = ("word", "left", "right", "height", "label")
@@ -125,44 +129,44 @@ def sst(
         InputError: If a line is not a tree, or the data cannot be read.
     """
     check_settings(sst, {"classes": classes})
-    source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST
-    tensors, facts = load(source, root, revision, _convert)
-    initial_vectors, vector_facts = word_vectors(
-        facts.pop("words"),
-        vectors,
-        root,
-        dimension=dimension,
-        unknown_init="normal",
-        skip_first=lookup == "mukhoti",
-        seed=seed,
+    source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST  # a folder sst2 may lack neutral trees
+    tensors, record = load(source, root, revision, _convert)
+    words, skip_first = record.pop("words"), lookup == "mukhoti"
+    initial_vectors, vector_record = word_vectors(
+        words, vectors, root, dimension=dimension, unknown_init="normal", skip_first=skip_first, seed=seed
     )
     return Splits(
-        *(_tree_split(tensors, names[0], classes) for names in source.splits),
+        *(_tree_split(tensors, name, classes) for name, *_ in source.splits),
         classes={2: ("negative", "positive"), 3: ("negative", "neutral", "positive"), 5: _FIVE_CLASSES}[classes],
         targets=_five_class_labels if classes == 5 else _three_class_labels,
         vectors=initial_vectors,
-        facts=facts | vector_facts,
+        facts=record | vector_record,
     )
 
 
 def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
-    trees = Trees(*(tensors[f"{name}.{field.name}"].long() for field in fields(Trees)))
-    root = trees.label[trees.start[1:] - 1]
+    """Return the trees of a split with the labels of their roots; for 2 and 3 classes without neutral roots."""
+    trees = Trees(*(tensors[f"{name}.{field}"].long() for field in ("start", *_NODE_FIELDS)))
+    root_label = trees.label[trees.start[1:] - 1]
     if classes == 5:
-        return Split(trees, root)
-    not_neutral = root != 2
-    return Split(trees[not_neutral], (root[not_neutral] > 2).long() * (classes - 1))
+        return Split(trees, root_label)
+    not_neutral = root_label != 2
+    is_positive = root_label[not_neutral] > 2
+    return Split(trees[not_neutral], is_positive.long() * (classes - 1))  # positive is the last class
 
 
 def _three_class_labels(trees: Trees, labels: Tensor) -> Tensor:
+    """Return 0, 1 or 2 for negative, neutral or positive, of every node."""
     return (trees.label - 2).sign() + 1
 
 
 def _five_class_labels(trees: Trees, labels: Tensor) -> Tensor:
+    """Return the label 0 .. 4 of every node."""
     return trees.label
 
 
 def _convert(tables: Tables) -> ConvertedData:
+    """Return the fields of `Trees` for each split, and the words of all splits by id."""
     ids: dict[str, int] = {"": 0}
     tensors: dict[str, Tensor] = {}
     for name, table in tables.items():
@@ -173,7 +177,7 @@ def _convert(tables: Tables) -> ConvertedData:
         tensors[f"{name}.start"] = torch.tensor([0, *accumulate(map(len, trees))], dtype=torch.int32)
         nodes = [node for tree in trees for node in tree]
         for field, values in zip(_NODE_FIELDS, torch.tensor(nodes, dtype=torch.int32).T, strict=True):
-            tensors[f"{name}.{field}"] = values.clone()
+            tensors[f"{name}.{field}"] = values.clone()  # the cache refuses tensors that share memory
     return tensors, {"words": list(ids)}
 
 
@@ -192,9 +196,9 @@ def parse_tree(text: Any, ids: dict[str, int], location: str = "tree") -> list[t
     nodes: list[tuple[int, int, int, int, int]] = []
     stack: list[list[Any]] = []  # open brackets: a label, then a word or node indices
     for token in _TOKEN_PATTERN.finditer(text if isinstance(text, str) else ""):
-        if token[1]:
+        if token[1]:  # an opening bracket with a label
             stack.append([int(token[1])])
-        elif token[0] != ")":
+        elif token[0] != ")":  # a word
             if not stack:
                 raise problem
             stack[-1].append(token[0])
@@ -203,10 +207,11 @@ def parse_tree(text: Any, ids: dict[str, int], location: str = "tree") -> list[t
                 case [int(label), str(word)] if label < 5:
                     nodes.append((ids.setdefault(word, len(ids)), -1, -1, 0, label))
                 case [int(label), int(left), int(right)] if label < 5:
-                    nodes.append((0, left, right, 1 + max(nodes[left][3], nodes[right][3]), label))
+                    left_height, right_height = nodes[left][3], nodes[right][3]
+                    nodes.append((0, left, right, 1 + max(left_height, right_height), label))
                 case _:
                     raise problem
-            if stack:
+            if stack:  # the new node is a child of the open bracket
                 stack[-1].append(len(nodes) - 1)
     if stack or not nodes:
         raise problem

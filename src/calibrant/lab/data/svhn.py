@@ -10,13 +10,15 @@ from calibrant.types import Count, Seed
 
 
 def _read_mat_files(files: SplitFiles) -> dict[str, InMemoryTable]:
+    """Read the images and labels of one MATLAB file per split."""
     from scipy.io import loadmat
 
     tables: dict[str, InMemoryTable] = {}
     for name, (path,) in files.items():
         content = loadmat(path)
         labels = content["y"].ravel().astype(int) % 10  # the files label the digit 0 as 10
-        tables[name] = InMemoryTable({"image": list(content["X"].transpose(3, 0, 1, 2)), "label": labels.tolist()})
+        images = content["X"].transpose(3, 0, 1, 2)  # from (h w c n)
+        tables[name] = InMemoryTable({"image": list(images), "label": labels.tolist()})
     return tables
 
 
@@ -46,7 +48,9 @@ def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1, 
         seed: Seed of the split.
         revision: Commit on the hub.
     """
-    examples, test, _, facts = load_images(_SVHN, root, revision, size=32, classes=10)
+    loaded = load_images(_SVHN, root, revision, size=32, classes=10)
+    examples = loaded.train
     val = len(examples) // 10 if val is None else val
     order = shuffled_indices(len(examples), val, seed, "svhn")
-    return image_splits(examples[order[val:]], examples[order[:val]], test, facts, CIFAR_STATISTICS, padding=0)
+    splits = examples[order[val:]], examples[order[:val]], loaded.test
+    return image_splits(*splits, loaded.record, CIFAR_STATISTICS, padding=0)

@@ -78,6 +78,7 @@ def blobs(
     centers = torch.randn(classes, features, generator=generator)
 
     def draw(n: int) -> Split:
+        """Draw labels, then inputs, from the one generator."""
         labels = torch.randint(classes, (n,), generator=generator)
         return Split(centers[labels] + spread * torch.randn(n, features, generator=generator), labels)
 
@@ -90,5 +91,6 @@ def blobs(
 
 
 def _posterior(inputs: Tensor, *, centers: Tensor, spread: float) -> Tensor:
-    distance = (inputs.double()[:, None] - centers.double()).square().sum(-1)
-    return (-distance / (2 * spread**2)).log_softmax(-1)
+    """Return the true log-probabilities (n, k), with the formula of `blobs`, in float64."""
+    squared_distance = (inputs.double()[:, None] - centers.double()).square().sum(-1)
+    return (-squared_distance / (2 * spread**2)).log_softmax(-1)

@@ -110,11 +110,9 @@ def collect(
 def _refuse_probabilities(parts: Iterable[Predictions], binary: bool) -> Iterator[Predictions]:
     """Yield all batches, then raise `InputError` if all together are evidently probabilities."""
     single, rows = SingleScoreEvidence(), RowScoreEvidence()
+    add = single.add_pairs if binary else rows.add
     for p in parts:
-        if binary:
-            single.add_pairs(p.logits)
-        else:
-            rows.add(p.logits)
+        add(p.logits)
         yield p
     if binary:
         single.check("a network without its last sigmoid (output=lambda p: p.logit() inverts it)")
@@ -202,10 +200,8 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
-    """Join the batches; raise `InputError` if there are none."""
+    """Join the batches; clusters are left out if there is only one."""
     numbered_parts = list(_number_clusters(parts))
-    if not numbered_parts:
-        raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
     cluster_parts = [codes for _, codes in numbered_parts if codes is not None]
     clusters = torch.cat(cluster_parts) if cluster_parts else None
     return Predictions(
@@ -216,15 +212,20 @@ def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
     )
 
 
-NO_BATCHES_MESSAGE = "Expected at least one batch, got an empty iterable. Try a DataLoader, or a new generator."
-
-
 def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
-    """Yield each batch with its clusters, numbered differently from those of other batches."""
-    start = 0
+    """Yield each batch with its clusters, numbered differently from those of other batches.
+
+    Raises:
+        InputError: If there are no batches.
+    """
+    p, start = None, 0
     for p in parts:
         yield p, None if p.clusters is None else p.clusters + start
         start += 0 if p.clusters is None else int(p.clusters.max()) + 1
+    if p is None:
+        raise InputError(
+            "Expected at least one batch, got none. Try a DataLoader, or a new generator.", code="no_batches"
+        )
 
 
 def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
@@ -234,16 +235,15 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     if path.suffix != ".parquet":
         raise InputError(f"Expected a .parquet file, got {path}.", code="suffix")
     numbered_parts = _number_clusters(parts)
-    if (first := next(numbered_parts, None)) is None:
-        raise InputError(NO_BATCHES_MESSAGE, code="no_batches")
+    first_part, first_codes = next(numbered_parts)
     schema: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
-    schema |= {} if first[1] is None else {"cluster": polars.Int64}
+    schema |= {} if first_codes is None else {"cluster": polars.Int64}
     errors: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         """Yield the table of each batch, and keep the exception of a batch; polars passes columns, rows and filters."""
         try:
-            for p, codes in chain([first], numbered_parts):
+            for p, codes in chain([(first_part, first_codes)], numbered_parts):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
                 columns |= {} if codes is None else {"cluster": codes.numpy()}
                 yield polars.DataFrame(columns).cast({"logits": schema["logits"]})

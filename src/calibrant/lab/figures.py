@@ -223,9 +223,8 @@ def _blobs_network(folder: Path) -> list[Path]:
         p, likeliest = truth.exp().max(-1, keepdim=True)
         p, q = p.squeeze(-1), log_q.exp().gather(-1, likeliest).squeeze(-1)
         distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2
-        guide = {"_truth": ([1 / 3, 1], [1 / 3, 1])}
-        ylabel = "predicted probability of that class"
-        plots.family(guide, ax=ax, xlabel="largest true probability", ylabel=ylabel, title=name)
+        xlabel, ylabel = "largest true probability", "predicted probability of that class"
+        plots.family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)
         ax.scatter(p, q, s=3, color="#31688e", alpha=0.35, linewidths=0, rasterized=True)
         ax.annotate(f"mean total variation {distance:.3f}", (0.04, 0.93), xycoords="axes fraction", fontsize=8)
         ax.set(aspect="equal", xlim=(0.3, 1), ylim=(0.3, 1))

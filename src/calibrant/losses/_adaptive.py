@@ -145,14 +145,11 @@ class AdaFocal:
         registry.check_settings(
             AdaFocal, {name: getattr(self, name) for name in ("bins", "rate", "start", "switch", "lowest", "highest")}
         )
-        if self.lowest <= -3.5911:
+        if not -3.5911 < self.lowest < self.highest or not self.lowest <= self.start <= self.highest:
             raise InputError(
-                f"Expected lowest > -3.5911, the limit of inverse_focal, got {self.lowest}.", code="adafocal_limits"
-            )
-        if not self.lowest < self.highest or not self.lowest <= self.start <= self.highest:
-            raise InputError(
-                f"Expected lowest < highest and start between them, got lowest={self.lowest}, start={self.start}, "
-                f"highest={self.highest}. Try AdaFocal(lowest=-2, start=1, highest=20), the defaults.",
+                f"Expected -3.5911 < lowest < highest and start between them, got lowest={self.lowest}, "
+                f"start={self.start}, highest={self.highest}; -3.5911 is the limit of inverse_focal. Try AdaFocal(), "
+                "the paper's limits.",
                 code="adafocal_limits",
             )
         gamma = torch.full((self.bins,), self.start, dtype=torch.float64)

@@ -181,12 +181,11 @@ def avuc(
     r, c, w = _confidence(logits, labels, weights)
     u = row_entropies(logits.double())
     right, wrong = w * c, w * (1 - c)
-    if threshold is None:
+    limit: Tensor | float | None = threshold
+    if limit is None:
         counts = torch.stack([right.sum(), wrong.sum()])
         mean_entropies = torch.stack([right @ u, wrong @ u]).detach() / counts.where(counts > 0, 1.0)
         limit = mean_entropies.sum() / (counts > 0).sum()  # halfway, or the one mean if all are right or all wrong
-    else:
-        limit = threshold
     t, is_certain = u.tanh(), u <= limit
     share = torch.where(is_certain, 1 - t, t)
     right_terms = right * r * share

@@ -69,7 +69,9 @@ def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> P
         smoothed = (1 - smoothing) * labels + smoothing / logits.shape[-1] if smoothing else labels
         return _soft_label_mean(smoothed, logits, lambda log_p: log_p)
     if logits.shape[-1] == 2 and not smoothing:
-        return _binary_log_likelihood(logits, labels)
+        # a sigmoid takes half the time of a softmax for many rows
+        label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
+        return logsigmoid(label_logit - other_logit)
     return _LogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
@@ -99,12 +101,6 @@ def weighted_cross_entropy(
 def one_minus_p(log_p: Tensor) -> Tensor:
     """Return 1 - p, without the cancellation of 1 - exp(log p) for p close to 1."""
     return -log_p.expm1()
-
-
-def _binary_log_likelihood(logits: Logits, labels: Labels) -> PerExample:
-    """Return log p_y of two classes as log sigmoid(z_y - z_other), in half the time of a softmax for many rows."""
-    label_logit, other_logit = logits.gather(-1, torch.stack([labels, 1 - labels], -1)).unbind(-1)
-    return logsigmoid(label_logit - other_logit)
 
 
 def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExample:

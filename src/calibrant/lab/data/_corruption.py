@@ -1,4 +1,4 @@
-"""What corruptions of images (n c h w) are built from: their common signature, and filters."""
+"""Building blocks of corruptions of images (n c h w): their common signature, and filters."""
 
 import inspect
 import math
@@ -22,16 +22,20 @@ def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., 
     """
 
     def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return the registered function; its signature tells the registry whether there is a seed."""
+
         def corrupt(images: Tensor, *, severity: Severity = 5) -> Tensor:
+            """Corrupt raw images, with rounding at the end."""
             return to_uint8(function(to_unit_range(images), select(severity, *values)))
 
         def corrupt_randomly(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
+            """Corrupt raw images by the random numbers of a seed, with rounding at the end."""
             generator = torch.Generator(images.device).manual_seed(seed)
             return to_uint8(function(to_unit_range(images), select(severity, *values), generator))
 
         is_random = "generator" in inspect.signature(function).parameters
         registered = corrupt_randomly if is_random else corrupt
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # but not the signature, unlike wraps()
             setattr(registered, name, getattr(function, name))
         return CORRUPTIONS.register(registered)
 
@@ -89,52 +93,64 @@ def pixel_coordinates(height: int, width: int, device: torch.device) -> tuple[Te
 def gather_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Return the pixels of (n c h w) at positions (n h w), clamped to the image."""
     _, channels, height, width = x.shape
-    index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-    return x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, channels, -1)).view(x.shape)
+    index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)  # (n h w) in flattened images
+    index_by_channel = index.flatten(1)[:, None].expand(-1, channels, -1)
+    return x.flatten(2).gather(2, index_by_channel).view(x.shape)
 
 
 def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Blur with half a Gaussian of 2 radius + 1 steps that starts at each pixel, as ImageMagick does."""
+    """Blur with half a Gaussian of 2 radius + 1 steps that starts at each pixel, as ImageMagick does.
+
+    The steps of each image go in the direction of its `angle` (n): 0 is to the right, pi / 2 downward.
+    """
     row, column = pixel_coordinates(x.shape[2], x.shape[3], x.device)
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]
-    out = torch.zeros_like(x)
+    blurred = torch.zeros_like(x)
     for i, weight in enumerate(weights):
-        right, down = ((i * part(angle) - 0.5).ceil().long().view(-1, 1, 1) for part in (torch.cos, torch.sin))
-        out += weight / sum(weights) * gather_pixels(x, row + down, column + right)
-    return out
+        right = (i * angle.cos() - 0.5).ceil().long().view(-1, 1, 1)  # to the nearest pixel
+        down = (i * angle.sin() - 0.5).ceil().long().view(-1, 1, 1)
+        blurred += weight / sum(weights) * gather_pixels(x, row + down, column + right)
+    return blurred
 
 
 def zoom_center(x: Tensor, factor: float) -> Tensor:
     """Enlarge the center of (n c h w) and crop it to the original size."""
     size = x.shape[2:]
-    inner = [math.ceil(side / factor) for side in size]
-    zoomed = interpolate(
-        _crop_center(x, inner), [round(side * factor) for side in inner], mode="bilinear", align_corners=True
-    )
+    inner_size = [math.ceil(side / factor) for side in size]
+    zoomed_size = [round(side * factor) for side in inner_size]  # at least `size`
+    zoomed = interpolate(_crop_center(x, inner_size), zoomed_size, mode="bilinear", align_corners=True)
     return _crop_center(zoomed, size)
 
 
 def _crop_center(x: Tensor, size: Iterable[int]) -> Tensor:
+    """Return the middle of images at a smaller height and width, nearer to the top left by an odd pixel."""
     (height, width), (full_height, full_width) = size, x.shape[2:]
     top, left = (full_height - height) // 2, (full_width - width) // 2
     return x[:, :, top : top + height, left : left + width]
 
 
 def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) -> Tensor:
-    """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm."""
+    """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm; `side` is a power of two.
+
+    Each pass sets the points halfway between those of the last pass to the mean of four neighbors plus noise, whose
+    standard deviation falls by `decay`^2. The image is continued periodically.
+    """
     height = torch.zeros(n, side, side, device=generator.device)
     step, wobble = side, 100.0
 
     def displaced_mean(total: Tensor) -> Tensor:
+        """Return a quarter of the sum of four neighbors plus noise; the benchmark squares its amplitude."""
         noise = 2 * torch.rand(total.shape, generator=generator, device=generator.device) - 1
         return total / 4 + wobble**2 * noise
 
     while step > 1:
         half = step // 2
         corner = height[:, ::step, ::step]
-        across, down = corner + corner.roll(-1, 2), corner + corner.roll(-1, 1)
-        midpoint = displaced_mean(across + across.roll(-1, 1))
+        across = corner + corner.roll(-1, 2)  # of the ends of a horizontal side
+        down = corner + corner.roll(-1, 1)  # of the ends of a vertical side
+        midpoint = displaced_mean(across + across.roll(-1, 1))  # of four corners
         height[:, half::step, half::step] = midpoint
+        # a point on a side has two corners and the midpoints on both sides of it as neighbors
         height[:, ::step, half::step] = displaced_mean(across + midpoint + midpoint.roll(1, 1))
         height[:, half::step, ::step] = displaced_mean(down + midpoint + midpoint.roll(1, 2))
         step, wobble = half, wobble / decay

@@ -155,6 +155,6 @@ def image_splits(
 
 def _file_number(value: Any) -> int:
     """Return the number at the end of an image's file name, such as 17 of n01_17.JPEG, or -1."""
-    path = None if isinstance(value, np.ndarray) else value["path"]
-    digits = (path or "").rpartition("_")[2].partition(".")[0]  # from the last _ to the next dot
+    path = "" if isinstance(value, np.ndarray) else value["path"] or ""
+    digits = path.rpartition("_")[2].partition(".")[0]  # from the last _ to the next dot
     return int(digits) if digits.isdigit() else -1

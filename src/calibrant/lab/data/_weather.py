@@ -22,7 +22,7 @@ from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
-MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # lengths of a straight, a diagonal and a knight's move
+MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # of a straight, a diagonal and a knight's move, as in OpenCV
 TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
 MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
 LOW_EDGE_THRESHOLD, HIGH_EDGE_THRESHOLD = 50, 150  # gradients of Canny edges
@@ -33,7 +33,7 @@ def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) 
     """Add fractal clouds times c = 0.2 .. 1.5, and darken the image so that its brightest value does not change."""
     amount, decay = amount_and_decay
     height, width = x.shape[2:]
-    side = 1 << (max(height, width) - 1).bit_length()
+    side = 1 << (max(height, width) - 1).bit_length()  # the next power of two
     cloud = fractal_clouds(len(x), side, decay, generator)[:, None, :height, :width]
     brightest = x.amax((1, 2, 3), keepdim=True)
     return (x + amount * cloud) * brightest / (brightest + amount)
@@ -52,11 +52,12 @@ def snow(x: Tensor, values: tuple[float, float, float, float, int, float, float]
     noise = mean + deviation * torch.randn(x[:, :1].shape, generator=generator, device=x.device)
     flakes = zoom_center(noise, size)
     flakes = (flakes.where(flakes >= threshold, 0.0).clamp(0, 1) * 255).floor() / 255  # whole levels, as in an image
-    angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)
+    angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)  # -135 .. -45 degrees
     flakes = (blur_along(flakes, radius, sigma, angle) * 255).round() / 255
-    gray = (x * torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)).sum(1, keepdim=True)
+    luma = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)  # gray as the eye weights colors
+    gray = (x * luma).sum(1, keepdim=True)
     whitened = image_weight * x + (1 - image_weight) * x.maximum(1.5 * gray + 0.5)
-    return whitened + flakes + flakes.flip(2, 3)
+    return whitened + flakes + flakes.flip(2, 3)  # the flakes and the same turned by 180 degrees, as in the benchmark
 
 
 @CORRUPTIONS.register
@@ -73,14 +74,14 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
         InputError: If the folder has no images, or one that is too small.
     """
     image_weight, ice_weight = select(severity, (1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
-    x, (height, width) = to_unit_range(images), images.shape[2:]
+    x = to_unit_range(images)
+    height, width = images.shape[2:]
     photographs = _load_textures(textures, height, width)
     generator = torch.Generator(images.device).manual_seed(seed)
+    shares = torch.rand(len(x), 3, generator=generator, device=x.device)  # of the photographs, and of possible offsets
     ice = torch.empty_like(x)
-    for i, (which_photograph, down, across) in enumerate(
-        torch.rand(len(x), 3, generator=generator, device=x.device).tolist()
-    ):
-        texture = photographs[int(which_photograph * len(photographs))].to(x.device)
+    for i, (photograph_share, down, across) in enumerate(shares.tolist()):
+        texture = photographs[int(photograph_share * len(photographs))].to(x.device)
         top, left = int(down * (texture.shape[1] - height)), int(across * (texture.shape[2] - width))
         ice[i] = texture[:, top : top + height, left : left + width]
     return to_uint8(image_weight * x + ice_weight * ice)
@@ -101,14 +102,15 @@ def _load_textures(name: str, height: int, width: int) -> list[Tensor]:
     for path in paths:
         with wrap_read_errors(str(path)), Image.open(path) as image:
             photograph = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None] / 255
-        size = [round(side / 5) for side in photograph.shape[2:]]
-        if size[0] <= height or size[1] <= width:
+        reduced_height, reduced_width = (round(side / 5) for side in photograph.shape[2:])
+        if reduced_height <= height or reduced_width <= width:
             raise InputError(
                 f"frost: Expected photographs above {5 * height} x {5 * width} pixels, got {path} of "
                 f"{photograph.shape[2]} x {photograph.shape[3]}.",
                 code="image_size",
             )
-        photographs.append((interpolate(photograph, size, mode="bilinear")[0] * 255).round() / 255)
+        reduced = interpolate(photograph, (reduced_height, reduced_width), mode="bilinear")[0]
+        photographs.append((reduced * 255).round() / 255)
     return photographs
 
 
@@ -130,13 +132,15 @@ def _apply_liquid(x: Tensor, liquid: Tensor, threshold: float, amount: float, *,
     """Cover images with a liquid (n h w); `amount` is the brightness of water or the blur of mud."""
     if mud:
         cover = blur_gaussian((liquid > threshold).float(), amount)[:, None]
-        cover = cover.where(cover >= 0.8, 0.0)
+        cover = cover.where(cover >= 0.8, 0.0)  # only the middle of a splash is mud
         return x * (1 - cover) + cover * _color(x, 63, 42, 20)
-    thickness = (liquid.where(liquid >= threshold, 0.0) * 255).floor().remainder(256)  # whole levels, as in an image
+    # whole levels, which start again at 0 after 255, as the conversion of the benchmark to bytes
+    thickness = (liquid.where(liquid >= threshold, 0.0) * 255).floor().remainder(256)
     return x + amount * drop_light(thickness)[:, None] * _color(x, 175, 238, 238)
 
 
 def _color(x: Tensor, *rgb: int) -> Tensor:
+    """Return a color (1 3 1 1) in [0, 1] from levels 0 .. 255."""
     return torch.tensor(rgb, device=x.device).view(1, 3, 1, 1) / 255
 
 
@@ -145,37 +149,40 @@ def _color(x: Tensor, *rgb: int) -> Tensor:
 
 def drop_light(liquid: Tensor) -> Tensor:
     """Return the light (n h w) in [0, 1] of drops whose thickness is given in whole levels 0 .. 255."""
-    distance = edge_distances(canny_edges(liquid))
-    smoothed = correlate(distance.clamp(max=MAX_EDGE_DISTANCE_PIXELS), torch.full((3, 3), 1 / 9)).floor()
-    slope = torch.tensor([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
-    relief = correlate(equalize_histogram(smoothed), slope).clamp(0, 255)
-    light = liquid * correlate(relief, torch.full((3, 3), 1 / 9)).round()
+    mean_filter = torch.full((3, 3), 1 / 9)
+    relief_filter = torch.tensor([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])  # bright where values rise to the bottom right
+    distance = edge_distances(canny_edges(liquid)).clamp(max=MAX_EDGE_DISTANCE_PIXELS)
+    smoothed = correlate(distance, mean_filter).floor()
+    relief = correlate(equalize_histogram(smoothed), relief_filter).clamp(0, 255)
+    light = liquid * correlate(relief, mean_filter).round()
     return light / light.amax((1, 2), keepdim=True).clamp(min=1e-12)
 
 
 def canny_edges(x: Tensor) -> Tensor:
     """Return Canny edges of images (n h w): ridges of the gradient above the low threshold, connected to a high one."""
-    across = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-    right, down = correlate(x, across, "replicate"), correlate(x, across.T, "replicate")
+    sobel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
+    right, down = correlate(x, sobel, "replicate"), correlate(x, sobel.T, "replicate")  # components of the gradient
     size = right.abs() + down.abs()
     padded_size = pad(size, (1, 1, 1, 1))
     height, width = x.shape[1:]
 
     def neighbor(row: int, column: int) -> Tensor:
+        """Return for every pixel the gradient of the one so many rows below and columns to the right."""
         return padded_size[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
     is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
     is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
     is_rising = right * down < 0  # from bottom left to top right
-    # Of two equal neighbors only the left or upper one is a peak, by > and >=; diagonals need two > as in OpenCV
+    # a pixel is a peak if its gradient exceeds those of both neighbors in the direction of the gradient; of two equal
+    # pixels only the left or upper one is, by > and >=; diagonals need two >, as in OpenCV
     horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
     vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))
     diagonal_above = torch.where(is_rising, neighbor(-1, 1), neighbor(-1, -1))
     diagonal_below = torch.where(is_rising, neighbor(1, -1), neighbor(1, 1))
     diagonal_peak = (size > diagonal_above) & (size > diagonal_below)
-    ridge = (size > LOW_EDGE_THRESHOLD) & torch.where(
-        is_nearly_horizontal, horizontal_peak, torch.where(is_nearly_vertical, vertical_peak, diagonal_peak)
-    )
+    peak = torch.where(is_nearly_vertical, vertical_peak, diagonal_peak)
+    peak = torch.where(is_nearly_horizontal, horizontal_peak, peak)
+    ridge = peak & (size > LOW_EDGE_THRESHOLD)
     strong_edge = (ridge & (size > HIGH_EDGE_THRESHOLD)).cpu().numpy()
     connected = binary_propagation(strong_edge, np.ones((1, 3, 3)), ridge.cpu().numpy())
     return torch.from_numpy(connected).to(x.device)
@@ -184,15 +191,15 @@ def canny_edges(x: Tensor) -> Tensor:
 def edge_distances(edge: Tensor) -> Tensor:
     """Return the distance of every pixel (n h w) from an edge by `MOVE_LENGTHS`, exact up to the maximum."""
     moves = {
-        (row_sign * (a if swap else b), column_sign * (b if swap else a)): length
+        (row_sign * rows, column_sign * columns): length
         for (a, b), length in MOVE_LENGTHS.items()
+        for rows, columns in ((a, b), (b, a))
         for row_sign in (-1, 1)
         for column_sign in (-1, 1)
-        for swap in (False, True)
     }
     height, width = edge.shape[1:]
     distance = torch.where(edge, 0.0, 1e6)
-    for _ in range(int(MAX_EDGE_DISTANCE_PIXELS) + 1):
+    for _ in range(int(MAX_EDGE_DISTANCE_PIXELS) + 1):  # each pass adds a move, of length 1 or more
         padded_distance = pad(distance, (2, 2, 2, 2), value=1e6)
         neighbor_distances = [
             padded_distance[:, 2 + row : 2 + row + height, 2 + column : 2 + column + width] + length
@@ -204,14 +211,14 @@ def edge_distances(edge: Tensor) -> Tensor:
 
 def equalize_histogram(x: Tensor) -> Tensor:
     """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does; the lowest level becomes 0."""
-    values = x.flatten(1).long()
-    counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, values, torch.ones_like(x.flatten(1)))
-    lowest = values.amin(1, keepdim=True)
-    first = counts.gather(1, lowest)
+    levels = x.flatten(1).long()
+    counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, levels, torch.ones_like(x.flatten(1)))
+    lowest = levels.amin(1, keepdim=True)
+    lowest_count = counts.gather(1, lowest)
     total = counts.sum(1, keepdim=True)
-    table = ((counts.cumsum(1) - first) * 255 / (total - first).clamp(min=1)).round()
-    table = torch.where(first == total, lowest.float(), table)
-    return table.gather(1, values).view(x.shape)
+    new_levels = ((counts.cumsum(1) - lowest_count) * 255 / (total - lowest_count).clamp(min=1)).round()
+    new_levels = torch.where(lowest_count == total, lowest.float(), new_levels)  # an image of one level keeps it
+    return new_levels.gather(1, levels).view(x.shape)
 
 
 def correlate(x: Tensor, kernel: Tensor, mode: str = "reflect") -> Tensor:

@@ -18,14 +18,13 @@ _PROTOCOLS = {  # seed of the split, and pixel statistics by data set
 
 
 def _source(
-    name: str, unpacked_folder: str, archive_name: str, pickles: dict[str, list[str]], meta: tuple[str, str], label: str
+    classes: int, unpacked_folder: str, pickles: dict[str, list[str]], meta: tuple[str, str], label: str
 ) -> Source:
     """Return the source of a data set: tables, or the pickles of the python version.
 
     Args:
-        name: Name of the data set.
+        classes: Number of classes.
         unpacked_folder: Name of the folder that the archive unpacks to.
-        archive_name: Name of the archive.
         pickles: Names of the pickles of each split.
         meta: Name of a pickle and its key with the names of the classes.
         label: Column of the labels; its plural is their key in the pickles.
@@ -34,6 +33,7 @@ def _source(
     def find(folder: Path) -> SplitFiles:
         """Return the unpacked folder or the archive, for every split; the folder itself may be the unpacked one."""
         is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
+        archive_name = f"cifar-{classes}-python.tar.gz"
         archive = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
         return {} if archive is None else {split: [archive] for split in pickles}
 
@@ -51,24 +51,18 @@ def _source(
         return tables
 
     original = OriginalFormat(f"{unpacked_folder}, the python version", find, read)
-    return Source((name,), f"uoft-cs/{name}", original_formats=(original,))
+    return Source((f"cifar{classes}",), f"uoft-cs/cifar{classes}", original_formats=(original,))
 
 
 _CIFAR10 = _source(
-    "cifar10",
+    10,
     "cifar-10-batches-py",
-    "cifar-10-python.tar.gz",
     {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
     ("batches.meta", "label_names"),
     "label",
 )
 _CIFAR100 = _source(
-    "cifar100",
-    "cifar-100-python",
-    "cifar-100-python.tar.gz",
-    {"train": ["train"], "test": ["test"]},
-    ("meta", "fine_label_names"),
-    "fine_label",
+    100, "cifar-100-python", {"train": ["train"], "test": ["test"]}, ("meta", "fine_label_names"), "fine_label"
 )
 
 

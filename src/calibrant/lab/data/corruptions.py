@@ -68,6 +68,7 @@ def brightness(x: Tensor, c: float) -> Tensor:
     """Add c = 0.05 .. 0.3 to the value in HSV color space."""
     value = x.amax(1, keepdim=True)
     brighter = (value + c).clamp(max=1)
+    # scaling all channels keeps hue and saturation; black has neither, and becomes gray
     return torch.where(value > 0, x * brighter / value.clamp(min=1e-12), brighter)
 
 
@@ -83,7 +84,8 @@ def saturate(x: Tensor, scale_and_shift: tuple[float, float]) -> Tensor:
     saturation = spread / value.clamp(min=1e-12)
     new_saturation = (saturation * scale + shift).clamp(0, 1)
     red = torch.tensor([0.0, 1.0, 1.0], device=x.device).view(1, 3, 1, 1)
-    distance = torch.where(spread > 0, (value - x) / spread.clamp(min=1e-12), red)  # from the value, in [0, 1]
+    # a channel is value (1 - saturation distance); the distance, in [0, 1], depends on the hue alone
+    distance = torch.where(spread > 0, (value - x) / spread.clamp(min=1e-12), red)
     return value - distance * new_saturation * value
 
 
@@ -97,12 +99,13 @@ def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
 def defocus_blur(x: Tensor, radius_and_sigma: tuple[float, float]) -> Tensor:
     """Blur with a disk of radius 0.3 .. 1.5 pixels that is smoothed by a Gaussian; edges are mirrored."""
     radius, sigma = radius_and_sigma
-    place = torch.arange(-2.0, 3.0, device=x.device)
-    disk = (place[:, None] ** 2 + place**2 <= radius**2).float()
-    gaussian = (-(place[1:4] ** 2) / (2 * sigma**2)).exp()
+    offset = torch.arange(-2.0, 3.0, device=x.device)  # from the center of the kernel, in pixels
+    disk = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
+    gaussian = (-(offset[1:4] ** 2) / (2 * sigma**2)).exp()
     gaussian = gaussian[:, None] * gaussian
     kernel = conv2d((disk / disk.sum())[None, None], (gaussian / gaussian.sum())[None, None], padding=1)
-    return conv2d(pad(x, (2, 2, 2, 2), mode="reflect").flatten(0, 1).unsqueeze(1), kernel).view(x.shape)
+    padded = pad(x, (2, 2, 2, 2), mode="reflect")
+    return conv2d(padded.flatten(0, 1).unsqueeze(1), kernel).view(x.shape)  # each channel as an image
 
 
 @corruption((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))
@@ -112,7 +115,7 @@ def glass_blur(x: Tensor, sigma_and_rounds: tuple[float, int], generator: Genera
     The benchmark intends to swap the two pixels, but its assignment copies one of them.
     """
     sigma, rounds = sigma_and_rounds
-    x = to_unit_range(to_uint8(blur_gaussian(x, sigma)))
+    x = to_unit_range(to_uint8(blur_gaussian(x, sigma)))  # rounded, as in the benchmark
     n, _, height, width = x.shape
     row, column = pixel_coordinates(height, width, x.device)
     movable = (row > 1) & (column > 1)  # the first two rows and columns do not change
@@ -143,6 +146,7 @@ def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: 
     amount, sigma, jitter = (min(height, width) * share for share in shares)
 
     def uniform(*shape: int) -> Tensor:
+        """Return random numbers in [-1, 1]."""
         return 2 * torch.rand(shape, generator=generator, device=x.device) - 1
 
     row, column = pixel_coordinates(height, width, x.device)
@@ -151,8 +155,11 @@ def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: 
     corners = torch.tensor([[third, third], [third, -third], [-third, -third]], device=x.device).float()
     corners += torch.tensor([width // 2, height // 2], device=x.device)
     moved = corners + jitter * uniform(n, 3, 2)
-    inverse_map = torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[:, :, :1])], 2), corners.expand(n, 3, 2))
+    # the affine map (n 3 2) from moved to original corners: each pixel of the result gets the value of its source
+    moved_and_one = torch.cat([moved, torch.ones_like(moved[:, :, :1])], 2)
+    inverse_map = torch.linalg.solve(moved_and_one, corners.expand(n, 3, 2))
     source = coordinates @ inverse_map[:, None, :2] + inverse_map[:, None, 2:]
+    # grid_sample takes coordinates in [-1, 1]: from the first to the last pixel, or below from edge to edge
     size = torch.tensor([width, height], device=x.device)
     x = grid_sample(x, 2 * source / (size - 1) - 1, padding_mode="reflection", align_corners=True)
     shift = amount * blur_gaussian(uniform(n, 2, height, width), sigma, 3.0, mirror=True).permute(0, 2, 3, 1)
@@ -165,7 +172,8 @@ def pixelate(x: Tensor, share: float) -> Tensor:
     from PIL.Image import Resampling
 
     height, width = x.shape[2:]
-    reduced_size, size = (int(width * share), int(height * share)), (width, height)
+    size = width, height
+    reduced_size = int(width * share), int(height * share)
     return _map_pillow(x, lambda image: image.resize(reduced_size, Resampling.BOX).resize(size, Resampling.BOX))
 
 
@@ -175,6 +183,7 @@ def jpeg_compression(x: Tensor, quality: int) -> Tensor:
     from PIL import Image
 
     def compress(image: Image.Image) -> Image.Image:
+        """Write the image as JPEG and read it again."""
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
         return Image.open(file)
@@ -191,9 +200,11 @@ def _map_pillow(x: Tensor, change: Callable[[Any], Any]) -> Tensor:
     """Apply a function to every image as an image of Pillow."""
     from PIL.Image import fromarray
 
-    changed = [np.array(change(fromarray(image))) for image in to_uint8(x).permute(0, 2, 3, 1).cpu().numpy()]
-    return to_unit_range(torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2).contiguous().to(x.device))
+    images = to_uint8(x).permute(0, 2, 3, 1).cpu().numpy()  # (n h w c)
+    changed = np.stack([np.array(change(fromarray(image))) for image in images])
+    return to_unit_range(torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous().to(x.device))
 
 
 def _normal_noise(x: Tensor, generator: Generator) -> Tensor:
+    """Return noise N(0, 1) in the shape of the images; randn_like takes no generator."""
     return torch.randn(x.shape, generator=generator, device=x.device)

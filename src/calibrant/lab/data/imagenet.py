@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,7 +73,7 @@ def imagenet(
     class_index = {name: i for i, name in enumerate(classes)}
     paths = {split: list(class_by_path) for split, class_by_path in files.items()}
     if stream:
-        images: Mapping[str, Any] = {split: ImageFiles.from_paths(paths[split], size) for split in files}
+        images: Mapping[str, Any] = {split: ImageFiles(np.array(paths[split], dtype=object), size) for split in files}
     else:
         images = _load_or_decode(paths, size)
     examples, official = (
@@ -94,14 +94,9 @@ def imagenet(
 class ImageFiles:
     """Images that are decoded from their files batch by batch."""
 
-    paths: np.ndarray  # of str
+    paths: np.ndarray  # of Path
     size: int
     device: Any = None  # of the decoded pixels
-
-    @classmethod
-    def from_paths(cls, paths: Sequence[Path], size: int) -> "ImageFiles":
-        """Return images that will be resized to one size."""
-        return cls(np.array([str(path) for path in paths], dtype=object), size)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -124,7 +119,7 @@ class ImageFiles:
     @property
     def digest(self) -> list[Any]:
         """Identity of the images: their size in pixels, and class, name and size in bytes of each file."""
-        return [self.size, [("/".join(Path(p).parts[-2:]), os.path.getsize(p)) for p in self.paths]]  # noqa: PTH202
+        return [self.size, [("/".join(path.parts[-2:]), path.stat().st_size) for path in self.paths]]
 
 
 def _decode_batch(images: ImageFiles, *, prepare: Callable[[Tensor], Tensor]) -> Tensor:
@@ -163,13 +158,11 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
         return {}
     for searched_folder in (folder, folder.parent, folder / "val"):
         with wrap_read_errors(str(searched_folder)):
-            classes_by_name = _read_class_list(searched_folder)
-        if len(classes_by_name) == 1:  # one class per line, in the order of the file names
-            (classes,) = classes_by_name.values()
-            if len(classes) == len(images):
-                return dict(zip(images, classes, strict=True))
-        elif classes_by_name and all(f.stem in classes_by_name for f in images):
-            return {f: classes_by_name[f.stem][0] for f in images}
+            classes = _read_class_list(searched_folder)
+        if isinstance(classes, dict) and all(image.stem in classes for image in images):
+            return {image: classes[image.stem] for image in images}
+        if isinstance(classes, list) and len(classes) == len(images):
+            return dict(zip(images, classes, strict=True))
     raise InputError(
         f"{folder / 'val'}: Expected images in folders of their class, got {len(images)} images directly in it. Add "
         "LOC_val_solution.csv, imagenet_2012_validation_synset_labels.txt or ILSVRC2012_devkit_t12 beside it.",
@@ -177,21 +170,21 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
     )
 
 
-def _read_class_list(folder: Path) -> dict[str, list[str]]:
-    """Return the class by image name, one entry with the classes of all images in order, or nothing without a list."""
+def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
+    """Return the class by image name, or the classes of all images in the order of their names; None without a list."""
     if (path := first_existing(folder, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
-        return {name: prediction.split()[:1] for name, prediction in lines}  # the class, then a box around the object
+        return {name: prediction.split()[0] for name, prediction in lines}  # the class, then a box around the object
     if (path := first_existing(folder, "imagenet_2012_validation_synset_labels.txt")) is not None:
-        return {path.name: path.read_text().split()}
+        return path.read_text().split()
     if (meta := first_existing(folder, "ILSVRC2012_devkit_t12/data/meta.mat", "data/meta.mat")) is None:
-        return {}
+        return None
     from scipy.io import loadmat
 
     synsets = loadmat(meta, squeeze_me=True)["synsets"]
     names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
     numbers = (meta.parent / "ILSVRC2012_validation_ground_truth.txt").read_text().split()
-    return {meta.name: [names[int(number)] for number in numbers]}
+    return [names[int(number)] for number in numbers]
 
 
 def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
@@ -203,7 +196,7 @@ def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
     return pixels
 
 
-def _resize_and_crop(path: Path | str, size: int) -> np.ndarray:
+def _resize_and_crop(path: Path, size: int) -> np.ndarray:
     """Return the pixels (size, size, 3) of an image, with its shorter side resized and its center cropped."""
     from PIL import Image, ImageOps
 

@@ -182,13 +182,10 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     sizes = [len(tensors[f"{split}.labels"]) for split in tables]
     tensors |= {f"{split}.tokens": part.clone() for split, part in zip(tables, tokens.split(sizes), strict=True)}
     tensors["order"] = torch.tensor(order)
-    return tensors, {
-        "classes": [class_names.get(i, str(i)) for i in range(20)],
-        "words": ["", *ids],  # id 0 is padding
-        "length": length,
-        "documents": len(texts),
-        "headers": "removed" if has_headers else "not in this copy",
-    }
+    headers = "removed" if has_headers else "not in this copy"
+    record = {"length": length, "documents": len(texts), "headers": headers}
+    classes = [class_names.get(i, str(i)) for i in range(20)]
+    return tensors, {"classes": classes, "words": ["", *ids]} | record  # the word of id 0 is padding
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:

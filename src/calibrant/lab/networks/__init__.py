@@ -3,33 +3,16 @@
 Networks for text take initial word vectors as second argument. `register` adds your own.
 """
 
+from calibrant.lab.networks import resnet
 from calibrant.lab.networks.bert import bert
 from calibrant.lab.networks.classic import lenet5, mlp, vgg16
 from calibrant.lab.networks.densenet import densenet, densenet121
-from calibrant.lab.networks.resnet import (
-    resnet8,
-    resnet9,
-    resnet18,
-    resnet20,
-    resnet32,
-    resnet34,
-    resnet44,
-    resnet50,
-    resnet50_imagenet,
-    resnet50_tiny_imagenet,
-    resnet56,
-    resnet101,
-    resnet110,
-    resnet110_bottleneck,
-    resnet152,
-    wide_resnet,
-)
+from calibrant.lab.networks.resnet import *
 from calibrant.lab.networks.text_cnn import cnn8_text, global_pooling_cnn
 from calibrant.lab.networks.tree_lstm import tree_lstm
 from calibrant.registry import NETWORKS
 
 register = NETWORKS.register
-__all__ = ["bert", "cnn8_text", "densenet", "densenet121", "global_pooling_cnn", "lenet5", "mlp", "register", "resnet8"]
-__all__ += ["resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50", "resnet50_imagenet"]
-__all__ += ["resnet50_tiny_imagenet", "resnet56", "resnet101", "resnet110", "resnet110_bottleneck", "resnet152"]
-__all__ += ["tree_lstm", "vgg16", "wide_resnet"]
+__all__ = ["bert", "cnn8_text", "densenet", "densenet121", "global_pooling_cnn", "lenet5", "mlp", "register"]
+__all__ += ["tree_lstm", "vgg16"]
+__all__ += resnet.__all__

@@ -17,6 +17,17 @@ from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 from calibrant.registry import NETWORKS
 from calibrant.types import Count, InputError
 
+__all__ = ["resnet8", "resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50", "resnet56"]
+__all__ += [
+    "resnet50_imagenet",
+    "resnet50_tiny_imagenet",
+    "resnet101",
+    "resnet110",
+    "resnet110_bottleneck",
+    "resnet152",
+]
+__all__ += ["wide_resnet"]
+
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Return a padded convolution without bias, followed by batch norm."""

@@ -26,8 +26,8 @@ from calibrant.calibrators import (
     Temperature,
     Vector,
 )
-from calibrant.calibrators._affine_solver import AffineFit, fit_affine
-from calibrant.calibrators._preconditioner import _block_curvature, approximate_preconditioner
+from calibrant.calibrators._affine_solver import fit_affine
+from calibrant.calibrators._preconditioner import _block_curvature, approximate_preconditioner, pack
 from calibrant.calibrators._temperature import fit_nll_temperature
 
 
@@ -545,17 +545,17 @@ def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
 def test_curvature_is_summed_over_blocks_of_rows(shape, weighted, monkeypatch):
     g = torch.Generator().manual_seed(0)
     x = torch.randn(50, 3, generator=g, dtype=torch.float64)
-    often = 1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else None
-    ridge = torch.full(shape, 0.1, dtype=torch.float64)
-    at = AffineFit(torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double(), torch.zeros(3))
-    expected = approximate_preconditioner(x, at, ridge, 0.2, often)
+    shares = (1 + torch.rand(50, 1, generator=g, dtype=torch.float64) if weighted else torch.ones(50, 1).double()) / 50
+    ridge = pack(torch.full(shape, 0.1, dtype=torch.float64), torch.full((3,), 0.2, dtype=torch.float64))
+    weight = torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double()
+    expected = approximate_preconditioner(x, weight, torch.zeros(3), ridge, shares)
     monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
         "calibrant.calibrators._preconditioner._block_curvature",
         lambda x, *rest: block_sizes.append(len(x)) or _block_curvature(x, *rest),
     )
     block_sizes = []
-    result = approximate_preconditioner(x, at, ridge, 0.2, often)
+    result = approximate_preconditioner(x, weight, torch.zeros(3), ridge, shares)
     torch.testing.assert_close((result.scale, result.root), (expected.scale, expected.root))
     assert block_sizes == [10] * 5
 

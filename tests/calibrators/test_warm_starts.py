@@ -25,8 +25,8 @@ from calibrant.calibrators import (
     VennAbers,
     _monotone,
 )
-from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, AffineFit, fit_affine
-from calibrant.calibrators._preconditioner import exact_preconditioner
+from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, fit_affine
+from calibrant.calibrators._preconditioner import exact_preconditioner, pack
 from calibrant.predictions.folds import map_out_of_fold
 
 
@@ -106,25 +106,24 @@ def test_objective_of_monotone_is_the_formula(monkeypatch, weighted):
 def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
     k, n, ridge, ridge_bias = 4, 150, 0.02, 0.03
     p = draw(n, k, weighted=weighted)
-    often = torch.ones(n, 1, dtype=torch.float64) if p.weights is None else p.weights[:, None] * (n / p.total_weight)
+    shares = (torch.ones(n, dtype=torch.float64) if p.weights is None else p.weights) / p.total_weight
     shape = (k, k) if full else (k,)
     g = torch.Generator().manual_seed(3)
     w, c = (
         0.3 * torch.randn(shape, dtype=torch.float64, generator=g),
         0.3 * torch.randn(k, dtype=torch.float64, generator=g),
     )
-    ridges = torch.full(shape, ridge, dtype=torch.float64)
-    weights = None if p.weights is None else often
-    frame = exact_preconditioner(p.logits, AffineFit(w, c), ridges, ridge_bias, weights)
+    ridges = pack(torch.full(shape, ridge, dtype=torch.float64), torch.full((k,), ridge_bias, dtype=torch.float64))
+    frame = exact_preconditioner(p.logits, w, c, ridges, shares[:, None])
 
     def loss(t):
         change = frame.to_parameters(t).view(k, -1)
         v, b = change[:, :-1].reshape(shape), change[:, -1]
         s = (p.logits @ v.mT if full else p.logits * v) + b
         losses = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
-        return (often[:, 0] * losses).mean() + ridge * v.square().sum() + ridge_bias * b.square().sum()
+        return shares @ losses + ridge * v.square().sum() + ridge_bias * b.square().sum()
 
-    t = frame.to_coordinates(torch.cat([w.reshape(k, -1), c[:, None]], 1))
+    t = frame.to_coordinates(pack(w, c))
     result = hessian(loss, t)
     torch.testing.assert_close(result, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
 

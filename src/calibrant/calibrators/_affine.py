@@ -8,15 +8,10 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.solvers import Certificate
-from calibrant.calibrators._affine_solver import (
-    COARSE_GRADIENT_TOLERANCE,
-    GRADIENT_TOLERANCE,
-    AffineFit,
-    apply_affine,
-    fit_affine,
-)
+from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import TemperatureCache, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
@@ -35,14 +30,15 @@ MAX_MATRIX_CLASSES = 1000  # up to which a full matrix is fitted
 AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
 
-def shrinkage(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
+def structured_ridges(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
     r"""Return the ridge penalties of a matrix, (k, k), and of its intercepts (Berta et al. 2025, SMS).
 
     They are `strength` times k/n for the diagonal and the intercepts, and times k(k-1)/n elsewhere. They vanish as the
     number of examples n grows.
     """
     eye = torch.eye(k, dtype=torch.float64)
-    return (strength * k / n) * (eye + (k - 1) * (1 - eye)), strength * k / n
+    ridge_bias = strength * k / n
+    return ridge_bias * (eye + (k - 1) * (1 - eye)), ridge_bias
 
 
 def check_matrix_classes(k: int, name: str) -> None:
@@ -79,7 +75,8 @@ class BiasCorrectedTemperature:
         """Fit T and c by NLL."""
         initial_temperature = fit_nll_temperature(p).finite_temperature
         x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
-        fit = fit_affine(x, torch.ones((), dtype=torch.float64), 0.0, 0.0, min_ridge=MIN_RIDGE)
+        identity = torch.ones((), dtype=torch.float64)  # w is one number, the initial over the final temperature
+        fit = fit_affine(x, identity, 0.0, 0.0, min_ridge=MIN_RIDGE)
         fitted = cls(initial_temperature / fit.weight.clamp_min(MIN_INVERSE_TEMPERATURE), fit.bias)
         status = fit.status if fit.weight > 0 else "at bound"
         gap = fit.remaining_gap + fit.ridge_cost
@@ -242,31 +239,31 @@ def _scaled_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_
 
 
 def _centered_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
-    """Return z / T, raised to the floor below the top of its row, less the mean of its row."""
+    """Return z / T, raised to at least the floor below the top of its row, less the mean of its row."""
     x = _scaled_logits(logits, temperature, floor)
     return x - x.mean(-1, keepdim=True)
 
 
 def _log_p(logits: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
-    """Return the log-probabilities, of which lower ones are raised to the floor."""
+    """Return the log-probabilities, each raised to at least the floor."""
     return logits.double().log_softmax(-1).clamp_min(floor)
 
 
 def _log_prob_floor(values: Tensor) -> float:
     """Return the floor to which a fit raises these log-probabilities, or logits below the top of their row.
 
-    It is -87, unless there are values of -inf: these are raised to the smallest finite value, if that is above -87. A
-    forest's probability of exactly 0 means that no tree voted for the class. One such label at -87 would undo the map
-    for all other examples.
+    It is -87, unless there are values of -inf: these are raised to the smallest finite value below 0, if that is above
+    -87, and to -1 if there is none. A forest's probability of exactly 0 means that no tree voted for the class. One
+    such label at -87 would undo the map for all other examples.
     """
     if not bool(values.isneginf().any()):
         return LOG_PROB_FLOOR
-    finite_values = values[values.isfinite() & (values < 0)]
+    finite_values = values[values.isfinite() & (values < 0)]  # without 0, the certain class or the top of its row
     return max(LOG_PROB_FLOOR, float(finite_values.min())) if len(finite_values) else -1.0
 
 
 def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
-    """Return the floor of z / T relative to the top of each row."""
+    """Return the floor of z / T relative to the top of each row, by the rule of `_log_prob_floor`."""
     x = p.logits.double() / temperature
     return _log_prob_floor(x - x.amax(-1, keepdim=True))
 
@@ -276,8 +273,9 @@ def fit_vector(cache: TemperatureCache, start: AffineFit | None = None, *, ridge
     p, temperature = cache.p, cache.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
-    strength, identity = ridge * p.k / p.total_weight, torch.ones(p.k, dtype=torch.float64)
-    fit = fit_affine(x, identity, strength, strength, start, cache.tolerance, min_ridge=MIN_RIDGE)
+    penalty = ridge * p.k / p.total_weight  # on v and on c
+    identity = torch.ones(p.k, dtype=torch.float64)
+    fit = fit_affine(x, identity, penalty, penalty, start, cache.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
 
@@ -299,8 +297,8 @@ def fit_matrix(
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
-        eye, strength = torch.eye(p.k, dtype=torch.float64), ridge
-        fit = fit_affine(x, eye, *shrinkage(p.total_weight, p.k, ridge), start, cache.tolerance)
+        identity, strength = torch.eye(p.k, dtype=torch.float64), ridge
+        fit = fit_affine(x, identity, *structured_ridges(p.total_weight, p.k, ridge), start, cache.tolerance)
     return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 
@@ -315,11 +313,11 @@ def _fit_odir(x: Predictions, penalty: float | None, start: AffineFit | None = N
     Returns:
         The fit, and the penalty.
     """
-    eye = torch.eye(x.k, dtype=torch.float64)
+    identity = torch.eye(x.k, dtype=torch.float64)
 
     def fit(x: Predictions, strength: float, start: AffineFit | None, tolerance: float) -> AffineFit:
-        ridge = (strength / (x.k * (x.k - 1))) * (1 - eye)
-        return fit_affine(x, eye, ridge, strength / x.k, start, tolerance, min_ridge=MIN_ODIR_RIDGE)
+        ridge = strength / (x.k * (x.k - 1)) * (1 - identity)  # on the off-diagonal entries only
+        return fit_affine(x, identity, ridge, strength / x.k, start, tolerance, min_ridge=MIN_ODIR_RIDGE)
 
     if penalty is None:
         penalty, best_fit = _choose_penalty(x, fit)
@@ -334,23 +332,25 @@ def _choose_penalty(
 
     `fit` takes predictions, a penalty, a fit to start from, and a gradient tolerance. Each fit starts from the previous
     one: of another fold, or of the next stronger penalty. The search ends when two penalties in a row are worse than
-    the best, because weaker ones overfit more and take more steps.
+    the best, because weaker ones overfit more and take more steps. Without two folds, it is the strongest penalty.
     """
     folds = min(3, num_units(x))
     if folds < 2:
         return PENALTY_GRID[0], None
     splits = [(training, x[in_fold]) for training, in_fold in split_folds(x, folds)]
-    best_penalty, best_fit, lowest_loss, num_worse, last_fit = PENALTY_GRID[0], None, math.inf, 0, None
+    best_penalty, best_fit, last_fit = PENALTY_GRID[0], None, None
+    lowest_loss, num_worse = math.inf, 0
     for strength in PENALTY_GRID:
         if last_fit is not None:  # start from its map only: its preconditioner belongs to another penalty
             last_fit = AffineFit(last_fit.weight, last_fit.bias)
         loss = 0.0
         for training, validation in splits:
             last_fit = fit(training, strength, last_fit, COARSE_GRADIENT_TOLERANCE)
-            log_p = validation.apply(last_fit).log_likelihood
-            loss -= float(log_p.sum() if validation.weights is None else (log_p * validation.weights).sum())
+            mean_log_p = example_mean(validation.apply(last_fit).log_likelihood, validation)
+            loss -= float(mean_log_p) * validation.total_weight
         if loss < lowest_loss:
-            best_penalty, best_fit, lowest_loss, num_worse = strength, last_fit, loss, 0
+            best_penalty, best_fit = strength, last_fit
+            lowest_loss, num_worse = loss, 0
         else:
             num_worse += 1
         if num_worse == 2:

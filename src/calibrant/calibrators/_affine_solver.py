@@ -9,18 +9,15 @@ from torch import Tensor
 
 from calibrant.backend.lbfgs import Memory, minimize
 from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import (
-    MAX_OPTIMUM_GAP_NATS,
-    Status,
-    newton_decrement,
-    newton_step,
-)
-from calibrant.calibrators._fitting import Fitted, Solution, example_mean
+from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Status, newton_decrement, newton_step
+from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights
 from calibrant.calibrators._preconditioner import (
     Preconditioner,
     affine_hessian,
+    apply_affine,
     approximate_preconditioner,
     exact_preconditioner,
+    pack,
 )
 from calibrant.predictions import Predictions
 
@@ -65,12 +62,6 @@ class AffineFit:
         return apply_affine(x, self.weight, self.bias)
 
 
-def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return w x + c for rows x; w is a number, a diagonal or a matrix."""
-    weight, bias = weight.to(x.device), bias.to(x.device)
-    return (x @ weight.mT if weight.ndim == 2 else x * weight) + bias
-
-
 def fit_affine(
     p: Predictions,
     identity: Tensor,
@@ -104,20 +95,22 @@ def fit_affine(
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
     start = start or AffineFit(identity, torch.zeros_like(problem.center))
     change = start.weight - identity
-    packed = problem.pack(change, start.bias + _transform_center(change, problem.center))
-    frame, memory = start.preconditioner or problem.build_preconditioner(packed), start.memory
+    packed = pack(change, start.bias + _transform_center(change, problem.center))
+    frame = start.preconditioner or problem.build_preconditioner(packed)
+    memory, passes = start.memory, 0
     remaining_steps = 1000 if p.logits.numel() < 1_000_000 else 300
-    passes = 0
+    polishes = not is_coarse or len(packed) <= MAX_POLISHED_PARAMETERS
+    # New coordinates help only if they come from the exact Hessian; otherwise the first round takes all steps
+    steps_per_round = MAX_STEPS_PER_ROUND if problem.uses_hessian and not is_coarse else remaining_steps
     while True:
-        is_one_round = is_coarse or not problem.uses_hessian
-        steps = remaining_steps if is_one_round else min(remaining_steps, MAX_STEPS_PER_ROUND)
+        steps = min(remaining_steps, steps_per_round)
         minimum = minimize(
             problem.objective(frame), frame.to_coordinates(packed), steps=steps, tolerance=tolerance, memory=memory
         )
         packed, memory = frame.to_parameters(minimum.x), minimum.memory
-        passes, remaining_steps = passes + minimum.evaluations, remaining_steps - steps
+        passes += minimum.evaluations
+        remaining_steps -= steps
         remaining_gap = ridge_cost = 0.0
-        polishes = not is_coarse or packed.numel() <= MAX_POLISHED_PARAMETERS
         if polishes:
             gradient = frame.gradient_to_parameters(minimum.derivatives[0])
             packed, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
@@ -131,26 +124,21 @@ def fit_affine(
                 remaining_gap=remaining_gap,
                 ridge_cost=ridge_cost,
             )
-        frame, memory = problem.build_preconditioner(packed), ()
+        frame, memory = problem.build_preconditioner(packed), ()  # the memory belongs to the old coordinates
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The penalized NLL of an affine map, as a function of the packed changes of w and of c.
-
-    Packed parameters have a row for every class, of its weights and then its intercept; a number w has its own row.
-    """
+    """The penalized NLL of an affine map, as a function of packed parameters: the changes of w, and c (`pack`)."""
 
     logits: Tensor  # (n k) less the center, float64
     x: Tensor  # (n k) the same in the precision of the passes
     index: Tensor  # (n 1) labels
-    row_weights: Tensor | None  # (n 1), 1 on average
-    identity: Tensor
-    ridge: Tensor  # of the shape of the identity, including the minimal ridge
-    ridge_bias: float
-    center: Tensor  # (k) of the columns, or 0
-    min_ridge: Tensor  # of the shape of the identity, the part of the ridge that only keeps the optimum finite
-    min_ridge_bias: float
+    row_shares: Tensor  # (n 1) float64, share of each row in the total weight
+    identity: Tensor  # w_0, whose shape is that of w
+    center: Tensor  # (k) mean that was subtracted from the columns, or 0
+    ridge: Tensor  # (d) of each packed parameter, including the minimal ridge
+    min_ridge: Tensor  # (d) the part of the ridge that only keeps the optimum finite
 
     @classmethod
     def from_predictions(
@@ -166,50 +154,38 @@ class _Problem:
 
         Coarse fits of large matrices compute in float32.
         """
-        row_weights = None if p.weights is None else p.weights[:, None] * (len(p) / p.total_weight)
         is_large_matrix = identity.ndim == 2 and identity.numel() > MAX_HESSIAN_PARAMETERS
         dtype = torch.float32 if tolerance >= COARSE_GRADIENT_TOLERANCE and is_large_matrix else torch.float64
-        logits, center = p.logits.double(), torch.zeros(p.k, dtype=torch.float64)
-        min_ridges, min_ridge_bias = torch.zeros_like(identity), 0.0
+        class_ones = torch.ones(p.k, dtype=torch.float64)
+        logits, center = p.logits.double(), 0 * class_ones
+        min_ridge_weight, min_ridge_bias = torch.zeros_like(identity), 0.0
         if min_ridge:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
             column_scale = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
-            if identity.ndim == 2:
-                column_scale = column_scale.diag()
-            min_ridges = min_ridge * (column_scale if identity.ndim else column_scale.mean())
+            by_shape = (column_scale.mean(), column_scale, column_scale.diag())  # w is a number, a diagonal, a matrix
+            min_ridge_weight = min_ridge * by_shape[identity.ndim]
             if ridge_bias == 0:
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
-        ridges = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape) + min_ridges
+        ridge_weight = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape)
+        min_ridges = pack(min_ridge_weight, min_ridge_bias * class_ones)
         return cls(
-            logits,
-            logits.to(dtype),
-            p.labels[:, None],
-            row_weights,
-            identity,
-            ridges,
-            ridge_bias + min_ridge_bias,
-            center,
-            min_ridges,
-            min_ridge_bias,
+            logits=logits,
+            x=logits.to(dtype),
+            index=p.labels[:, None],
+            row_shares=(example_weights(p) / p.total_weight)[:, None],
+            identity=identity,
+            center=center,
+            ridge=pack(ridge_weight, ridge_bias * class_ones) + min_ridges,
+            min_ridge=min_ridges,
         )
 
     def unpack(self, packed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the change of w from the identity, in the shape of w, and the intercepts c (k) of centered columns."""
-        k = len(self.center)
-        by_class = packed.reshape(k if self.identity.ndim else k + 1, -1)
-        change, c = (by_class[:, :-1], by_class[:, -1]) if self.identity.ndim else (by_class[0], by_class[1:, 0])
-        return change.reshape(self.identity.shape), c
-
-    def pack(self, change: Tensor, c: Tensor) -> Tensor:
-        """Return the change of w and the intercepts c as packed parameters."""
-        if self.identity.ndim:
-            return torch.cat([change.reshape(len(self.center), -1), c[:, None]], 1)
-        return torch.cat([change.view(1), c])[:, None]
-
-    def weighted_sum(self, rows: Tensor) -> Tensor:
-        """Return the weighted sum of one number per row, (n 1), in float64 if there are no weights."""
-        return rows.sum(dtype=torch.float64) if self.row_weights is None else (self.row_weights * rows).sum()
+        if self.identity.ndim == 0:
+            return packed[0], packed[1:]
+        by_class = packed.view(len(self.center), -1)
+        return by_class[:, :-1].reshape(self.identity.shape), by_class[:, -1]
 
     def objective(self, frame: Preconditioner) -> Callable[[Tensor], tuple[float, Tensor]]:
         """Return the function of a frame's coordinates that gives the penalized mean NLL and its gradient."""
@@ -225,46 +201,45 @@ class _Problem:
         """Return the penalized mean NLL and its gradient at packed parameters.
 
         The scores w x + c are written to the buffer, (n k), and overwritten step by step: by exp(score - top), and by
-        the residuals p - 1[y = j], times the weight of the row over n.
+        the residuals p - 1[y = j], times the share of the row.
         """
-        x, n = self.x, len(self.x)
-        change, c = self.unpack(packed)
-        w, b = (self.identity + change).to(x), (c + _transform_center(self.identity, self.center)).to(x)
+        x, w, b = self.x, *(part.to(self.x) for part in self.centered_map(packed))
         scores = torch.addmm(b, x, w.mT, out=buffer) if w.ndim == 2 else torch.addcmul(b, x, w, out=buffer)
         top = scores.amax(-1, keepdim=True)
-        label_score_sum = self.weighted_sum(scores.gather(1, self.index))
+        label_scores = scores.gather(1, self.index)  # a copy, before the scores are overwritten
         exp_scores = scores.sub_(top).mul_(LOG2_E).exp2_()
         norm = exp_scores.sum(-1, keepdim=True)
-        mean_nll = (self.weighted_sum(norm.log()) + self.weighted_sum(top) - label_score_sum) / n
-        value = mean_nll + (self.ridge * change.square()).sum() + self.ridge_bias * c.square().sum()
-        row_shares = torch.full_like(norm, 1 / n) if self.row_weights is None else (self.row_weights / n).to(x.dtype)
-        residuals = exp_scores.div_(norm.mul_(n) if self.row_weights is None else norm / row_shares)
+        nll = float((self.row_shares * (norm.log().double() + top - label_scores)).sum())
+        row_shares = self.row_shares.to(x.dtype)
+        residuals = exp_scores.div_(norm / row_shares)  # p times the share of the row
         residuals.scatter_add_(1, self.index, -row_shares)
-        gradient_c = residuals.sum(0).cpu()
-        match w.ndim:
-            case 2:
-                gradient_w = residuals.mT @ x
-            case 1:
-                gradient_w = residuals.mul_(x).sum(0)
-            case _:
-                gradient_w = residuals.mul_(x).sum()
-        gradient = self.pack(gradient_w.cpu() + 2 * self.ridge * change, gradient_c + 2 * self.ridge_bias * c)
-        return float(value), gradient
+        gradient_c = residuals.sum(0)
+        if w.ndim == 2:
+            gradient_w = residuals.mT @ x
+        else:
+            products = residuals.mul_(x)
+            gradient_w = products.sum(0) if w.ndim == 1 else products.sum()
+        ridge_gradient = 2 * self.ridge * packed
+        gradient = pack(gradient_w.cpu(), gradient_c.cpu()) + ridge_gradient
+        return nll + float(ridge_gradient @ packed) / 2, gradient
 
     @property
     def uses_hessian(self) -> bool:
         """Whether there are so few parameters that the Hessian is computed."""
-        return self.identity.numel() + len(self.center) <= MAX_HESSIAN_PARAMETERS
+        return len(self.ridge) <= MAX_HESSIAN_PARAMETERS
 
-    def centered_map(self, packed: Tensor) -> AffineFit:
-        """Return the map that gives the scores from `logits`, whose columns are centered."""
+    def centered_map(self, packed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return w and the intercepts of the scores of `logits`, whose columns are centered.
+
+        The packed c lacks the term of the identity, so that it is 0 if nothing changes.
+        """
         change, c = self.unpack(packed)
-        return AffineFit(self.identity + change, c + _transform_center(self.identity, self.center))
+        return self.identity + change, c + _transform_center(self.identity, self.center)
 
     def build_preconditioner(self, packed: Tensor) -> Preconditioner:
         """Return coordinates for a search from these parameters, by the exact Hessian if there are few of them."""
         build = exact_preconditioner if self.uses_hessian else approximate_preconditioner
-        return build(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
+        return build(self.logits, *self.centered_map(packed), self.ridge, self.row_shares)
 
     def polish(self, packed: Tensor, value: float, gradient: Tensor) -> tuple[Tensor, float, float]:
         """Take a last Newton step, if there are few parameters and the step does not raise the objective.
@@ -278,22 +253,20 @@ class _Problem:
             The packed parameters; the estimated distance of the objective from its minimum; and the estimated
             distance between the minima with and without the minimal ridge, in nats.
         """
-        change, c = self.unpack(packed)
-        ridge_gradient = self.pack(2 * self.min_ridge * change, 2 * self.min_ridge_bias * c)
+        min_ridge_gradient = 2 * self.min_ridge * packed
         if not self.uses_hessian:
-            frame = self.build_preconditioner(packed)
+            frame = self.build_preconditioner(packed)  # the Hessian is nearly the unit matrix: g' H^-1 g / 2 = g' g / 2
             remaining_gap, ridge_cost = (
-                float(frame.gradient_to_coordinates(part).square().sum()) / 2 for part in (gradient, ridge_gradient)
+                float(frame.gradient_to_coordinates(part).square().sum()) / 2 for part in (gradient, min_ridge_gradient)
             )
             return packed, remaining_gap, min(ridge_cost, value)
-        hessian = affine_hessian(self.logits, self.centered_map(packed), self.ridge, self.ridge_bias, self.row_weights)
-        step = newton_step(gradient.flatten(), hessian)
-        remaining_gap = max(0.0, -float(gradient.flatten() @ step) / 2)
+        hessian = affine_hessian(self.logits, *self.centered_map(packed), self.row_shares) + (2 * self.ridge).diag()
+        step = newton_step(gradient, hessian)
+        remaining_gap = max(0.0, -float(gradient @ step) / 2)
         ridge_cost = 0.0
-        if bool(ridge_gradient.any()):
-            min_ridges = self.pack(self.min_ridge, torch.full_like(c, self.min_ridge_bias))
-            ridge_cost = newton_decrement(ridge_gradient.flatten(), hessian - (2 * min_ridges.flatten()).diag())
-        stepped, rounding = packed + step.view(packed.shape), 1e-14 * (1 + abs(value))
+        if bool(min_ridge_gradient.any()):  # without the minimal ridge, this gradient would remain at the minimum
+            ridge_cost = newton_decrement(min_ridge_gradient, hessian - (2 * self.min_ridge).diag())
+        stepped, rounding = packed + step, 1e-14 * (1 + abs(value))
         improves = remaining_gap <= MAX_REMAINING_NATS and self.value_and_gradient(stepped)[0] <= value + rounding
         return stepped if improves else packed, remaining_gap, min(ridge_cost, value)
 

@@ -44,13 +44,13 @@ class Solution(Generic[Fitted]):
         The status becomes "not converged" if the map is worse than the identity by more than `slack`.
         """
         fitted: Any = self.map
-        metric = registry.METRICS.resolve(self.criterion)
-        calibrated = p.double().apply(fitted)
-        accuracy = [float(example_mean(part.outcomes.correct, p)) for part in (p, calibrated)]
-        likelihood = [0.0 + float(nll(part)) for part in (p, calibrated)]
-        before, after = likelihood
+        compared = (p, p.double().apply(fitted))
+        accuracy_before, accuracy_after = (float(example_mean(q.outcomes.correct, p)) for q in compared)
+        nll_before, nll_after = (0.0 + float(nll(q)) for q in compared)  # the sum turns -0.0 into 0.0
+        before, after = nll_before, nll_after
         if self.criterion != "nll":
-            before, after = (float(metric(part)) for part in (p, calibrated))
+            metric = registry.METRICS.resolve(self.criterion)
+            before, after = (float(metric(q)) for q in compared)
         certificate = Certificate(
             criterion=self.criterion,
             before=before,
@@ -58,10 +58,10 @@ class Solution(Generic[Fitted]):
             status=check_status(self.status, before, after, self.slack),
             gradient=self.gradient,
             iterations=self.iterations,
-            nll_before=likelihood[0],
-            nll_after=likelihood[1],
-            accuracy_before=accuracy[0],
-            accuracy_after=accuracy[1],
+            nll_before=nll_before,
+            nll_after=nll_after,
+            accuracy_before=accuracy_before,
+            accuracy_after=accuracy_after,
             standard_error=self.standard_error,
             data=p.digest,
             clipped=_count_impossible(p) if self.clips_zeros else 0,
@@ -82,26 +82,24 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
             p = validated
+            # An earlier fit is no hyperparameter with a type to check
             warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
-            if validated.weights is not None and not bool((validated.weights > 0).all()):
-                p = validated[validated.weights > 0]
+            if p.weights is not None and not bool((p.weights > 0).all()):
+                p = p[p.weights > 0]
             p = replace_masks(p)
             fitted = method(cls, p, **warm_start, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
-            fitted = fitted if validated.logits.device.type == "cpu" else to_device(fitted, "cpu")
+            fitted = to_device(fitted, "cpu")
             return fitted if p is validated else _with_data_digest(fitted, validated)
 
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
-    fit.__signature__ = _signature(method)  # pyright: ignore[reportAttributeAccessIssue]
+    fit.__signature__ = _public_signature(method)  # pyright: ignore[reportAttributeAccessIssue]
     return fit
 
 
 def _with_data_digest(fitted: Any, p: Predictions) -> Any:
-    """Return a fitted map whose certificate names these predictions as the data."""
+    """Return a fitted map whose certificate, if it has one, names these predictions as the data."""
     certificate = getattr(fitted, "certificate", None)
-    if certificate is None:
-        return fitted
-    certificate = replace(certificate, data=p.digest)
-    return replace(fitted, certificate=certificate)
+    return fitted if certificate is None else replace(fitted, certificate=replace(certificate, data=p.digest))
 
 
 def fit_function(calibrator: Any) -> FitFunction:
@@ -117,7 +115,7 @@ def fit_function(calibrator: Any) -> FitFunction:
         calibrator.bound_function if isinstance(calibrator, registry.Method) else getattr(calibrator, "fit", calibrator)
     )
     inner = function.func if isinstance(function, partial) else function
-    if getattr(inner, "takes_predictions", False):
+    if getattr(inner, "takes_predictions", False):  # set by `fit_method`; a user's own fit takes arrays
         return function
     name = str(getattr(calibrator, "name", getattr(calibrator, "__name__", type(calibrator).__name__)))
     return partial(_fit_arrays, function, name)
@@ -162,7 +160,8 @@ MAX_ROUNDING_LOSS = 1e-9  # by which rounding may leave a map worse than the ide
 
 def check_status(status: Status, value_before: float, value_after: float, slack: float = 0.0) -> Status:
     """Replace the status of a converged search by "not converged" if its map is worse than the identity, or NaN."""
-    is_worse = not value_after <= value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
+    limit = value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
+    is_worse = not value_after <= limit  # also if NaN
     return "not converged" if is_worse and status in ("converged", "at bound", "separable") else status
 
 
@@ -170,6 +169,11 @@ def _count_impossible(p: Predictions) -> int:
     """Return the weighted number of examples in which some class has probability 0."""
     rows = p.logits.isneginf().any(1)
     return int(rows.sum()) if p.weights is None else round(float(p.weights[rows].sum()))
+
+
+def example_weights(p: Predictions) -> Tensor:
+    """Return the weight of every example, (n) float64: 1 if predictions have no weights."""
+    return torch.ones(len(p), dtype=torch.float64, device=p.logits.device) if p.weights is None else p.weights
 
 
 def example_mean(values: Tensor, p: Predictions) -> Tensor:
@@ -184,14 +188,14 @@ def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return values.median()
     values, order = values.sort()
-    total = weights[order].cumsum(0)
-    return values[torch.searchsorted(total, total[-1] / 2)]
+    cumulative_weight = weights[order].cumsum(0)
+    return values[torch.searchsorted(cumulative_weight, cumulative_weight[-1] / 2)]
 
 
-def _signature(method: Callable[..., Any]) -> inspect.Signature:
+def _public_signature(method: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of the public call: predictions or logits and labels, then the hyperparameters."""
     signature = inspect.signature(method)
-    cls, _, *settings = signature.parameters.values()
+    cls, _, *settings = signature.parameters.values()  # the second one, p, becomes three parameters
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     data = [inspect.Parameter("predictions", kind)]
     data += [inspect.Parameter(name, kind, default=None) for name in ("labels", "weights")]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.solvers import Certificate
-from calibrant.calibrators._affine import check_matrix_classes, shrinkage
-from calibrant.calibrators._affine_solver import AffineFit, apply_affine, fit_affine
+from calibrant.calibrators._affine import check_matrix_classes, structured_ridges
+from calibrant.calibrators._affine_solver import AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import TemperatureCache, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
@@ -27,7 +28,7 @@ S = TypeVar("S", "StructuredVector", "StructuredMatrix")
 def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite for all logits."""
     p = (logits.double() / temperature).softmax(-1)
-    share = 1 / (count + 1).to(p.device)
+    share = 1 / (count + 1).to(p.device)  # of the uniform pseudo-example
     return (p * (1 - share)).add_(share / logits.shape[-1]).log()  # a softmax or logarithm in place has no gradient
 
 
@@ -193,14 +194,17 @@ def fit_structured(
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
     """
-    p, temperature = cache.p, _scalar(cache.temperature(robust).temperature)
-    ridge, ridge_bias = p.k / p.total_weight, p.k / p.total_weight
-    identity, count = torch.ones(p.k, dtype=torch.float64), _scalar(p.total_weight)
+    p, temperature, count = cache.p, _scalar(cache.temperature(robust).temperature), _scalar(cache.p.total_weight)
     if cls is StructuredMatrix:
-        identity, (ridge, ridge_bias) = torch.eye(p.k, dtype=torch.float64), shrinkage(p.total_weight, p.k)
+        identity = torch.eye(p.k, dtype=torch.float64)
+        ridge, ridge_bias = structured_ridges(p.total_weight, p.k)
+    else:
+        identity = torch.ones(p.k, dtype=torch.float64)
+        ridge = ridge_bias = p.k / p.total_weight
     u = p.apply(lambda z: smoothed_log_probs(z, temperature, count))
     fit = fit_affine(u, identity, ridge, ridge_bias, start, cache.tolerance)
     fitted = cls(temperature, count, fit.weight - identity, fit.bias, _scalar(1.0))
+    # Smoothing leaves no probability of 0 to clip
     return replace(fit.solution(fitted), slack=smoothing_cost(p), clips_zeros=False)
 
 
@@ -220,9 +224,12 @@ def _fit_and_refit_temperature(
 
 
 def _out_of_fold_temperature(start: Any, p: Predictions, robust: bool) -> Tensor:
-    """Fit the temperature that the map still needs on examples it was not fitted on."""
+    """Fit the temperature that the map still needs on examples it was not fitted on.
+
+    Return 1 if there is only one example (or cluster), or if no finite temperature is best.
+    """
     if num_units(p) < 2:
         return _scalar(1.0)
-    fit = partial(type(start).fit, warm_start=start, robust=robust)
+    fit = partial(type(start).fit, warm_start=start, robust=robust)  # every fold starts from the map of all examples
     temperature_fit = fit_nll_temperature(map_out_of_fold(fit, p.double(), folds=min(5, num_units(p))))
     return _scalar(temperature_fit.temperature if temperature_fit.status == "converged" else 1.0)

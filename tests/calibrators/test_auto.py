@@ -373,7 +373,7 @@ def test_auto_prints_its_weights_and_gain():
     small_stack = Auto.fit(distorted(60, 3, 2, scale=0.5))
     assert "not statistically significant" in str(small_stack)
     assert ("no weight: " in str(small_stack)) == any(member.weight == 0 for member in small_stack.candidates)
-    assert "too few examples for out-of-fold predictions" in str(Auto.fit(distorted(6, 3, 2)))
+    assert "too few examples or clusters for out-of-fold predictions" in str(Auto.fit(distorted(6, 3, 2)))
 
 
 def test_auto_leaves_out_families_without_enough_data():

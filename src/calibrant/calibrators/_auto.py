@@ -21,7 +21,7 @@ from calibrant.calibrators._families import (
     FittedFamilies,
     WarmStarts,
 )
-from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._structured import smoothing_cost
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
@@ -131,9 +131,8 @@ class Auto:
         """
         p = p.double()
         families, left_out = _eligible_families(p, folds, accuracy_preserving)
-        m, is_binary = len(families), p.k == 2
-        weights, minimum = torch.full((m,), 1 / m, dtype=torch.float64), Minimum(torch.empty(0), math.nan, 0.0, 0)
-        gain, error, held_out, warm_starts = math.nan, math.nan, [math.nan] * m, WarmStarts()
+        m = len(families)
+        is_binary = p.k == 2
         if num_units(p) >= folds and p.total_weight >= MIN_STACKING_EXAMPLES:
             scores, warm_starts = _out_of_fold_scores(families, p, folds)
             log_p = logsigmoid(scores) if is_binary else scores
@@ -143,8 +142,14 @@ class Auto:
             weights = minimum.x.where(minimum.x >= MIN_MEMBER_WEIGHT, 0.0)
             shares = weights.to(scores)
             mixed = logsigmoid(scores @ shares) if is_binary else (scores + shares.log()).logsumexp(1)
+            # The first family is the uncalibrated probabilities
             gain, error = (float(x) for x in _mean_gains(mixed - log_p[:, 0], p))
-        weights = weights if is_binary else weights / weights.sum()
+        else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
+            weights, warm_starts = torch.full((m,), 1 / m, dtype=torch.float64), WarmStarts()
+            minimum = Minimum(weights, math.nan, gradient=0.0, evaluations=0)
+            gain, error, held_out = math.nan, math.nan, [math.nan] * m
+        if not is_binary:
+            weights = weights / weights.sum()
         members = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
         fitted = FittedFamilies.fit_all(members, p, warm_starts)
         candidates = tuple(
@@ -152,6 +157,7 @@ class Auto:
             for family, weight, nll in zip(families, weights.tolist(), held_out, strict=True)
         )
         stack = cls(candidates, gain, error, tuple(left_out), _log_odds_range(p) if is_binary else cls.ends)
+        # Log-odds weights (1, 0, ...) have a squared distance of at most 2 from the prior, and a penalty of 2 * 40 / n
         slack = smoothing_cost(p) + 2 * BINARY_PRIOR_EXAMPLES / p.total_weight
         status = "converged" if minimum.gradient <= WEIGHT_GRADIENT_TOLERANCE else "not converged"
         return Solution(stack, status, minimum.gradient, minimum.evaluations, slack=slack).with_certificate(p)
@@ -161,8 +167,8 @@ class Auto:
         """Return log p of the mixture; for two classes, minus and plus half of the mixed log-odds."""
         z = logits.double()
         if z.shape[-1] == 2:
-            half = self._extrapolated_log_odds(z) / 2
-            return torch.stack([-half, half], -1)
+            half_log_odds = self._extrapolated_log_odds(z) / 2
+            return torch.stack([-half_log_odds, half_log_odds], -1)
         log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
         return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0)
 
@@ -174,7 +180,8 @@ class Auto:
         """
         log_odds, mixed = _log_odds(z), self._mixed_log_odds(z)
         excess = log_odds - log_odds.clamp(*self.ends)
-        mixed_at_low, mixed_at_high = self._mixed_log_odds(z.new_tensor([[-end / 2, end / 2] for end in self.ends]))
+        logits_at_ends = z.new_tensor([[-end / 2, end / 2] for end in self.ends])  # whose log-odds are the ends
+        mixed_at_low, mixed_at_high = self._mixed_log_odds(logits_at_ends)
         mixed_at_end = torch.where(excess < 0, mixed_at_low, mixed_at_high)
         min_change, max_change = excess.clamp_max(0), excess.clamp_min(0)
         change = (mixed - mixed_at_end).maximum(min_change).minimum(max_change)
@@ -185,39 +192,39 @@ class Auto:
         return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)
 
     def __str__(self) -> str:
-        lines = ["Auto: weight, out-of-fold NLL"]
-        lines += [
-            f"  {candidate.weight:5.3f}  {candidate.held_out:.4f}  {candidate.name}" for candidate in self.candidates
+        candidates = [
+            f"{candidate.weight:5.3f}  {candidate.held_out:.4f}  {candidate.name}" for candidate in self.candidates
         ]
-        lines += [f"  {line}" for line in self._report_lines]
-        lines += [f"  left out: {reason}" for reason in self.left_out]
-        return "\n".join([*lines, f"  {self.certificate}"])
+        reasons = [f"left out: {reason}" for reason in self.left_out]
+        lines = ["Auto: weight, out-of-fold NLL", *candidates, *self._report_lines, *reasons, str(self.certificate)]
+        return "\n  ".join(lines)
 
     @property
     def _report_lines(self) -> list[str]:
         """Lines of `print` on the member with the largest weight, candidates without a weight, and the gain."""
         if math.isnan(self.gain):
-            return ["too few examples for out-of-fold predictions: all have the same weight"]
+            return ["too few examples or clusters for out-of-fold predictions: all have the same weight"]
         heaviest = max(self.candidates, key=lambda candidate: candidate.weight)
         best = min(self.candidates, key=lambda candidate: candidate.held_out)
-        nll_gap = heaviest.held_out - best.held_out
-        reason = "the best single family"
-        if heaviest is not best:
-            reason = f"{nll_gap:.4f} behind {best.name}, the best single family"
+        behind = f"{heaviest.held_out - best.held_out:.4f} behind {best.name}, " if heaviest is not best else ""
         refused = ", ".join(candidate.name for candidate in self.candidates if candidate.weight == 0)
-        is_noise = abs(self.gain) < 2 * self.gain_error
+        negation = "not " if abs(self.gain) < 2 * self.gain_error else ""
         return [
-            f"largest weight: {heaviest.name}, {reason}",
-            *([f"no weight: {refused}, which do not improve the mixture"] if refused else []),
+            f"largest weight: {heaviest.name}, {behind}the best single family",
+            *([f"no weight, which would not improve the mixture: {refused}"] if refused else []),
             f"gain over the uncalibrated probabilities: {self.gain:.4f} ± {self.gain_error:.4f} nats, "
-            + ("not statistically significant" if is_noise else "statistically significant"),
+            f"{negation}statistically significant",
         ]
 
 
 def _eligible_families(
     p: Predictions, folds: int, accuracy_preserving: bool
 ) -> tuple[list[CalibratorFamily], list[str]]:
-    """Return the families to try, and the reasons for leaving out others."""
+    """Return the families to try, and the reasons for leaving out others.
+
+    A family of another number of classes, or one that may change predicted classes although `accuracy_preserving`
+    forbids it, is left out without a reason. Required families are always tried.
+    """
     n, k = p.logits.shape
     tried, left_out = list[CalibratorFamily](), list[str]()
     for family in FAMILIES:
@@ -240,10 +247,10 @@ def _eligible_families(
 def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, folds: int) -> tuple[Tensor, WarmStarts]:
     """Return out-of-fold scores of the labels, (n m), and warm starts for a fit to all data.
 
-    A score is log p of the label; for two classes, its log-odds.
+    A score is log p of the label; for two classes, its log-odds. The fits are coarse, because they are only compared.
     """
     scores, warm_starts = p.logits.new_empty(len(p), len(families), dtype=torch.float64), WarmStarts()
-    for training, in_fold in split_folds(p, folds):
+    for training, in_fold in split_folds(p, folds):  # each fold starts from the fits of the previous one
         fitted = FittedFamilies.fit_all(families, training, warm_starts, COARSE_GRADIENT_TOLERANCE)
         scores[in_fold] = torch.stack([_label_scores(q) for q in fitted.apply_each(families, p[in_fold])], 1)
         warm_starts = fitted.warm_starts
@@ -253,12 +260,12 @@ def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, fo
 def _label_scores(p: Predictions) -> Tensor:
     """Return log p of each label, (n); for two classes, the log-odds of the label."""
     if p.k == 2:
-        return _log_odds(p.logits) * (2 * p.labels - 1)
+        return _log_odds(p.logits) * (2 * p.labels - 1)  # the sign is reversed for label 0
     return p.log_likelihood.clamp_min(-MAX_LOG_ODDS)
 
 
 def _log_odds(logits: Tensor) -> Tensor:
-    """Return the log-odds of class 1 of two; log-probabilities are clipped at -10,000."""
+    """Return the log-odds of class 1 of two, (n); log-probabilities are clipped at -10,000."""
     log_p = logits.double().log_softmax(-1).clamp_min(-MAX_LOG_ODDS)
     return log_p[..., 1] - log_p[..., 0]
 
@@ -272,6 +279,8 @@ def _log_odds_range(p: Predictions) -> tuple[float, float]:
 def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:
     """Return prior weights (m), which fall with the number of standard errors by which a family is behind the best one.
 
+    The formula is that of `Auto`: the softmax of the gains, which are negative, over their errors, less the handicap.
+
     Args:
         families: The m families; only those without a handicap can be the best one.
         log_p: Out-of-fold log-probability that each family gives the label, (n m).
@@ -283,13 +292,14 @@ def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predi
     if p.k == 2:
         handicap = handicap * math.sqrt(HANDICAP_EXAMPLES / p.total_weight)
     error = (error.square() + (UNSEEN_EXAMPLE_NATS / p.total_weight) ** 2).sqrt()
+    # A family with a handicap may be far ahead of the best one without; at 50 it has nearly all of the weight
     return (gains / error - handicap).clamp_max(50.0).softmax(0).cpu()
 
 
 def _mean_gains(gains: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
     """Return the mean of gains (n m) over examples, (m), and its standard error, (m)."""
     mean = example_mean(gains, p)
-    variance = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)
+    variance = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)  # unbiased
     return mean, (variance / p.total_weight).sqrt()
 
 
@@ -303,8 +313,8 @@ def _fit_mixture_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minim
         p: The predictions, for the weights of the examples.
         prior: Prior weights, (m).
     """
-    weights = scores.new_ones(len(scores)) if p.weights is None else p.weights
-    likelihoods = (scores - scores.amax(1, keepdim=True)).exp()
+    weights = example_weights(p)
+    likelihoods = (scores - scores.amax(1, keepdim=True)).exp()  # up to a factor for each row, which changes no weight
     rows = torch.cat([likelihoods, torch.eye(len(prior)).to(likelihoods)])
     mixture_fit = fit_mixture(rows, torch.cat([weights, PRIOR_EXAMPLES * prior.to(weights)]))
     return Minimum(mixture_fit.shares, math.nan, mixture_fit.gap, mixture_fit.steps)
@@ -318,14 +328,13 @@ def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Mini
         p: The predictions, for the weights of the examples.
         prior: Prior weights, (m), which the penalty draws the weights to.
     """
-    weights = scores.new_ones(len(scores)) if p.weights is None else p.weights
-    weights, penalty = weights / p.total_weight, BINARY_PRIOR_EXAMPLES / p.total_weight
+    shares, penalty = example_weights(p) / p.total_weight, BINARY_PRIOR_EXAMPLES / p.total_weight
 
     def penalized_nll(w: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian at w."""
         mixed, deviation = scores @ w.to(scores), w - prior
-        error = (-mixed).sigmoid() * weights  # probability of the wrong class, weighted
-        value = -float(weights @ logsigmoid(mixed)) + penalty * float(deviation @ deviation)
+        error = (-mixed).sigmoid() * shares  # probability of the wrong class, weighted
+        value = -float(shares @ logsigmoid(mixed)) + penalty * float(deviation @ deviation)
         hessian = ((scores * (error * mixed.sigmoid())[:, None]).mT @ scores).cpu()
         slope = (error @ scores).cpu()
         return value, 2 * penalty * deviation - slope, hessian + 2 * penalty * torch.eye(len(w), dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Logistic regressions on functions of the score s = z_1 - z_0 of two classes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Fitted, Solution, example_mean, fit_method, weighted_median
+from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method, weighted_median
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
@@ -129,39 +129,39 @@ class Quadratic:
 
 def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     """Fit `Platt` without a certificate: labels 1 and 0 become Platt's targets (n1 + 1) / (n1 + 2) and 1 / (n0 + 2)."""
-    s, unit, limit = _fitting_scores(p, "Platt")
+    s, scale, limit = _fitting_scores(p, "Platt")
     n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
     n0 = p.total_weight - n1
     targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
-    reference = torch.stack([1 / unit, torch.zeros_like(unit)])
+    reference = torch.stack([1 / scale, torch.zeros_like(scale)])
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
-    return problem.fit(lambda x: Platt(x[0], x[1], limit), monotone, slack=slack)
+    return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone, slack=slack)
 
 
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
     """Fit `Beta` without a certificate."""
-    s, unit, limit = _fitting_scores(p, "Beta")
-    reference = torch.stack([1 / unit, 1 / unit, torch.zeros_like(unit)])
+    s, scale, limit = _fitting_scores(p, "Beta")
+    reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])
     problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
-    return problem.fit(lambda x: Beta(x[0], x[1], x[2], limit), monotone)
+    return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone)
 
 
 def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadratic]:
     """Fit `Quadratic` without a certificate."""
-    s, unit, limit = _fitting_scores(p, "Quadratic")
+    s, scale, limit = _fitting_scores(p, "Quadratic")
     ends = torch.stack([s.min(), s.max()])
-    reference = torch.stack([1 / unit, 1 / unit, ends[0] / unit])
+    reference = torch.stack([1 / scale, 1 / scale, ends[0] / scale])  # the line s / scale, by its slopes and lower end
     problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
-    return problem.fit(lambda x: Quadratic(ends, x[:2], x[2], limit), monotone)
+    return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone)
 
 
 def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the fits of this file need, after checking that there are 2 classes.
+    """Return the scores to fit to and their scale, after checking that there are 2 classes.
 
     Returns:
-        The scores (n), clipped to +-limit; the median of the positive absolute scores, or 1 if there is none; and the
-        limit.
+        The scores (n), clipped to +-limit; their scale, which is the median of the positive absolute scores, or 1 if
+        there is none; and the limit.
     """
     if p.k != 2:
         raise InputError(
@@ -172,8 +172,8 @@ def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
     s = s.clamp(-limit, limit)
     magnitude = s.abs()
     positive = magnitude > 0
-    unit = weighted_median(magnitude[positive], None if p.weights is None else p.weights[positive])
-    return s, unit, limit
+    scale = weighted_median(magnitude[positive], None if p.weights is None else p.weights[positive])
+    return s, scale, limit
 
 
 def _score(logits: Tensor, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
@@ -190,7 +190,7 @@ def _score_limit(s: Tensor) -> Tensor:
     """
     finite_scores = s[s.abs() < MAX_FINITE_SCORE].abs()
     if len(finite_scores) == len(s):
-        return NO_SCORE_LIMIT.to(s)
+        return NO_SCORE_LIMIT.to(s)  # on the device of s
     return finite_scores.max() if bool((finite_scores > 0).any()) else torch.ones_like(NO_SCORE_LIMIT).to(s)
 
 
@@ -200,7 +200,7 @@ def _score_to_logits(s: Tensor) -> Tensor:
 
 
 def _beta_features(s: Tensor) -> Tensor:
-    """Return log p and -log(1 - p), (n, 2)."""
+    """Return log p and -log(1 - p) of p = sigmoid(s), (n 2)."""
     return torch.stack([logsigmoid(s).clamp_min(LOG_PROB_FLOOR), -logsigmoid(-s).clamp_min(LOG_PROB_FLOOR)], 1)
 
 
@@ -210,9 +210,9 @@ def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
     Between the ends, the slope of the map changes linearly from the first to the second; outside it is constant.
     """
     low, high = ends
-    length = (high - low).where(high > low, 1e-300)
-    position = (s.clamp(low, high) - low) / length
-    rising = length * position.square() / 2
+    length = (high - low).where(high > low, 1e-300)  # not 0 if all scores are equal
+    position = (s.clamp(low, high) - low) / length  # 0 at the low end, 1 at the high end
+    rising = length * position.square() / 2  # integral of the position, the share of the second slope, from low to s
     return torch.stack([length * position - rising - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
@@ -227,68 +227,66 @@ class _Logistic:
 
     x: Tensor  # (m+1 n) standardized features, and 1
     targets: Tensor  # (n)
-    example_weights: Tensor  # (n), with sum 1
+    example_shares: Tensor  # (n) of the total weight
     ridge: Tensor  # (m+1 m+1)
-    to_raw: Tensor  # (m+1 m+1), maps coordinates to (w, c)
+    to_parameters: Tensor  # (m+1 m+1), maps coordinates to (w, c)
     reference: Tensor  # (m+1) in the coordinates
 
     @classmethod
     def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
         """Standardize features (n m), weighted by the curvature of the loss at a reference (w, c), (m+1)."""
         n, m = features.shape
-        example_weights = (
-            features.new_full((n,), 1 / p.total_weight) if p.weights is None else p.weights / p.total_weight
-        )
+        example_shares = example_weights(p) / p.total_weight
         q = (features @ reference[:m] + reference[m]).sigmoid()
-        curvature = example_weights * 4 * q * (1 - q)
+        curvature = example_shares * 4 * q * (1 - q)  # q (1 - q) is at most 1/4
         total = curvature.sum().clamp_min(1e-300)
         center = (curvature @ features) / total
         spread = ((curvature @ (features - center).square()) / total).sqrt()
-        varies = spread > 1e-12 * center.abs()
+        varies = spread > 1e-12 * center.abs()  # false if a feature is constant up to rounding; it then becomes 0
         spread = spread.where(varies, 1.0)
         x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1).mT.contiguous()
-        to_raw = torch.eye(m + 1, dtype=torch.float64)
-        to_raw[:m, :m] = (1 / spread).diag().cpu()
-        to_raw[m, :m] = (-center / spread).cpu()
-        coordinates = torch.linalg.solve(to_raw, reference.cpu())
-        return cls(x, targets, example_weights, (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu(), to_raw, coordinates)
+        to_parameters = torch.eye(m + 1, dtype=torch.float64)
+        to_parameters[:m, :m] = (1 / spread).diag().cpu()
+        to_parameters[m, :m] = (-center / spread).cpu()
+        coordinates = torch.linalg.solve(to_parameters, reference.cpu())
+        ridge = (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu()
+        return cls(x, targets, example_shares, ridge, to_parameters, coordinates)
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the penalized loss, its gradient and its Hessian at coordinates t."""
         s = t.to(self.x.device) @ self.x
-        loss = softplus(s, threshold=40.0) - self.targets * s
+        loss = softplus(s, threshold=40.0) - self.targets * s  # torch's threshold of 20 would change float64 values
         q = s.sigmoid()
-        gradient = self.x @ (self.example_weights * (q - self.targets))
-        hessian = (self.x * (self.example_weights * q * (1 - q))) @ self.x.mT
+        gradient = self.x @ (self.example_shares * (q - self.targets))
+        hessian = (self.x * (self.example_shares * q * (1 - q))) @ self.x.mT
         ridge_gradient = self.ridge @ t
-        value = float(self.example_weights @ loss) + float(t @ ridge_gradient) / 2
+        value = float(self.example_shares @ loss) + float(t @ ridge_gradient) / 2
         return value, gradient.cpu() + ridge_gradient, hessian.cpu() + self.ridge
 
-    def fit(self, build: Callable[[Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
-        """Minimize the loss and build the map from (w, c); with `monotone` all of w is nonnegative."""
-        minimum = self.minimize(monotone)
+    def fit(self, build: Callable[[Tensor, Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
+        """Minimize the loss and build the map from w (m) and c; with `monotone` all of w is nonnegative."""
+        lower = torch.full_like(self.reference, 0.0 if monotone else -torch.inf)
+        lower[-1] = -torch.inf  # c may be negative
+        minimum = newton(self, self.reference, lower=lower)
+        parameters = self.to_parameters @ minimum.x
+        w, c = parameters[:-1], parameters[-1]
         return Solution(
-            build(minimum.x),
-            "at bound" if monotone and bool((minimum.x[:-1] <= 0).any()) else "converged",
+            build(w, c),
+            "at bound" if monotone and bool((w <= 0).any()) else "converged",
             minimum.gradient,
             minimum.evaluations,
             slack=slack,
             clips_zeros=True,
-            gap=minimum.gap,
+            gap=minimum.gap + self._ridge_cost(minimum, lower),
         )
 
-    def minimize(self, monotone: bool) -> Minimum:
-        """Return the minimum, with x = (w, c) and a gap that includes the cost of the ridge."""
-        m = len(self.ridge) - 1
-        lower = torch.full((m + 1,), 0.0 if monotone else -torch.inf, dtype=torch.float64)
-        lower[m] = -torch.inf
-        minimum = newton(self, self.reference, lower=lower)
-        return replace(minimum, x=self.to_raw @ minimum.x, gap=minimum.gap + self._ridge_cost(minimum, lower))
-
     def _ridge_cost(self, minimum: Minimum, lower: Tensor) -> float:
-        """Estimate by how much the ridge raises the loss; at most the loss itself."""
+        """Estimate by how much the ridge raises the loss; at most the loss itself.
+
+        It is the Newton decrement of the loss without the ridge, over the parameters that are free to move.
+        """
         gradient, hessian = minimum.derivatives
-        slope = gradient - self.ridge @ minimum.x
-        free = (minimum.x > lower) | (slope < 0)
-        cost = newton_decrement(slope[free], (hessian - self.ridge)[free][:, free])
+        loss_gradient = gradient - self.ridge @ minimum.x
+        free = (minimum.x > lower) | (loss_gradient < 0)  # at a bound, only if the loss falls away from it
+        cost = newton_decrement(loss_gradient[free], (hessian - self.ridge)[free][:, free])
         return max(0.0, min(cost, minimum.value))

@@ -39,23 +39,23 @@ class CalibratorFamily:
     name: str
     fit: Callable[[TemperatureCache, Any], Solution[Any]]  # from a warm start or None
     preserves_argmax: bool = False
-    parameter_count: Literal["constant", "vector", "matrix"] = "constant"
+    parameters: Literal["constant", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
     handicap: float = 0.0  # penalty in standard errors, for families that overfit
     classes: Literal["any", "two", "more"] = "any"
 
     def supports(self, k: int) -> bool:
         """Return whether the family is used for k classes."""
-        return self.classes == "any" or (self.classes == "two") == (k == 2)
+        return self.classes in ("any", "two" if k == 2 else "more")
 
     def min_examples(self, k: int) -> int:
         """Return the smallest total weight of examples of k classes for which the family is fitted."""
-        needed = {"constant": 0, "vector": k, "matrix": k * k // 50}[self.parameter_count]
-        return max(MIN_STACKING_EXAMPLES, needed)
+        by_parameters = {"constant": 0, "vector": k, "matrix": k * k // 50}
+        return max(MIN_STACKING_EXAMPLES, by_parameters[self.parameters])
 
     def takes_too_long(self, n: int, k: int) -> bool:
         """Return whether a fit to n rows of k classes takes minutes."""
-        return self.parameter_count == "matrix" and n * k * k > MAX_MATRIX_WORK
+        return self.parameters == "matrix" and n * k * k > MAX_MATRIX_WORK
 
 
 def _fit_identity(x: TemperatureCache, _: Any) -> Solution[SmoothedTemperature]:
@@ -68,41 +68,29 @@ REQUIRED_FAMILIES = (
     CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
     CalibratorFamily("SmoothedTemperature", lambda x, _: fit_smoothed_temperature(x), preserves_argmax=True),
 )
+_Binary = partial(CalibratorFamily, classes="two")
+_Multiclass = partial(CalibratorFamily, classes="more")
 _fit_structured_matrix = partial(fit_structured, StructuredMatrix)
+_fit_light_vector, _fit_light_matrix = partial(fit_vector, ridge=LIGHT_RIDGE), partial(fit_matrix, ridge=LIGHT_RIDGE)
 FAMILIES = (
     *REQUIRED_FAMILIES,
-    CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True, classes="more"),
-    CalibratorFamily(
-        "StructuredVector", partial(fit_structured, StructuredVector), parameter_count="vector", classes="two"
-    ),
-    CalibratorFamily("StructuredMatrix", _fit_structured_matrix, parameter_count="matrix", classes="two"),
-    CalibratorFamily("Platt", lambda x, _: fit_platt(x.p), handicap=1.0, classes="two"),
-    CalibratorFamily("Beta", lambda x, _: fit_beta(x.p), handicap=1.0, classes="two"),
-    CalibratorFamily("Quadratic", lambda x, _: fit_quadratic(x.p), handicap=1.0, classes="two"),
-    CalibratorFamily("VennAbers", lambda x, _: fit_venn_abers(x.p), handicap=math.inf, classes="two"),
-    CalibratorFamily(
+    _Binary("StructuredVector", partial(fit_structured, StructuredVector), parameters="vector"),
+    _Binary("StructuredMatrix", _fit_structured_matrix, parameters="matrix"),
+    _Binary("Platt", lambda x, _: fit_platt(x.p), handicap=1.0),
+    _Binary("Beta", lambda x, _: fit_beta(x.p), handicap=1.0),
+    _Binary("Quadratic", lambda x, _: fit_quadratic(x.p), handicap=1.0),
+    _Binary("VennAbers", lambda x, _: fit_venn_abers(x.p), handicap=math.inf),
+    _Multiclass("Monotone", fit_monotone, preserves_argmax=True),
+    _Multiclass(
         "Monotone then StructuredMatrix",
         _fit_structured_matrix,
-        parameter_count="matrix",
         base="Monotone",
+        parameters="matrix",
         handicap=1.0,
-        classes="more",
     ),
-    CalibratorFamily(
-        f"Vector(ridge={LIGHT_RIDGE})",
-        partial(fit_vector, ridge=LIGHT_RIDGE),
-        parameter_count="vector",
-        handicap=3.0,
-        classes="more",
-    ),
-    CalibratorFamily("Vector", fit_vector, parameter_count="vector", handicap=3.0, classes="more"),
-    CalibratorFamily(
-        f"Matrix(ridge={LIGHT_RIDGE})",
-        partial(fit_matrix, ridge=LIGHT_RIDGE),
-        parameter_count="matrix",
-        handicap=3.0,
-        classes="more",
-    ),
+    _Multiclass(f"Vector(ridge={LIGHT_RIDGE})", _fit_light_vector, parameters="vector", handicap=3.0),
+    _Multiclass("Vector", fit_vector, parameters="vector", handicap=3.0),
+    _Multiclass(f"Matrix(ridge={LIGHT_RIDGE})", _fit_light_matrix, parameters="matrix", handicap=3.0),
 )
 
 
@@ -128,8 +116,11 @@ class FittedFamilies:
         return fitted
 
     def _fit_family(self, family: CalibratorFamily, warm_starts: WarmStarts) -> None:
-        """Fit one family, after its base if that is not fitted yet, and store the solution."""
-        if family.base not in ("", *self.solutions):
+        """Fit one family, after its base if that is not fitted yet, and store the solution.
+
+        The output of a base is computed and cached when the first family needs it.
+        """
+        if family.base not in ("", *self.solutions):  # "" stands for the data
             self._fit_family(next(base for base in FAMILIES if base.name == family.base), warm_starts)
         if family.base not in self.inputs:
             x = self.inputs[""]
@@ -145,8 +136,10 @@ class FittedFamilies:
         """Yield predictions, such as those of the fold left out, as mapped by each family."""
         base_outputs = {name: p.apply(self.solutions[name].map) if name else p for name in self.inputs}
         for family in families:
-            mapped = base_outputs.get(family.name)  # a base was applied already
-            yield base_outputs[family.base].apply(self.solutions[family.name].map) if mapped is None else mapped
+            if family.name in base_outputs:  # a base, which was applied already
+                yield base_outputs[family.name]
+            else:
+                yield base_outputs[family.base].apply(self.solutions[family.name].map)
 
     def certified(self, family: CalibratorFamily) -> Any:
         """Return the map of a family with its certificate, chained to its base."""

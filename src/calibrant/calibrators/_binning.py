@@ -6,7 +6,7 @@ If one of two classes is evaluated, such as "correct", its probability is binned
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from calibrant.calibrators._confidence import (
     confidence,
     replace_confidence,
 )
-from calibrant.calibrators._fitting import Solution, fit_method, status_of
+from calibrant.calibrators._fitting import Solution, example_weights, fit_method, status_of
 from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
@@ -109,12 +109,14 @@ class TopLabelBinning:
             )
         event = binned_event(p)
         class_index = _binned_class(p.logits, event)
-        score, correct = _log_odds(p.logits, class_index), (class_index == p.labels).double()
-        weights = torch.ones_like(score) if p.weights is None else p.weights
+        score = _log_odds(p.logits, class_index)
+        correct = (class_index == p.labels).double()
+        weights = example_weights(p)
         has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
         group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # 0 for classes that share their bins
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
         bins = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
+        # A class with fewer bins than others gets edges that no score exceeds, and empty bins
         edges, means, counts = (
             pad_sequence(list(rows), batch_first=True, padding_value=padding)
             for rows, padding in zip(zip(*bins, strict=True), (math.inf, math.nan, 0), strict=True)
@@ -135,18 +137,18 @@ class TopLabelBinning:
         >>> round(bins.guarantee(0.1), 6)  # sqrt(log(40) / 200)
         0.13581
         """
-        used = self.count[~self.accuracy.isnan()]
-        if not len(used) or not int(used.min()):
-            return math.inf
-        return math.sqrt(math.log(2 * len(used) / alpha) / (2 * int(used.min())))
+        counts = self.count[~self.accuracy.isnan()]
+        smallest_count = int(counts.min()) if len(counts) else 0
+        return math.sqrt(math.log(2 * len(counts) / alpha) / (2 * smallest_count)) if smallest_count else math.inf
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p; a confidence in an empty bin is unchanged."""
         class_index = _binned_class(logits, self.of)
         row = self.group[class_index]
-        index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
-        return replace_confidence(logits, _fill_nan(self.accuracy[row, index], confidence(logits, self.of)), self.of)
+        bin_index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
+        accuracy = _fill_nan(self.accuracy[row, bin_index], confidence(logits, self.of))
+        return replace_confidence(logits, accuracy, self.of)
 
 
 @CALIBRATORS.register
@@ -208,15 +210,16 @@ class BayesianBinning:
         """Average over all binnings."""
         event = binned_event(p)
         events, n = p.with_event(event).events, p.total_weight
-        root = n ** (1 / 3)
-        max_bins = max(1, min(math.floor(n), math.floor(10 * root)))
-        models = [_beta_binning(b, events, n) for b in range(max(1, math.floor(root / 10)), max_bins + 1)]
-        weight = torch.stack([evidence for _, _, evidence in models]).softmax(0)
-        edges = torch.cat([edges for edges, _, _ in models]).unique()
-        middle = (edges[1:] + edges[:-1]) / 2
+        min_bins = max(1, math.floor(n ** (1 / 3) / 10))
+        max_bins = max(1, min(math.floor(n), math.floor(10 * n ** (1 / 3))))
+        binnings = [_beta_binning(b, events, n) for b in range(min_bins, max_bins + 1)]
+        posterior = torch.stack([binning.log_evidence for binning in binnings]).softmax(0)  # of the binnings
+        edges = torch.cat([binning.edges for binning in binnings]).unique()
+        middle = (edges[1:] + edges[:-1]) / 2  # of the intervals in which no binning changes
         value = torch.zeros_like(middle)
-        for share, (inner, means, _) in zip(weight, models, strict=True):
-            value += share * means[assign_bins(inner, middle).clamp(0, len(means) - 1)]
+        for probability, binning in zip(posterior, binnings, strict=True):
+            value += probability * _look_up(binning.edges, binning.means, middle)
+        # Nothing was minimized: the certificate states the ECE
         return Solution(cls(edges, value, event), "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call
@@ -236,25 +239,26 @@ def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
 
     Computed from the logits, so that they differ between rows whose probabilities round to 1.
     """
-    z = logits.double()
-    other_logits = z.scatter(-1, class_index[:, None], -torch.inf)
-    return z.gather(-1, class_index[:, None]).squeeze(-1) - other_logits.logsumexp(-1)
+    z, index = logits.double(), class_index[:, None]
+    other_logits = z.scatter(-1, index, -torch.inf)
+    return z.gather(-1, index).squeeze(-1) - other_logits.logsumexp(-1)
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
     """Return the value of each confidence's bin; a confidence in an empty bin (nan) stays as it is."""
-    return _fill_nan(value[assign_bins(edges, confidence).clamp(0, len(value) - 1)], confidence)
+    bin_index = assign_bins(edges, confidence).clamp(0, len(value) - 1)  # beyond the edges, the outermost bin
+    return _fill_nan(value[bin_index], confidence)
 
 
 def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
-    """Return the values, with the fallback in the place of nan."""
+    """Return the values, or the fallback where they are nan."""
     return value.where(~value.isnan(), fallback)
 
 
 def _equal_mass_bins(bins: int, events: Events) -> Bins:
     """Return bins of equal mass from 0 to 1 whose edges do not split ties: they lie just above the largest of a bin."""
-    inner = Bins.equal_mass(bins, events.ties).edges[1:-1] * (1 + TIE_TOLERANCE)
-    edges = torch.cat([inner.new_zeros(1), inner, inner.new_ones(1)])
+    inner_edges = Bins.equal_mass(bins, events.ties).edges[1:-1] * (1 + TIE_TOLERANCE)
+    edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)])
     return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
 
 
@@ -271,44 +275,43 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
         The inner edges, (b - 1); and the accuracy and number of the examples strictly between two edges, both (b).
     """
     order = score.argsort(stable=True)
-    s, end = score[order], weights[order].cumsum(0)  # end: total weight up to and including each example
-    n = float(end[-1]) if len(end) else 0.0
+    s = score[order]
+    zero = score.new_zeros(1)
+    total_weight = torch.cat([zero, weights[order].cumsum(0)])  # up to and including each example
+    total_correct = torch.cat([zero, (weights * correct)[order].cumsum(0)])
+    n = float(total_weight[-1])
     bins = max(1, math.floor(n) // points)
-    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1
-    between = torch.tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)], device=s.device)
-    num_correct = _running_total(end, (weights * correct)[order].cumsum(0), between).diff(dim=1).squeeze(1)
-    counts = between.to(end).clamp_max(n).diff(dim=1).squeeze(1)
-    edges = s[torch.searchsorted(end, torch.tensor(edge_ranks[1:-1], device=s.device).to(end))]
+    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1, in total weight
+    # The examples of a bin end before the one that serves as its upper edge
+    bounds = score.new_tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)])
+    num_correct = interpolate(total_weight, total_correct, bounds).diff(dim=1).squeeze(1)
+    counts = bounds.clamp_max(n).diff(dim=1).squeeze(1)
+    edges = s[torch.searchsorted(total_weight[1:], score.new_tensor(edge_ranks[1:-1]))]
     finite = s[s.isfinite()]
-    if len(finite):  # scores of impossible classes are -inf, or finite where a mask is
+    if len(finite):  # an edge at -inf, the score of impossible classes, becomes as finite as one at a mask
         edges = edges.clamp_min(float(finite[0]) - 1)
     return edges, num_correct / counts, counts.long()
 
 
-def _running_total(end: Tensor, total: Tensor, positions: Tensor) -> Tensor:
-    """Return a running total at positions (b 2) in cumulative weight, linear within an example.
+class _BetaBinning(NamedTuple):
+    """An equal-mass binning of `BayesianBinning`."""
 
-    Args:
-        end: Cumulative weight at the end of each example, (n).
-        total: The running total there, (n).
-        positions: Cumulative weights at which to read it.
-    """
-    zero = end.new_zeros(1)
-    return interpolate(torch.cat([zero, end]), torch.cat([zero, total]), positions.to(end))
+    edges: Tensor  # (bins + 1)
+    means: Tensor  # (bins) posterior mean of the accuracy in each bin
+    log_evidence: Tensor  # scalar, logarithm of the marginal likelihood
 
 
-def _beta_binning(bins: int, events: Events, total_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges (bins + 1) of an equal-mass binning, the posterior mean accuracy of every bin, and the evidence.
+def _beta_binning(bins: int, events: Events, total_weight: float) -> _BetaBinning:
+    """Fit an equal-mass binning.
 
-    The evidence is the log marginal likelihood of the binning, by which `BayesianBinning` weights it.
     The prior of the accuracy in a bin is Beta(a, b) with a + b = 2 / bins and its mean at the middle of the bin.
     """
     table = _equal_mass_bins(bins, events)
     n = table.weight * total_weight
-    m = table.accuracy.nan_to_num() * n
+    m = table.accuracy.nan_to_num() * n  # number right, 0 in an empty bin
     middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     # Logarithms of the Beta functions that normalize prior and posterior; their ratio is the marginal likelihood
     log_prior = a.lgamma() + b.lgamma() - (a + b).lgamma()
     log_posterior = (m + a).lgamma() + (n - m + b).lgamma() - (n + a + b).lgamma()
-    return table.edges, (m + a) / (n + a + b), (log_posterior - log_prior).sum()
+    return _BetaBinning(table.edges, (m + a) / (n + a + b), (log_posterior - log_prior).sum())

@@ -36,21 +36,22 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
     The other classes keep their proportions, but none exceeds the predicted class: the surplus goes to smaller ones.
     The predicted class changes only if its new probability is 1/k or less, or too few classes are possible.
     """
-    if event != "top":
-        pair = torch.stack([(-confidence).log1p(), confidence.log()], -1)
+    log_confidence, log_remainder = confidence.log(), (-confidence).log1p()
+    if event != "top":  # there are two classes
+        pair = torch.stack([log_remainder, log_confidence], -1)
         return (pair if event == 1 else pair.flip(-1)).to(logits.dtype)
     log_p = logits.double().log_softmax(-1)
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
     log_p_without_top = log_p.masked_fill(top, -torch.inf)
-    log_rest = log_p_without_top.logsumexp(-1, keepdim=True)  # log(1 - confidence), accurate near 1
-    log_share = torch.where(log_rest.isneginf(), -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
-    other_log_p = ((-confidence).log1p()[:, None] + log_share).masked_fill(top, -torch.inf)
+    is_certain = log_p_without_top.isneginf().all(-1, keepdim=True)  # then the others have no proportions: equal shares
+    log_share = torch.where(is_certain, -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
+    other_log_p = (log_remainder[:, None] + log_share).masked_fill(top, -torch.inf)
     lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)
-    log_limit = confidence.log() + math.log1p(-lead)
+    log_limit = log_confidence + math.log1p(-lead)
     exceeds = other_log_p.amax(-1) > log_limit
     if bool(exceeds.any()):
         other_log_p[exceeds] = _cap_probabilities(other_log_p[exceeds], log_limit[exceeds, None])
-    return torch.where(top, confidence.log()[:, None], other_log_p).to(logits.dtype)
+    return torch.where(top, log_confidence[:, None], other_log_p).to(logits.dtype)
 
 
 def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
@@ -68,5 +69,6 @@ def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
     remaining_mass = tail[:, :1] - limit * torch.arange(log_p.shape[-1], device=log_p.device)  # for these
     factor = remaining_mass / tail
     feasible = (factor * sorted_p <= limit) & (remaining_mass >= 0)
-    raised = log_p + factor.gather(-1, feasible.int().argmax(-1, keepdim=True)).log()
+    first_feasible = feasible.int().argmax(-1, keepdim=True)
+    raised = log_p + factor.gather(-1, first_feasible).log()
     return torch.where(feasible.any(-1, keepdim=True), raised.minimum(log_limit), log_p)

@@ -123,10 +123,11 @@ class VennAbers:
         fitted: VennAbers = prepare(self, logits)
         lows: list[Tensor] = []
         highs: list[Tensor] = []
-        for (start, end), p_j in zip(pairwise(fitted.start.tolist()), logits.double().softmax(-1).T, strict=True):
-            x, p_j = fitted.p[start:end], p_j.contiguous()
-            low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])
-            high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])
+        bounds = pairwise(fitted.start.tolist())
+        for (start, end), p_j in zip(bounds, logits.double().softmax(-1).T.contiguous(), strict=True):
+            x = fitted.p[start:end]
+            low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])  # 0 below all x
+            high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])  # 1 above all x
             lows.append(low_values[_rank(x, p_j * (1 + TIE_TOLERANCE), right=True)])
             highs.append(high_values[_rank(x, p_j * (1 - TIE_TOLERANCE))])
         return torch.stack(lows, 1), torch.stack(highs, 1)
@@ -144,8 +145,8 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
         x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
         high = _venn_abers_pass(mean, weight)
-        low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]
-        points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))
+        low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]  # label 0 is label 1 of the reversed problem
+        points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))  # torch cannot view a reversal
     x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
     fitted = VennAbers(x, low, high, _class_starts([len(part[0]) for part in points], x))
     return Solution(fitted, "closed form", criterion="brier")
@@ -168,12 +169,13 @@ def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
     """
     if len(x) == 1:
         return value.expand_as(query)
-    upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)
+    upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)  # index of the point above the query
     low, high = x[upper - 1], x[upper]
-    t = ((query - low) / (high - low)).clamp(0, 1)
-    nearest = torch.where(t < 0.5, low, high)
-    t = torch.where((query - nearest).abs() <= TIE_TOLERANCE * nearest.abs(), t.round(), t)
-    return torch.lerp(value[upper - 1], value[upper], t)
+    position = ((query - low) / (high - low)).clamp(0, 1)  # 0 at the point below, 1 at the one above
+    nearest = torch.where(position < 0.5, low, high)
+    is_equal = (query - nearest).abs() <= TIE_TOLERANCE * nearest.abs()
+    position = torch.where(is_equal, position.round(), position)
+    return torch.lerp(value[upper - 1], value[upper], position)
 
 
 def _log_shares(p: Tensor) -> Tensor:
@@ -199,9 +201,9 @@ def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
 
     points, mean, weight = _group_ties(x, y, weights)
     fit = isotonic_regression(mean, weights=weight).x
-    ends = np.ones(len(fit), dtype=bool)
-    ends[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
-    return torch.from_numpy(points[ends]).to(x), torch.from_numpy(fit[ends]).to(x)
+    is_end = np.ones(len(fit), dtype=bool)  # of a flat piece; the first and last points are ends
+    is_end[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
+    return torch.from_numpy(points[is_end]).to(x), torch.from_numpy(fit[is_end]).to(x)
 
 
 def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -209,9 +211,13 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
     The fit is the slope of the greatest convex minorant of the cumulative sums. Moving the added example up by one
     point changes a single corner of the diagram, so that the whole sweep costs as much as one fit.
+
+    Args:
+        mean: Frequency of the class at each distinct probability, in increasing order.
+        weight: Total weight of the examples there.
     """
     slopes = np.empty(len(weight))
-    if compiled := kernels(torch.empty(0)):
+    if compiled := kernels(torch.empty(0)):  # the kernels for the CPU, if there are any
         compiled.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
     else:
         minorant.venn_abers_pass(weight.tolist(), (mean * weight).tolist(), slopes)

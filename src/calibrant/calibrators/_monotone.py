@@ -13,7 +13,7 @@ from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Status, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._temperature import TemperatureCache, drop_impossible
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.registry import CALIBRATORS
@@ -74,10 +74,10 @@ class Monotone:
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with v = -log softmax(z / T) and m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)
-        total = v * self.slopes[-1]  # linear beyond the last knot; below, add the differences of the slopes
+        mapped = v * self.slopes[-1]  # linear beyond the last knot; below, add the differences of the slopes
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
-            total.addcmul_(v.clamp_max(knot), change)
-        return -total
+            mapped.addcmul_(v.clamp_max(knot), change)
+        return -mapped
 
 
 def fit_monotone(
@@ -87,6 +87,7 @@ def fit_monotone(
     p, temperature = drop_impossible(cache.p), cache.nll_fit.finite_temperature
     v = p.apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
+    # The search compares a squared Newton decrement, which is of the order of the squared gradient
     minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * cache.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
     return Solution(
@@ -95,7 +96,7 @@ def fit_monotone(
 
 
 def slopes_status(minimum: Minimum) -> Status:
-    """Return whether the search for slopes converged, and whether a slope is the smallest possible."""
+    """Return "not converged" for a large gap, "at bound" if a slope is the smallest possible, and else "converged"."""
     if minimum.gap > MAX_OPTIMUM_GAP_NATS:
         return "not converged"
     return "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
@@ -107,11 +108,12 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
     `v` are predictions whose "logits" are -log p.
     """
     label_v = v.logits.gather(1, v.labels[:, None])
-    positions = torch.cat([v.logits.topk(2, largest=False).values.reshape(-1), label_v.reshape(-1)])
-    weights = None if v.weights is None else torch.cat([v.weights.repeat_interleave(2), v.weights])
-    inner = np.unique(weighted_quantiles(positions, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
-    inner = inner[inner > 1e-12]
-    return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(inner)])
+    smallest_v = v.logits.topk(2, largest=False).values
+    samples = torch.cat([smallest_v, label_v], 1).flatten()
+    weights = None if v.weights is None else v.weights.repeat_interleave(3)
+    quantiles = np.unique(weighted_quantiles(samples, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
+    positive = quantiles[quantiles > 1e-12]  # 0 up to rounding is the first knot already
+    return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(positive)])
 
 
 def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
@@ -119,7 +121,7 @@ def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarra
     if weights is None:
         return np.quantile(values.cpu().numpy(), shares)
     positions, copies, n = sorted_copies(values, weights)
-    return np.interp(shares * (n - 1), positions, copies)
+    return np.interp(shares * (n - 1), positions, copies)  # the first of n copies is at 0, the last at n - 1
 
 
 def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor | None, tolerance: float) -> Minimum:
@@ -134,31 +136,31 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
     """
     n, pieces, device = v.total_weight, len(knots), v.logits.device
     knots = knots.to(device)
-    width = torch.cat([knots.diff(), knots.new_zeros(1)])
-    label_lengths = example_mean(_piece_lengths(v.logits.gather(1, v.labels[:, None]).squeeze(1), knots), v).cpu()
+    width = torch.cat([knots.diff(), knots.new_zeros(1)])  # 0 for the last piece, which has no end
+    label_v = v.logits.gather(1, v.labels[:, None])
+    label_lengths = example_mean(_piece_lengths(label_v, knots), v).cpu()  # the label's part of the NLL is linear
     piece_index, offset = _locate_pieces(v.logits, knots)
-    weights = () if v.weights is None else (v.weights,)
     steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
     penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is the sum of squared differences
 
     def penalized_nll(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian."""
         sum_moments = partial(_sum_length_moments, slopes.to(device), width)
-        sums = sum_row_chunks(sum_moments, offset, piece_index, *weights).cpu() / n
+        sums = sum_row_chunks(sum_moments, offset, piece_index, example_weights(v)).cpu() / n
         log_norm, mean, mean_square, mixed = sums.split([1, pieces, pieces, pieces * pieces])
-        hessian = (width.cpu()[:, None] * mean).triu(1)
-        hessian = hessian + hessian.mT + mean_square.diag() - mixed.view(pieces, pieces)
+        # Mean products of the lengths in two pieces: a v in the higher one spans the whole width of the lower one
+        cross = (width.cpu()[:, None] * mean).triu(1)
+        hessian = cross + cross.mT + mean_square.diag() - mixed.view(pieces, pieces)
         value = log_norm + slopes @ label_lengths + slopes @ penalty @ slopes
         return float(value), label_lengths - mean + 2 * penalty @ slopes, hessian + 2 * penalty
 
-    initial = torch.ones(pieces, dtype=torch.float64)
-    if start is not None and len(start) == pieces:
-        initial = start
+    if start is None or len(start) != pieces:
+        start = torch.ones(pieces, dtype=torch.float64)
     lower = torch.full((pieces,), MIN_PIECE_SLOPE, dtype=torch.float64)
-    return newton(penalized_nll, initial, lower=lower, tolerance=tolerance)
+    return newton(penalized_nll, start, lower=lower, tolerance=tolerance)
 
 
-def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_index: Tensor, *weights: Tensor) -> Tensor:
+def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_index: Tensor, w: Tensor) -> Tensor:
     """Return weighted sums over rows, flat: log norm, then moments of the length of v in each piece.
 
     A row's softmax of -m(v), whose norm is the sum of the odds exp(-m(v)), has for every piece the mean length of an
@@ -170,12 +172,11 @@ def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_ind
         width: Width of each piece, 0 for the last.
         offset: Distance of each v from the lower end of its piece, (rows k).
         piece_index: Piece of each v, (rows k).
-        weights: Weight of each row, if rows have weights.
+        w: Weight of each row.
     """
-    base = torch.cat([slopes.new_zeros(1), (slopes * width)[:-1].cumsum(0)])  # m at the knots
+    map_at_knots = torch.cat([slopes.new_zeros(1), (slopes * width)[:-1].cumsum(0)])
     index = piece_index.long()
-    flat = index.view(-1)
-    mapped = torch.addcmul(base[flat].view_as(offset), slopes[flat].view_as(offset), offset)
+    mapped = torch.addcmul(map_at_knots[index], slopes[index], offset)  # m(v)
     row_min = mapped.amin(1, keepdim=True)
     element_odds = mapped.sub_(row_min).mul_(-LOG2_E).exp2_()  # exp(row_min - m(v)), in place, (rows k)
 
@@ -187,10 +188,9 @@ def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_ind
     first_moment = sum_by_piece(element_odds.mul_(offset))
     second_moment = sum_by_piece(element_odds.mul_(offset))  # element_odds holds odds times offset by now
     norm = odds.sum(1)
-    odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))  # of higher pieces
+    odds_above = torch.nn.functional.pad(odds[:, 1:].flip(1).cumsum(1).flip(1), (0, 1))  # summed over higher pieces
     mean = (first_moment + width * odds_above) / norm[:, None]
     mean_square = (second_moment + width.square() * odds_above) / norm[:, None]
-    w = weights[0] if weights else torch.ones_like(norm)
     products = (w * mean.mT) @ mean
     return torch.cat([w @ (norm.log()[:, None] - row_min), w @ mean, w @ mean_square, products.view(-1)])
 
@@ -208,6 +208,6 @@ def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _piece_lengths(v: Tensor, knots: Tensor) -> Tensor:
-    """Return the length of each v inside each piece, (n J)."""
-    ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
-    return v[:, None].clamp(knots, ends) - knots
+    """Return the length of each v (n 1) inside each piece, (n J)."""
+    upper_ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
+    return v.clamp(knots, upper_ends) - knots

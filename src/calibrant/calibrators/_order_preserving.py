@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._monotone import (
     MAX_NEG_LOG_PROB,
     MIN_PIECE_SLOPE,
@@ -84,9 +84,8 @@ class IntraOrderPreserving:
         monotone = Monotone.fit(p)
         v = drop_impossible(p).apply(lambda z: _neg_log_probs(monotone, z).clamp_max(MAX_NEG_LOG_PROB))
         lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
-        shares = torch.linspace(0, 1, knots, dtype=torch.float64).numpy()
-        quantiles = np.stack([weighted_quantiles(context, v.weights, shares) for context in contexts.T])
-        positions = torch.from_numpy(quantiles)  # of the knots
+        quantiles = [weighted_quantiles(context, v.weights, np.linspace(0, 1, knots)) for context in contexts.T]
+        positions = torch.from_numpy(np.stack(quantiles))  # of the knots
         hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
         minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
         fitted = cls(monotone, positions, minimum.x.view(-1, 2, knots))
@@ -104,10 +103,10 @@ class IntraOrderPreserving:
         lowest, contexts = _lowest_and_contexts(v, len(self.slopes))
         slopes = _hat_weights(contexts, self.knots).flatten(1) @ self.slopes.flatten(1).mT  # (n ranks)
         changes = -slopes.diff(dim=1)
-        total = v * slopes[:, -1:]
+        mapped = v * slopes[:, -1:]
         for r in range(min(len(self.slopes), v.shape[1]) - 1):
-            total = total + changes[:, r : r + 1] * v.minimum(lowest[:, r + 1 : r + 2])
-        return -total
+            mapped = mapped + changes[:, r, None] * v.minimum(lowest[:, r + 1, None])
+        return -mapped
 
 
 def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float) -> Minimum:
@@ -125,27 +124,28 @@ def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float)
     n, ranks, columns = v.total_weight, lowest.shape[1], hats.shape[1]
     size = ranks * columns
     label_segments = _segments(v.logits.gather(1, v.labels[:, None]), lowest).mT * hats[:, None, :]
-    label_lengths = example_mean(label_segments.flatten(1), v).cpu()
+    label_lengths = example_mean(label_segments.flatten(1), v).cpu()  # the label's part of the NLL is linear in theta
     penalty = smoothness / n * _smoothing_matrix(ranks, columns // 2)
-    rows = (v.logits, lowest, hats) if v.weights is None else (v.logits, lowest, hats, v.weights)
 
     def penalized_nll(theta: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian."""
         slopes = theta.view(ranks, columns).to(hats.device)
 
-        def sum_rows(v: Tensor, lowest: Tensor, hats: Tensor, *weights: Tensor) -> Tensor:
+        def sum_rows(v: Tensor, lowest: Tensor, hats: Tensor, w: Tensor) -> Tensor:
             """Return the sums over rows of log norm, its gradient and its Hessian, flat."""
-            segments = _segments(v, lowest)
-            z = -(segments @ (hats @ slopes.mT)[:, :, None]).squeeze(2)
+            segments = _segments(v, lowest)  # (rows k ranks)
+            row_slopes = hats @ slopes.mT  # (rows ranks)
+            z = -(segments @ row_slopes[:, :, None]).squeeze(2)
             log_norm = z.logsumexp(1)
-            weighted = (z - log_norm[:, None]).exp()[:, :, None] * segments
-            mean = weighted.sum(1)
-            covariance = weighted.mT @ segments - mean[:, :, None] * mean[:, None, :]
-            w = weights[0] if weights else torch.ones_like(log_norm)
+            weighted_segments = (z - log_norm[:, None]).exp()[:, :, None] * segments
+            mean = weighted_segments.sum(1)
+            covariance = weighted_segments.mT @ segments - mean[:, :, None] * mean[:, None, :]
             hessian = (w[:, None] * covariance.flatten(1)).mT @ (hats[:, :, None] * hats[:, None, :]).flatten(1)
             return torch.cat([(w @ log_norm)[None], ((w[:, None] * mean).mT @ hats).flatten(), hessian.flatten()])
 
-        log_norm, mean, products = (sum_row_chunks(sum_rows, *rows).cpu() / n).split([1, size, size * size])
+        sums = sum_row_chunks(sum_rows, v.logits, lowest, hats, example_weights(v)).cpu() / n
+        log_norm, mean, products = sums.split([1, size, size * size])
+        # From (rank rank knot knot) to the order of theta, (rank knot) by (rank knot)
         hessian = products.view(ranks, ranks, columns, columns).transpose(1, 2).reshape(size, size)
         distance = theta - 0.5
         value = log_norm + theta @ label_lengths + distance @ penalty @ distance
@@ -170,20 +170,27 @@ def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
 def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
     """Return the weights of the knots for linear interpolation at the contexts, (n 2 j); constant beyond the ends."""
     width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
-    above = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)
-    return torch.nn.functional.pad(above, (1, 0), value=1.0) - torch.nn.functional.pad(above, (0, 1))
+    position = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)  # 0 at or below a piece, 1 above, (n 2 j-1)
+    # A knot gets what the piece below passes on to it, less what the piece above passes on to the next knot
+    return torch.nn.functional.pad(position, (1, 0), value=1.0) - torch.nn.functional.pad(position, (0, 1))
 
 
 def _segments(v: Tensor, lowest: Tensor) -> Tensor:
     """Return the lengths (n k r) of the parts of v (n k) between the neighboring lowest values (n r) of its row."""
-    upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)
+    upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)  # above every v
     return (v[:, :, None].minimum(upper[:, None, :]) - lowest[:, None, :]).clamp_min(0)
 
 
 def _smoothing_matrix(ranks: int, knots: int) -> Tensor:
-    """Return the matrix of the squared differences between neighboring knots and ranks, and of the shrinkage."""
-    by_rank, by_knot = (torch.eye(m, dtype=torch.float64).diff(dim=0) for m in (ranks, knots))
-    rank_unit, context_unit, knot_unit = (torch.eye(m, dtype=torch.float64) for m in (ranks, 2, knots))
-    along_knots = torch.kron(torch.kron(rank_unit, context_unit), by_knot.mT @ by_knot)
-    along_ranks = torch.kron(torch.kron(by_rank.mT @ by_rank, context_unit), knot_unit)
-    return along_knots + along_ranks + SHRINKAGE * torch.eye(ranks * 2 * knots, dtype=torch.float64)
+    """Return the matrix of the squared differences between neighboring knots and ranks, and of the shrinkage.
+
+    Its rows and columns are the slopes, (ranks 2 knots) flat.
+    """
+
+    def eye(size: int) -> Tensor:
+        return torch.eye(size, dtype=torch.float64)
+
+    rank_differences, knot_differences = eye(ranks).diff(dim=0), eye(knots).diff(dim=0)
+    along_knots = torch.kron(eye(ranks * 2), knot_differences.mT @ knot_differences)
+    along_ranks = torch.kron(rank_differences.mT @ rank_differences, eye(2 * knots))
+    return along_knots + along_ranks + SHRINKAGE * eye(ranks * 2 * knots)

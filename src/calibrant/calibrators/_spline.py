@@ -48,11 +48,12 @@ class Spline:
         event = binned_event(p)
         ties, n = p.with_event(event).events.ties, p.total_weight
         end = ties.total_weight.cumsum(0) / n  # rank of the last example of each tie
-        ranks = torch.cat([end.new_zeros(1), end])
+        ranks = torch.cat([end.new_zeros(1), end])  # the curve starts at (0, 0), which counts as one example
         curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
-        sqrt_mass = torch.cat([end.new_ones(1), ties.total_weight]).sqrt()[:, None]
+        sqrt_weight = torch.cat([end.new_ones(1), ties.total_weight]).sqrt()[:, None]  # of each squared residual
         basis, _ = _natural_spline_basis(ranks, knots)
-        weights = torch.linalg.lstsq(sqrt_mass * basis, sqrt_mass * curve[:, None], driver="gelsd").solution
+        # "gelsd" allows fewer distinct ranks than knots
+        weights = torch.linalg.lstsq(sqrt_weight * basis, sqrt_weight * curve[:, None], driver="gelsd").solution
         middle = end - (ties.total_weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
         _, slope = _natural_spline_basis(middle, knots)
         calibrated = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
@@ -73,11 +74,12 @@ def _natural_spline_basis(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
     (Hastie, Tibshirani & Friedman 2009, eq. 5.4).
     """
     t = torch.linspace(0, 1, knots, dtype=x.dtype, device=x.device)
-    gap, width = (x[:, None] - t).clamp_min(0), t[-1] - t[:-1]
-    cubic = (gap[:, :-1] ** 3 - gap[:, -1:] ** 3) / width
-    square = 3 * (gap[:, :-1] ** 2 - gap[:, -1:] ** 2) / width
+    excess = (x[:, None] - t).clamp_min(0)  # (x - t_j)_+
+    width = t[-1] - t[:-1]
+    d = (excess[:, :-1] ** 3 - excess[:, -1:] ** 3) / width
+    d_slope = 3 * (excess[:, :-1] ** 2 - excess[:, -1:] ** 2) / width
     line, constant = x[:, None], torch.ones_like(x)[:, None]
     return (
-        torch.cat([constant, line, cubic[:, :-1] - cubic[:, -1:]], dim=1),
-        torch.cat([0 * constant, constant, square[:, :-1] - square[:, -1:]], dim=1),
+        torch.cat([constant, line, d[:, :-1] - d[:, -1:]], dim=1),
+        torch.cat([0 * constant, constant, d_slope[:, :-1] - d_slope[:, -1:]], dim=1),
     )

@@ -77,7 +77,7 @@ def prepare(calibrator: Any, logits: Tensor) -> Any:
         InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors.
     """
     k, logit_classes = num_classes(calibrator), logits.shape[-1]
-    if k not in (0, logit_classes):
+    if k not in (0, logit_classes):  # 0 accepts any number
         raise InputError(
             f"Expected logits of {k} classes, as {type(calibrator).__name__} was fitted on, got {logit_classes}. "
             "Try fitting it on predictions of these classes.",
@@ -95,7 +95,7 @@ def to_device(value: Any, device: torch.device | str) -> Any:
     """Copy the tensors in a fitted map or tuple to a device; any other value, or one that is there, stays as it is."""
     if isinstance(value, Tensor):
         return value.to(device)
-    if type(value) is tuple:
+    if type(value) is tuple:  # no NamedTuple, whose class would be lost
         copied = tuple(to_device(item, device) for item in value)
         return value if all(old is new for old, new in zip(value, copied, strict=True)) else copied
     if not is_dataclass(value) or isinstance(value, type):
@@ -106,7 +106,7 @@ def to_device(value: Any, device: torch.device | str) -> Any:
         return value
     copied = copy(value)
     for name, part in new_fields.items():
-        object.__setattr__(copied, name, part)
+        object.__setattr__(copied, name, part)  # the dataclass is frozen; its constructor may check or compute again
     return copied
 
 
@@ -115,8 +115,8 @@ def restore_argmax(calibrated: Tensor, logits: Tensor) -> Tensor:
     top = logits.argmax(-1, keepdim=True)
     row_max, new_top = calibrated.max(-1, keepdim=True)
     unchanged = new_top == top
-    if not torch.compiler.is_compiling() and bool(unchanged.all()):
+    if not torch.compiler.is_compiling() and bool(unchanged.all()):  # a compiled graph cannot branch on numbers
         return calibrated
     float_info = torch.finfo(calibrated.dtype)
-    raised = row_max + (row_max.abs() * float_info.eps + float_info.tiny)
+    raised = row_max + (row_max.abs() * float_info.eps + float_info.tiny)  # tiny, in case the maximum is 0
     return calibrated.scatter(-1, top, torch.where(unchanged, calibrated.gather(-1, top), raised))

@@ -8,13 +8,7 @@ from typing import Any
 import torch
 
 from calibrant.backend.solvers import Certificate, worst_status
-from calibrant.calibrators._apply import (
-    Capabilities,
-    calibrator_call,
-    num_classes,
-    preserves_argmax,
-    restore_argmax,
-)
+from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes, preserves_argmax, restore_argmax
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
 from calibrant.predictions import Predictions, apply_map
 from calibrant.predictions.folds import map_out_of_fold
@@ -64,8 +58,9 @@ class Chain:
         first_map = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
         first_output = p.double().apply(first_map)
         second_map = _fit_by_name(second, first_output, None if warm_start is None else warm_start.second)
-        certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, "closed form")
-        status = worst_status(certificate.status, status_of(first_map))
+        status = worst_status(status_of(second_map), status_of(first_map))
+        # The search that ended last; `Identity` and a user's own calibrator have no certificate
+        certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, status)
         solution = Solution(cls(first_map, second_map), status, certificate.gradient, certificate.iterations)
         return solution.with_certificate(p)
 
@@ -132,7 +127,7 @@ def pool(*members: Predictions) -> Predictions:
         raise InputError("Expected at least one member, got none. Try pool(first, second).", code="no_members")
     first = members[0]
     members = tuple(member.reorder_classes(first.class_names) for member in members)
-    for member in members[1:]:
+    for member in members:
         if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
             raise InputError(
                 "Expected members that predict the same examples in the same order, got different labels. Try sorting "
@@ -140,14 +135,13 @@ def pool(*members: Predictions) -> Predictions:
                 code="different_examples",
             )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
-    mean = stack.logsumexp(0) - torch.log(torch.tensor(len(members), dtype=torch.float64))
-    return first.with_logits(mean)
+    return first.with_logits(stack.logsumexp(0) - math.log(len(members)))
 
 
 def fitting_digests(calibrator: object) -> set[str]:
     """Return the digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
     if isinstance(calibrator, Certificate):
-        return {calibrator.data} - {""}
+        return {calibrator.data} - {""}  # "" if the data are unknown
     parts: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned_fields(calibrator).values()
     return set[str]().union(*map(fitting_digests, parts))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.backend.solvers import Certificate, Mixture, fit_mixture, worst_status
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -47,20 +47,19 @@ class EnsembleTemperature:
             criterion: "nll" minimizes the NLL over T and then, by EM, over the weights. "brier", the authors' choice,
                 minimizes the Brier score over T and then, exactly, over the weights.
         """
-        temperature_fit = fit_nll_temperature(p)
-        t, steps, status = temperature_fit.temperature, temperature_fit.iterations, temperature_fit.status
+        nll_fit = fit_nll_temperature(p)
+        t, steps, status = nll_fit.temperature, nll_fit.iterations, nll_fit.status
         if criterion == "brier":
-            t, steps, status = _brier_temperature(p.double(), temperature_fit.logit_spread)
-        parts = _mixture_members(p.logits.double(), torch.tensor(t, dtype=torch.float64))
+            t, steps, status = _brier_temperature(p.double(), nll_fit.logit_spread)
+        temperature = torch.tensor(t, dtype=torch.float64)
+        members = _mixture_members(p.logits.double(), temperature)
         if criterion == "nll":
             index = p.labels[:, None]
-            mixture_fit = fit_mixture(torch.cat([part.gather(1, index) for part in parts], 1), p.weights)
+            mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), p.weights)
         else:
-            mixture_fit = _brier_weights(parts, p)
-        status = worst_status(status, mixture_fit.status)
-        fitted = cls(torch.tensor(t, dtype=torch.float64), mixture_fit.shares)
-        passes = steps + mixture_fit.steps
-        solution = Solution(fitted, status, mixture_fit.gap, passes, criterion=criterion)
+            mixture_fit = _brier_weights(members, p)
+        fitted, status = cls(temperature, mixture_fit.shares), worst_status(status, mixture_fit.status)
+        solution = Solution(fitted, status, mixture_fit.gap, steps + mixture_fit.steps, criterion=criterion)
         return solution.with_certificate(p)
 
     @calibrator_call
@@ -84,48 +83,58 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     Returns:
         The temperature, the number of evaluations, and the status.
     """
-    from scipy.optimize import minimize_scalar
+    from scipy.optimize import minimize_scalar  # slow to import
 
     z, index = p.logits, p.labels[:, None]
 
     def brier(u: float) -> float:
+        """Return the Brier score at T = exp(u)."""
         q = (z * math.exp(-u)).softmax(-1)
-        scores = q.square().sum(-1) - 2 * q.gather(1, index)[:, 0]
-        return float(scores.mean() if p.weights is None else (scores * p.weights).sum() / p.total_weight) + 1
+        return 1 + float(example_mean(q.square().sum(-1) - 2 * q.gather(1, index)[:, 0], p))
 
-    center = math.log(spread)
-    grid = [center + 0.5 * i for i in range(-16, 17)]
+    grid = [math.log(spread) + 0.5 * i for i in range(-16, 17)]
     values = [brier(u) for u in grid]
-    best = min(range(len(grid)), key=values.__getitem__)
+    best = values.index(min(values))
     if best in (0, len(grid) - 1):
         return math.exp(grid[best]), len(grid), "at bound"
     minimum = minimize_scalar(brier, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
     return math.exp(minimum.x), len(grid) + int(minimum.nfev), "converged"
 
 
-def _brier_weights(parts: list[Tensor], p: Predictions) -> Mixture:
-    r"""Minimize the Brier score of a mixture over its three weights w on the simplex.
+def _brier_weights(members: list[Tensor], p: Predictions) -> Mixture:
+    r"""Minimize the Brier score of a mixture over its weights w on the simplex.
 
-    The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic.
+    The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic: Q has the mean products of the
+    probabilities of two members, and l the mean probability that each member gives the label.
     """
     from scipy.optimize import minimize  # slow to import
 
-    truth = torch.nn.functional.one_hot(p.labels, parts[0].shape[1]).double()
-    weights = parts[0].new_ones(1) if p.weights is None else p.weights
-    weighted_parts, n = [part * weights[:, None] for part in parts], p.total_weight
-    quadratic = torch.stack([torch.stack([(a * b).sum() / n for b in parts]) for a in weighted_parts]).cpu()
-    linear = torch.stack([(a * truth).sum() / n for a in weighted_parts]).cpu()
+    index, m = p.labels[:, None], len(members)
+    products = [example_mean((a * b).sum(1), p) for a in members for b in members]
+    quadratic = torch.stack(products).view(m, m).cpu()
+    linear = torch.stack([example_mean(probs.gather(1, index)[:, 0], p) for probs in members]).cpu()
+
+    def slope(w: Tensor) -> Tensor:
+        """Return the gradient of the score."""
+        return 2 * (quadratic @ w - linear)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
-        return float(w @ q @ w - 2 * b @ w), 2 * (q @ w - b)
+        """Return the score, up to its constant, and its gradient."""
+        weights = torch.from_numpy(w)
+        return float(weights @ (quadratic @ weights - 2 * linear)), slope(weights).numpy()
 
-    q, b, uniform = quadratic.numpy(), linear.numpy(), np.full(len(parts), 1 / len(parts))
-    simplex = {"type": "eq", "fun": lambda w: w.sum() - 1}
-    options = {"ftol": 1e-16, "maxiter": 1000}
     end: Any = minimize(
-        objective, uniform, jac=True, method="SLSQP", bounds=[(0, 1)] * len(parts), constraints=simplex, options=options
+        objective,
+        np.full(m, 1 / m),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * m,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        options={"ftol": 1e-16, "maxiter": 1000},
     )
-    best = torch.from_numpy(end.x).clamp_min(0)
-    slope = 2 * (quadratic @ best - linear)
-    gap = float((slope @ best - slope.min()).clamp_min(0))
-    return Mixture(best / best.sum(), gap, 1)
+    weights = torch.from_numpy(end.x).clamp_min(0)
+    shares = weights / weights.sum()
+    gradient = slope(shares)
+    # No weights on the simplex are better by more than this, because the score is convex
+    gap = float((gradient @ shares - gradient.min()).clamp_min(0))
+    return Mixture(shares, gap, 1)

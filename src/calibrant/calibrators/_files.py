@@ -21,8 +21,7 @@ from calibrant.backend.overlap import Sketch
 from calibrant.backend.solvers import Certificate
 from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
-from calibrant.calibrators._compose import fitting_digests as _digests
-from calibrant.calibrators._compose import is_custom_calibrator, learned_fields
+from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
 from calibrant.io.arrays import read_tensors
 from calibrant.io.files import apply_umask
 from calibrant.predictions import Predictions
@@ -63,20 +62,25 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
     Raises:
         InputError: for a field that cannot be stored.
     """
+    from safetensors import SafetensorError  # only files need this package
+    from safetensors.torch import save_file
+
     tensors: dict[str, Tensor] = {}
-    tree = _encode(calibrator, "", tensors)
+    encoded = _encode(calibrator, "", tensors)
+    digests, rows, class_names = fitting_digests(calibrator), "", ""
+    if fitted_on:
+        digests.add(fitted_on.digest)
+        rows = Sketch.from_hashes(fitted_on.row_hashes).thin_to_size(MAX_ROW_HASHES).text
+        class_names = json.dumps(fitted_on.class_names) if fitted_on.class_names else ""
     meta = {
         "format": FORMAT,
         "version": str(VERSION),
         "calibrant": sys.modules["calibrant"].__version__,
-        "fitted_on": " ".join(sorted(_digests(calibrator) | ({fitted_on.digest} if fitted_on else set()))),
-        "rows": Sketch.from_hashes(fitted_on.row_hashes).thin_to_size(MAX_ROW_HASHES).text if fitted_on else "",
-        "class_names": json.dumps(fitted_on.class_names) if fitted_on and fitted_on.class_names else "",
-        "calibrator": json.dumps(tree, sort_keys=True, allow_nan=False),
+        "fitted_on": " ".join(sorted(digests)),
+        "rows": rows,
+        "class_names": class_names,
+        "calibrator": json.dumps(encoded, sort_keys=True, allow_nan=False),
     }
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     try:
         save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
         apply_umask(Path(path))
@@ -117,8 +121,9 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     custom_classes = {_class_name(cls): cls for cls in extra_classes}
     try:
         description = _description(meta)
-        if description["class"].startswith("calibrant.") and description["class"] not in custom_classes:
-            kind = description["class"].rpartition(".")[2]
+        class_name = description["class"]
+        if class_name.startswith("calibrant.") and class_name not in custom_classes:  # calibrators have no dotted path
+            kind = class_name.rpartition(".")[2]
             raise InputError(
                 f"Expected a calibrator, got a file of {kind}.save. Try {kind}.load, or another file.",
                 code="not_a_calibrator",
@@ -128,9 +133,7 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
-        raise InputError(
-            f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
-        ) from None
+        raise _malformed(path) from None
 
 
 def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = ()) -> Any:
@@ -159,10 +162,15 @@ def origin(path: str | Path) -> Origin:
         rows = Sketch.from_text(meta["rows"]) if meta.get("rows") else None
         names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
     except (TypeError, ValueError, RecursionError):
-        raise InputError(
-            f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
-        ) from None
+        raise _malformed(path) from None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
+
+
+def _malformed(path: str | Path) -> InputError:
+    """Return the error for a file of the format whose metadata describe no calibrator."""
+    return InputError(
+        f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
+    )
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
@@ -185,7 +193,7 @@ def _check_applies(calibrator: Any) -> Any:
     try:
         k = num_classes(calibrator) or 3
         logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
-        groups = getattr(calibrator, "names", ()) or ("",)
+        groups = getattr(calibrator, "names", ()) or ("",)  # of `GroupCalibrated`, which is tested with a new one, too
         Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
     except Exception as error:  # any failure is the fault of the file
         reason = to_one_line(error)
@@ -204,7 +212,7 @@ NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Cand
 
 
 def _find_class(name: str, custom_classes: Mapping[str, type]) -> type | None:
-    """Return the class of a name in a file, None if it is unknown."""
+    """Return the class of a name in a file, None if it is unknown or names a function."""
     cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     return cls if isinstance(cls, type) else None
 
@@ -220,15 +228,16 @@ def _class_name(cls: type) -> str:
 def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
     """Return a value as JSON; its tensors are added to `tensors`, under the path of their field."""
     if isinstance(value, Tensor):
-        key = field_path or "value"
+        key = field_path or "value"  # safetensors takes only contiguous tensors that share no memory
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": key}
     if isinstance(value, np.ndarray):
-        return {"array": _encode(torch.from_numpy(value), field_path, tensors)["tensor"]}
+        key = _encode(torch.from_numpy(value), field_path, tensors)["tensor"]
+        return {"array": key}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": str(value)}
+        return value if math.isfinite(value) else {"float": str(value)}  # JSON has no inf and nan
     if isinstance(value, tuple):
         return {"tuple": [_encode(item, f"{field_path}.{i}", tensors) for i, item in enumerate(value)]}
     if (is_dataclass(value) and not isinstance(value, type)) or is_custom_calibrator(value):
@@ -254,10 +263,9 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
             return float(text)
         case {"tuple": list(items)}:
             return tuple(_decode(item, tensors, custom_classes) for item in items)
-        case {"class": str(name), "fields": dict(inside)}:
-            return _build(
-                name, {key: _decode(item, tensors, custom_classes) for key, item in inside.items()}, custom_classes
-            )
+        case {"class": str(name), "fields": dict(encoded_fields)}:
+            values = {key: _decode(item, tensors, custom_classes) for key, item in encoded_fields.items()}
+            return _build(name, values, custom_classes)
         case None | bool() | int() | float() | str():
             return node
         case _:
@@ -269,21 +277,23 @@ def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, ty
     cls = _find_class(name, custom_classes)
     if cls is None:
         hint = "--with its file, or upgrading calibrant"
-        if "." in name:
+        if "." in name:  # a class that was not registered when it was saved
             hint = f"load(path, extra_classes=[{name.rpartition('.')[2]}]), or registering it (--with its file)"
         raise InputError(f"Expected a known class, got {name!r}. Try {hint}.", code="unknown_class")
     if not is_dataclass(cls):
         return _build_custom(cls, values)
-    declared = {f.name: f for f in fields(cls)}
-    needed = {f.name for f in declared.values() if f.default is MISSING and f.default_factory is MISSING}
-    if not needed <= values.keys() <= declared.keys():
+    declared = {field.name: field for field in fields(cls)}
+    required = {
+        name for name, field in declared.items() if field.default is MISSING and field.default_factory is MISSING
+    }
+    if not required <= values.keys() <= declared.keys():
         raise InputError(
             f"Expected the fields {', '.join(declared)} of {name}, got {', '.join(values) or 'no field'}. Try saving "
             "it again.",
             code="field_names",
         )
     hints = typing.get_type_hints(cls, include_extras=True)
-    with jaxtyped("context"):  # k is one number in all fields
+    with jaxtyped("context"):  # jaxtyping then requires one k in the shapes of all fields
         for key, value in values.items():
             if not _matches_hint(value, hints[key]):
                 actual = "a tensor of another shape or range" if isinstance(value, Tensor) else type(value).__name__
@@ -294,7 +304,10 @@ def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, ty
 
 
 def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
-    """Build a calibrator that is not a dataclass by setting attributes, without running its code."""
+    """Build a calibrator that is not a dataclass by setting attributes, without running its code.
+
+    Raise `ValueError` for a name that is no attribute, or is Python's own.
+    """
     if not all(key.isidentifier() and not key.startswith("__") for key in values):
         raise ValueError
     calibrator = object.__new__(cls)
@@ -313,13 +326,15 @@ def _matches_hint(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return value in arguments
     if origin is tuple:
-        parts = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[1:] == (...,) else arguments
-        return isinstance(value, tuple) and len(value) == len(parts) and all(map(_matches_hint, value, parts))
-    if hint in (int, float) and isinstance(value, bool):
+        if not isinstance(value, tuple):
+            return False
+        parts = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments  # tuple[X, ...] has any length
+        return len(value) == len(parts) and all(map(_matches_hint, value, parts))
+    if hint in (int, float) and isinstance(value, bool):  # Python's bool is an int
         return False
     if hint is float:
         return isinstance(value, float | int)
-    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
+    return not isinstance(hint, type) or hint is Any or isinstance(value, hint)
 
 
 def _in_range(value: Any, allowed: Range) -> bool:
@@ -348,7 +363,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             "Try upgrading calibrant.",
             code="newer_format",
         )
-    stored_checksum = meta.pop("sha256", "")
+    stored_checksum = meta.pop("sha256", "")  # the checksum covers the other keys
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
     if meta.keys() != keys or stored_checksum != tensors_digest(meta, tensors):
         raise InputError(

@@ -13,7 +13,7 @@ from calibrant.backend.threads import thread_limit
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fitting import Solution, fit_function, fit_method, status_of
+from calibrant.calibrators._fitting import Solution, example_weights, fit_function, fit_method, status_of
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
@@ -79,17 +79,17 @@ class GroupCalibrated:
         p = p.double()
         pooled = fit(p)
         names, groups = _nonempty_groups(p)
-        if not names:
-            fitted = cls(pooled, (), torch.ones(0, dtype=torch.float64), torch.zeros(0, p.k, dtype=torch.float64))
-        else:
+        slopes = torch.ones(len(names), dtype=torch.float64)
+        biases = torch.zeros(len(names), p.k, dtype=torch.float64)
+        if names:
             out_of_fold = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
             differences = _posterior_means(out_of_fold, [groups == i for i in range(len(names))])
             slopes = (1 + differences[:, 0]).clamp_min(MIN_GROUP_SLOPE)
-            biases = torch.zeros(len(names), p.k, dtype=torch.float64)
-            biases[:, : differences.shape[1] - 1] = differences[:, 1:]
-            fitted = cls(pooled, names, slopes, biases)
+            if differences.shape[1] > 1:  # there are few enough classes for biases
+                biases = differences[:, 1:]
         status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
-        return Solution(fitted, status, slack=2 / p.total_weight).with_certificate(p)
+        solution = Solution(cls(pooled, names, slopes, biases), status, slack=2 / p.total_weight)
+        return solution.with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -103,16 +103,19 @@ class GroupCalibrated:
         return self.pooled(logits)
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
-        """Map each row by the correction of its group."""
+        """Map each row by the correction of its group. Without groups, do as `__call__` does."""
         if "groups" not in columns:
             return self(logits)
         fitted: GroupCalibrated = prepare(self, logits)
-        groups, position = columns["groups"], {name: i for i, name in enumerate(self.names)}
-        fitted_index = torch.tensor([position.get(name, len(position)) for name in groups.names], device=logits.device)
-        group_index = fitted_index[groups.index]
         slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])  # the last one is for new groups
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
-        return (fitted.pooled(logits.double()) * slopes[group_index, None] + biases[group_index]).to(logits.dtype)
+        groups = columns["groups"]
+        fitted_index = {name: i for i, name in enumerate(self.names)}
+        indices = [
+            fitted_index.get(name, len(self.names)) for name in groups.names
+        ]  # for each group of the predictions
+        index = torch.tensor(indices, device=logits.device)[groups.index]
+        return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
         """Return the map of one group, for logits alone. Raises `InputError` for an unknown group."""
@@ -128,14 +131,14 @@ class GroupCalibrated:
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
         """Return a note if there are groups that the map was not fitted on."""
         groups = columns.get("groups")
-        names = () if groups is None or not self.names else groups.used_names
-        unknown = [name for name in names if name not in self.names]
-        text = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common map"
-        return (text,) if unknown else ()
+        if groups is None or not self.names:  # fitted without groups, it is the common map anyway
+            return ()
+        unknown = ", ".join(name for name in groups.used_names if name not in self.names)
+        return (f"GroupCalibrated was not fitted on the groups {unknown}: they get the common map",) if unknown else ()
 
 
 def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
-    """Return the names of the groups that have examples, and the index of each example's group."""
+    """Return the names of the groups that have examples, none without groups, and the index of each example's group."""
     if p.groups is None or p.group_names is None:
         return (), torch.zeros(len(p), dtype=torch.int64)
     codes, index = p.groups.unique(return_inverse=True)
@@ -156,10 +159,10 @@ def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
     bias_deviations = PRIOR_DEVIATIONS if num_biases else PRIOR_DEVIATIONS[:1]
     priors = [[slope] + [bias] * num_biases for slope in PRIOR_DEVIATIONS for bias in bias_deviations]
     precision = torch.tensor(priors, dtype=torch.float64) ** -2  # (c d)
-    posteriors = [_group_posterior(p[rows], precision) for rows in groups]
-    modes, evidence = (torch.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
-    weights = _posterior_weights((evidence - evidence.amax(1, keepdim=True)).exp())
-    return (weights[:, :, None] * modes).sum(1)
+    posteriors = [_group_posterior(p[mask], precision) for mask in groups]
+    modes, log_evidence = (torch.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
+    likelihood = (log_evidence - log_evidence.amax(1, keepdim=True)).exp()  # a factor for each group changes no weight
+    return (_posterior_weights(likelihood)[:, :, None] * modes).sum(1)
 
 
 def _posterior_weights(likelihood: Tensor) -> Tensor:
@@ -174,7 +177,7 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
     c = likelihood.shape[1]
     hypothesis_prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
     hypothesis_prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
-    outlier_prior = (1 - hypothesis_prior.sum()) / (len(OUTLIER_SHARES) * c * c)
+    outlier_prior = (1 - hypothesis_prior.sum()) / (len(OUTLIER_SHARES) * c * c)  # of one share and pair of priors
     # for each share, (m c c): likelihood of group g if most groups have prior i and the share of outliers has prior j
     mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]
     log_posteriors = [  # of the hypotheses, up to a constant
@@ -201,13 +204,12 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
         The posterior modes, (c d), and the logarithm of the marginal likelihood, (c).
     """
     x = p.logits.log_softmax(-1).clamp_min(LOG_PROB_FLOOR)
-    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
-    weights = weights / _design_effect(x, p)
-    step = max(1, MAX_BLOCK_ELEMENTS // x.numel())
-    with thread_limit(x.numel() * min(step, len(precision))):
-        parts = [_posterior_modes(x, p.labels, weights, prior) for prior in precision.split(step)]
-    modes, evidence = (torch.cat(blocks) for blocks in zip(*parts, strict=True))
-    return modes, evidence
+    weights = example_weights(p) / _design_effect(x, p)  # examples of a cluster count as fewer independent ones
+    priors_per_block = max(1, MAX_BLOCK_ELEMENTS // x.numel())  # which bounds the memory
+    with thread_limit(x.numel() * min(priors_per_block, len(precision))):
+        blocks = [_posterior_modes(x, p.labels, weights, block) for block in precision.split(priors_per_block)]
+    modes, log_evidence = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return modes, log_evidence
 
 
 def _design_effect(log_probs: Tensor, p: Predictions) -> float:
@@ -221,11 +223,10 @@ def _design_effect(log_probs: Tensor, p: Predictions) -> float:
     """
     if p.clusters is None:
         return 1.0
-    residuals = torch.nn.functional.one_hot(p.labels, p.k) - log_probs.exp()
-    residuals = residuals if p.weights is None else residuals * p.weights[:, None]
-    index = p.clusters.unique(return_inverse=True)[1]
-    sums = torch.zeros(int(index.max()) + 1, p.k, dtype=torch.float64).index_add_(0, index, residuals)
-    return max(1.0, float(sums.square().sum() / residuals.square().sum().clamp_min(1e-300)))
+    residuals = (torch.nn.functional.one_hot(p.labels, p.k) - log_probs.exp()) * example_weights(p)[:, None]
+    codes, index = p.clusters.unique(return_inverse=True)
+    cluster_sums = torch.zeros(len(codes), p.k, dtype=torch.float64).index_add_(0, index, residuals)
+    return max(1.0, float(cluster_sums.square().sum() / residuals.square().sum().clamp_min(1e-300)))
 
 
 def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,7 +245,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
-        if float((step * gradient).sum(1).max()) < 1e-9:
+        if float((step * gradient).sum(1).max()) < 1e-9:  # twice the gain of the quadratic model
             break
         proposal = _log_posterior(theta + step, x, y, w, precision)
         while bool((is_lower := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
@@ -252,33 +253,32 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
             proposal = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
         value, gradient, hessian = proposal
-    evidence = value + (precision.log().sum(1) - torch.linalg.slogdet(hessian)[1]) / 2
-    return theta, evidence
+    log_determinant = torch.linalg.slogdet(hessian).logabsdet
+    return theta, value + (precision.log().sum(1) - log_determinant) / 2
 
 
 def _log_posterior(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the log posterior (c), its gradient (c d), and minus its Hessian (c d d), for every row of theta (c d).
 
-    A row of theta has the differences of a slope from 1 and of the biases from 0. The others are as in
-    `_posterior_modes`.
+    A row of theta has the differences of a slope from 1 and, unless d is 1, of the biases from 0. The others are as in
+    `_posterior_modes`. The Hessian has the covariances, under the probabilities p of an example, of its x and of the
+    indicators of the classes.
     """
-    bias = theta[:, None, 1:] if theta.shape[1] > 1 else 0.0
+    rows = torch.arange(len(y))
+    has_biases = theta.shape[1] > 1
+    bias = theta[:, None, 1:] if has_biases else 0.0
     log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
     p = log_p.exp()
-    value = (log_p[:, torch.arange(len(y)), y] * w).sum(1) - (precision * theta.square()).sum(1) / 2
+    value = (log_p[:, rows, y] * w).sum(1) - (precision * theta.square()).sum(1) / 2
     mean = (p * x).sum(-1)
-    slope_gradient = ((x[torch.arange(len(y)), y] - mean) * w).sum(1, keepdim=True)
     centered = x - mean[..., None]
-    slope_hessian = ((p * centered.square()).sum(-1) * w).sum(1)
-    if theta.shape[1] == 1:
-        hessian = slope_hessian[:, None, None]
-        gradient = slope_gradient
-    else:
+    gradient = ((x[rows, y] - mean) * w).sum(1, keepdim=True)
+    hessian = ((p * centered.square()).sum(-1) * w).sum(1)[:, None, None]
+    if has_biases:
         label_weights = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
         weighted_p = p * w[:, None]
-        gradient = torch.cat([slope_gradient, label_weights - weighted_p.sum(1)], 1)
-        cross = (weighted_p * centered).sum(1)
+        gradient = torch.cat([gradient, label_weights - weighted_p.sum(1)], 1)
+        covariances = (weighted_p * centered).sum(1, keepdim=True)  # (c 1 k) of x and each indicator
         bias_hessian = torch.diag_embed(weighted_p.sum(1)) - weighted_p.mT @ p
-        top = torch.cat([slope_hessian[:, None], cross], 1)[:, None]
-        hessian = torch.cat([top, torch.cat([cross[:, :, None], bias_hessian], 2)], 1)
+        hessian = torch.cat([torch.cat([hessian, covariances], 2), torch.cat([covariances.mT, bias_hessian], 2)], dim=1)
     return value, gradient - precision * theta, hessian + torch.diag_embed(precision)

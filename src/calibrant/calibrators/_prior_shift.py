@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.backend.solvers import Certificate, fit_mixture, worst_status
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
-from calibrant.calibrators._fitting import Solution, example_mean, fit_function, fit_method, status_of
+from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
 from calibrant.predictions import Predictions, from_unlabeled_arrays, load_unlabeled
 from calibrant.registry import CALIBRATORS
 from calibrant.types import CalibratorText, InputError, Logits, PerClass
@@ -85,8 +85,8 @@ class PriorShift:
 
 def _label_shares(p: Predictions) -> Tensor:
     """Return the class shares of the labels and one uniform pseudo-example, (k) float64."""
-    count = torch.bincount(p.labels, p.weights, minlength=p.k).double() + 1 / p.k
-    return (count / count.sum()).cpu()
+    counts = torch.bincount(p.labels, p.weights, minlength=p.k).double() + 1 / p.k
+    return (counts / counts.sum()).cpu()
 
 
 def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> Tensor:
@@ -131,12 +131,12 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     ratios = target_probs / source_shares.to(target_probs)
     mixture_fit = fit_mixture(ratios, unlabeled.weights)
     log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
-    gain = float(log_ratios.sum() if unlabeled.weights is None else unlabeled.weights @ log_ratios)
+    gain = float(example_weights(unlabeled) @ log_ratios)
     mean_without_shift = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
-    trust = max(0.0, 1 - mean_without_shift / (2 * gain)) if gain > 0 else 0.0
+    estimate_weight = max(0.0, 1 - mean_without_shift / (2 * gain)) if gain > 0 else 0.0
     # The change relative to source_shares applies to old_shares, which contain a pseudo-example
     estimated_shares = mixture_fit.shares * (old_shares / source_shares)
-    new_shares = trust * estimated_shares + (1 - trust) * old_shares
+    new_shares = estimate_weight * estimated_shares + (1 - estimate_weight) * old_shares
     # One pseudo-example with the old shares keeps every class possible
-    new_shares = unlabeled.total_weight * new_shares / new_shares.sum() + old_shares
-    return new_shares / new_shares.sum()
+    counts = unlabeled.total_weight * new_shares / new_shares.sum() + old_shares
+    return counts / counts.sum()

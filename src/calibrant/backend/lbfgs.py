@@ -42,7 +42,8 @@ def minimize(
         memory: Memory of a search on similar data, to start with its curvature.
     """
     x = start.double()
-    (value, gradient), evaluations = f(x), 1
+    value, gradient = f(x)
+    evaluations = 1
     for _ in range(steps):
         if not float(gradient.abs().max()) > tolerance:  # also if NaN
             break
@@ -56,7 +57,7 @@ def minimize(
             break  # f falls nowhere along the step
         movement, change = length * step, new_gradient - gradient
         product = float(change @ movement)
-        if product > 1e-10 * float(change @ change):  # positive curvature
+        if product > 1e-10 * float(change @ change):  # positive curvature; other pairs would spoil the inverse Hessian
             scale = product**-0.5
             memory = (*memory, (scale * movement, scale * change))[-MAX_MEMORY_PAIRS:]
         x, gradient = x + movement, new_gradient
@@ -64,13 +65,17 @@ def minimize(
 
 
 def descent_direction(memory: Memory, gradient: Tensor) -> Tensor:
-    """Return minus the approximate inverse Hessian times the gradient, by two loops (Nocedal 1980)."""
+    """Return minus the approximate inverse Hessian times the gradient, by two loops over the memory (Nocedal 1980).
+
+    The formulas are simple because the product of each step and its change of the gradient is 1.
+    """
     direction, products = -gradient, list[Tensor]()
     for step, change in reversed(memory):
         products.append(step @ direction)
         direction = direction - products[-1] * change
-    if memory:
-        direction = direction / memory[-1][1].square().sum()
+    if memory:  # start from the curvature along the last step, s'y / y'y
+        last_change = memory[-1][1]
+        direction = direction / last_change.square().sum()
     for (step, change), product in zip(memory, reversed(products), strict=True):
         direction = direction + (product - change @ direction) * step
     return direction
@@ -96,12 +101,12 @@ def _line_search(
     while length > 1e-12 and evaluations < 100:
         new_value, gradient = f(x + length * step)
         evaluations += 1
-        if not new_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):
+        if not new_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):  # too high, also if NaN: shorten
             longest = length
             excess = new_value - value - length * slope  # over the tangent at x
             minimizer = -slope * length**2 / (2 * excess) if excess < math.inf else 0.0  # of the parabola
             length = min(max(minimizer, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
-        elif float(gradient @ step) < 0.9 * slope:
+        elif float(gradient @ step) < 0.9 * slope:  # still steep: lengthen
             shortest, length = length, min(4 * length, (length + longest) / 2)
         else:
             return length, new_value, gradient, evaluations

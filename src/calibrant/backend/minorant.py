@@ -5,13 +5,16 @@ from typing import Any, no_type_check
 
 @no_type_check
 def venn_abers_pass(widths, heights, slopes):
-    """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means."""
+    """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means.
+
+    The diagram has cumulative weights on its x axis and cumulative weighted means on its y axis.
+    """
 
     def turn(a: Any, b: Any, c: Any) -> Any:
-        # the cross product of b - a and c - b, positive if the path turns left, so that b is a corner
+        # the cross product of b - a and c - b, positive if the path a, b, c turns left, so that b is a corner
         return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])
 
-    moving = (-1.0, -1.0)  # the point before the added example; it ends at the origin
+    moving = (-1.0, -1.0)  # the start of the added example, of weight 1 and label 1, which ends at the origin
     corners, end = [moving], (0.0, 0.0)  # of the minorant; from right to left after the reversal
     for i in range(len(widths) + 1):
         if i:
@@ -25,8 +28,8 @@ def venn_abers_pass(widths, heights, slopes):
         slopes[i] = (y1 - y0) / (x1 - x0)
         moving = (moving[0] + widths[i], moving[1] + heights[i])  # the example moves past point i
         if (moving[1] - y0) * (x1 - x0) >= (y1 - y0) * (moving[0] - x0):
-            continue
-        corners.pop()
+            continue  # not below the first segment, so the minorant stays
+        corners.pop()  # the old start of the added example
         while len(corners) > 1 and turn(moving, corners[-1], corners[-2]) <= 0:
             corners.pop()
         corners.append(moving)

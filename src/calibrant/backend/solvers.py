@@ -73,7 +73,7 @@ class Certificate:
         parts = [f"{self.status}: {self.criterion} {self.before:.4f} -> {self.after:.4f}"]
         if self.criterion != "nll":
             parts.append(f"nll {self.nll_before:.4f} -> {self.nll_after:.4f}")
-        before, after = f"{self.accuracy_before:.2%}", f"{self.accuracy_after:.2%}"
+        before, after = f"{self.accuracy_before:.2%}", f"{self.accuracy_after:.2%}"  # of the accuracy
         accuracy = f"{before} -> {after}" if self.accuracy_changed else f"{before} kept"
         parts.append(f"accuracy {accuracy}".replace("%", " %"))
         if not math.isnan(self.gradient):
@@ -127,19 +127,18 @@ def increasing_root(
     x, lower, upper = start, low, high
     evaluation = f(x)
     for iteration in range(1, 101):
-        value = evaluation.value
-        step = _halley_step(evaluation) if evaluation.slope > 0 else math.copysign(2.0, -value)
-        if abs(step) <= tolerance or value == 0:
-            step = step if value else 0.0
+        step = _halley_step(evaluation)
+        if abs(step) <= tolerance:
             return Root(x + step, step, evaluation, iteration, is_interior=True)
-        lower, upper = (x, upper) if value < 0 else (lower, x)
-        if x == (high if value < 0 else low):
+        is_below_root = evaluation.value < 0
+        if x == (high if is_below_root else low):
             return Root(x, 0.0, evaluation, iteration, is_interior=False)
+        lower, upper = (x, upper) if is_below_root else (lower, x)
         x = x + max(-2.0, min(2.0, step))
         if not lower < x < upper:
-            if x <= low and lower == low:
+            if x <= lower == low:  # the bound itself was not tried yet
                 x = low
-            elif x >= high and upper == high:
+            elif x >= upper == high:
                 x = high
             else:
                 x = (lower + upper) / 2
@@ -148,7 +147,14 @@ def increasing_root(
 
 
 def _halley_step(point: PointEvaluation) -> float:
-    """Return the step of Halley's method from a point toward the root, limited to half or twice Newton's step."""
+    """Return the step of Halley's method from a point toward the root, limited to half or twice Newton's step.
+
+    Return 0 at the root, and 2 in its direction where the function does not rise.
+    """
+    if point.value == 0:
+        return 0.0
+    if not point.slope > 0:
+        return math.copysign(2.0, -point.value)
     newton_length = -point.value / point.slope
     divisor = 1 + newton_length * point.second_derivative / (2 * point.slope)
     return newton_length / max(0.5, min(2.0, divisor))
@@ -172,7 +178,10 @@ def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
 
 
 def first_minimum(f: Callable[[GridPoint], float], grid: Sequence[GridPoint]) -> tuple[GridPoint, float]:
-    """Return the first strict minimum over a grid, and its value; nan is ignored."""
+    """Return the first point of a grid with the smallest value, and this value; nan is ignored.
+
+    Return the first point and infinity if no value is finite.
+    """
     best, lowest = grid[0], math.inf
     for x in grid:
         value = f(x)
@@ -199,43 +208,43 @@ def newton(
         lower: Lower bounds, may be -inf.
         tolerance: Gain by the quadratic model below which the search ends.
     """
-    x, evaluations = start.double().maximum(lower), 1
+    x = start.double().maximum(lower)
     value, gradient, hessian = f(x)
-    gap = math.inf
+    gap, evaluations = math.inf, 1
     for _ in range(MAX_NEWTON_STEPS):
         step = newton_step(gradient, hessian, lower - x)
         slope = float(gradient @ step)
-        gap = -slope / 2
-        if not gap > tolerance:
+        gap = -slope / 2  # the gain of the quadratic model
+        if not gap > tolerance:  # also if NaN
             break
         length = 1.0
         while length > 1e-9:
             candidate = (x + length * step).maximum(lower)
             evaluation, evaluations = f(candidate), evaluations + 1
-            if evaluation[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):
+            if evaluation[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):  # Armijo, up to rounding
                 break
             length /= 2
         else:
             break  # f falls nowhere along the step
         x, (value, gradient, hessian) = candidate, evaluation
-    projected_gradient = torch.where(x <= lower, gradient.clamp_max(0), gradient)
+    projected_gradient = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound, x can only rise
     return Minimum(x, value, float(projected_gradient.abs().max()), evaluations, (gradient, hessian), gap=max(gap, 0.0))
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
-    """Return the step (d) to the minimum of a quadratic model, with entries of at least `min_step` (d).
+    """Return the step (d) to the minimum of the quadratic model with this gradient (d) and Hessian (d d).
 
-    The model has this gradient (d) and Hessian (d d).
-
-    The equations are solved in coordinates in which the diagonal of the Hessian is 1, so that scales do not matter.
+    The entries of the step are at least `min_step` (d). The equations are solved in coordinates in which the diagonal
+    of the Hessian is 1, so that scales do not matter.
     """
     curvature = hessian.diagonal()
     scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
-    root, slope = cholesky_with_jitter(scale[:, None] * hessian * scale), scale * gradient
-    step = -torch.cholesky_solve(slope[:, None], root).squeeze(1)
-    if min_step is not None and not bool((scale * step >= min_step).all()):
-        step = _bounded_step(root, slope, min_step / scale)
-    return scale * step
+    root = cholesky_with_jitter(scale[:, None] * hessian * scale)
+    scaled_gradient = scale * gradient
+    step = -scale * torch.cholesky_solve(scaled_gradient[:, None], root).squeeze(1)
+    if min_step is None or bool((step >= min_step).all()):
+        return step
+    return scale * _bounded_step(root, scaled_gradient, min_step / scale)
 
 
 def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
@@ -252,14 +261,16 @@ def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
 def cholesky_with_jitter(hessian: Tensor) -> Tensor:
     """Return the lower Cholesky factor of a Hessian, whose diagonal is raised until the factor exists.
 
-    It is raised by 1e-12 to 1e-4 of its largest element: rounding can make a positive Hessian indefinite.
+    It is raised by 1e-12 to 1e-4 of its largest element: rounding can make a positive Hessian indefinite. Raise torch's
+    `LinAlgError`, a `RuntimeError`, if that is not enough.
     """
-    jitter, eye = 1e-12 * float(hessian.diagonal().max()) + 1e-300, torch.eye(len(hessian), dtype=torch.float64)
+    jitter = 1e-12 * float(hessian.diagonal().max()) + 1e-300
+    eye = torch.eye(len(hessian), dtype=torch.float64)
     for power in range(5):
         root, error_code = torch.linalg.cholesky_ex(hessian + 100**power * jitter * eye)
         if not int(error_code):
             return root
-    return torch.linalg.cholesky(hessian)
+    return torch.linalg.cholesky(hessian)  # raises the error
 
 
 def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
@@ -307,23 +318,23 @@ def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
     a = likelihoods.double()
     top = a.amax(1, keepdim=True)
     is_informative = top[:, 0] > 0
-    a = (a / top)[is_informative]
-    w = a.new_full((likelihoods.shape[1],), 1 / likelihoods.shape[1])
+    a = (a / top)[is_informative]  # a factor for each row does not move the maximum, and prevents underflow
+    w = a.new_full((a.shape[1],), 1 / a.shape[1])
     if not len(a):
         return Mixture(w.cpu(), 0.0, 0)
-    count = a.new_ones(len(a)) if weights is None else weights[is_informative]
-    total_weight = float(count.sum())
+    row_weights = a.new_ones(len(a)) if weights is None else weights[is_informative]
+    total_weight = float(row_weights.sum())
     gap, exponent, density = math.inf, 1.0, a @ w
     for step in range(1, MAX_EM_STEPS + 1):
-        gain = a.mT @ (count / density) / total_weight
-        gap = float(gain.max()) - 1
+        g = a.mT @ (row_weights / density) / total_weight
+        gap = float(g.max()) - 1
         if gap <= MAX_EM_GAP:
             return Mixture(w.cpu(), max(gap, 0.0), step)
-        candidate = w * gain**exponent
+        candidate = w * g**exponent
         candidate /= candidate.sum()
         candidate_density = a @ candidate
-        if exponent > 1 and not float((count * (candidate_density / density).log()).sum()) > 0:
-            exponent = 1.0
+        if exponent > 1 and not float(row_weights @ (candidate_density / density).log()) > 0:
+            exponent = 1.0  # plain EM from the old weights, which never lowers the likelihood
             continue
         w, density, exponent = candidate, candidate_density, min(1.6 * exponent, 1e4)
     return Mixture(w.cpu(), gap, MAX_EM_STEPS)

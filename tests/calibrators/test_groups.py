@@ -162,6 +162,8 @@ def test_groups_are_matched_by_name_in_any_order(wards):
     assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")
+    with refused("unknown_group", "no group, for it has none"):
+        GroupCalibrated.fit(Predictions(p.logits, p.labels)).of_group("ward 3")
 
 
 def test_logits_without_groups_are_refused(wards):

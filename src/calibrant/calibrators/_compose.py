@@ -70,7 +70,7 @@ class Chain:
         return self.second(self.first(logits.double()))
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
-        """Return second(first(z)), with the columns for maps that need them."""
+        """Return second(first(z)), with the columns for maps that need them, and the checks of a call at the end."""
         z = apply_map(self.first, logits.double(), columns)
         calibrated = apply_map(self.second, z, columns).to(logits.dtype)
         return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
@@ -128,10 +128,12 @@ def pool(*members: Predictions) -> Predictions:
     first = members[0]
     members = tuple(member.reorder_classes(first.class_names) for member in members)
     for member in members:
-        if member.logits.shape != first.logits.shape or not torch.equal(member.labels, first.labels):
+        shape, first_shape = tuple(member.logits.shape), tuple(first.logits.shape)
+        if shape != first_shape or not torch.equal(member.labels, first.labels):
+            difference = "different labels" if shape == first_shape else f"logits of shapes {first_shape} and {shape}"
             raise InputError(
-                "Expected members that predict the same examples in the same order, got different labels. Try sorting "
-                "the examples of each member alike.",
+                f"Expected members that predict the same examples in the same order, got {difference}. Try sorting the "
+                "examples of each member alike.",
                 code="different_examples",
             )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])

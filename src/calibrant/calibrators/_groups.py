@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from calibrant._text import shorten_list
 from calibrant.backend.solvers import Certificate
 from calibrant.backend.threads import thread_limit
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
@@ -82,11 +83,12 @@ class GroupCalibrated:
         slopes = torch.ones(len(names), dtype=torch.float64)
         biases = torch.zeros(len(names), p.k, dtype=torch.float64)
         if names:
-            out_of_fold = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
-            differences = _posterior_means(out_of_fold, [groups == i for i in range(len(names))])
+            calibrated = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
+            differences = _posterior_means(calibrated, [groups == i for i in range(len(names))])
             slopes = (1 + differences[:, 0]).clamp_min(MIN_GROUP_SLOPE)
             if differences.shape[1] > 1:  # there are few enough classes for biases
                 biases = differences[:, 1:]
+        # Without a certificate of the common map, only the search for the corrections counts
         status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
         solution = Solution(cls(pooled, names, slopes, biases), status, slack=2 / p.total_weight)
         return solution.with_certificate(p)
@@ -111,18 +113,17 @@ class GroupCalibrated:
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
         groups = columns["groups"]
         fitted_index = {name: i for i, name in enumerate(self.names)}
-        indices = [
-            fitted_index.get(name, len(self.names)) for name in groups.names
-        ]  # for each group of the predictions
+        # First for each group of the predictions, then for each row
+        indices = [fitted_index.get(name, len(self.names)) for name in groups.names]
         index = torch.tensor(indices, device=logits.device)[groups.index]
         return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
         """Return the map of one group, for logits alone. Raises `InputError` for an unknown group."""
         if name not in self.names:
+            expected = f"one of the groups {shorten_list(self.names)}" if self.names else "no group, for it has none"
             raise InputError(
-                f"Expected one of the groups {', '.join(map(repr, self.names[:20]))}, got {name!r}. Try the common "
-                "map, `pooled`, for a new group.",
+                f"Expected {expected}, got {name!r}. Try the common map, `pooled`, for a new group.",
                 code="unknown_group",
             )
         i = self.names.index(name)
@@ -133,8 +134,9 @@ class GroupCalibrated:
         groups = columns.get("groups")
         if groups is None or not self.names:  # fitted without groups, it is the common map anyway
             return ()
-        unknown = ", ".join(name for name in groups.used_names if name not in self.names)
-        return (f"GroupCalibrated was not fitted on the groups {unknown}: they get the common map",) if unknown else ()
+        unknown = [name for name in groups.used_names if name not in self.names]
+        note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common map"
+        return (note,) if unknown else ()
 
 
 def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
@@ -156,7 +158,7 @@ def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
         groups: Mask of the examples of each group.
     """
     num_biases = p.k if p.k <= MAX_BIAS_CLASSES else 0
-    bias_deviations = PRIOR_DEVIATIONS if num_biases else PRIOR_DEVIATIONS[:1]
+    bias_deviations = PRIOR_DEVIATIONS if num_biases else PRIOR_DEVIATIONS[:1]  # one, so that no pair occurs twice
     priors = [[slope] + [bias] * num_biases for slope in PRIOR_DEVIATIONS for bias in bias_deviations]
     precision = torch.tensor(priors, dtype=torch.float64) ** -2  # (c d)
     posteriors = [_group_posterior(p[mask], precision) for mask in groups]
@@ -188,8 +190,9 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
     weights = common.expand_as(likelihood).clone()
     # given a pair (i, j), group g has prior i with probability (1 - share) likelihood[g, i] / mixed[g, i, j]
     for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, pairs, strict=True):
-        ratio = pair_posterior.view(c, c) / pair_likelihood
-        weights += likelihood * ((1 - share) * ratio.sum(2) + share * ratio.sum(1))
+        ratio = pair_posterior.view(c, c) / pair_likelihood  # (m c c)
+        as_majority, as_outlier = (1 - share) * ratio.sum(2), share * ratio.sum(1)  # summed over j, and over i
+        weights += likelihood * (as_majority + as_outlier)
     return weights
 
 
@@ -215,7 +218,8 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
 def _design_effect(log_probs: Tensor, p: Predictions) -> float:
     """Return the design effect of clusters: the number of examples over the number of independent ones, at least 1.
 
-    It is the variance of the sum of the residuals when clusters are independent, over that when examples are.
+    It is the variance of the summed residuals 1[y = j] - p_j, estimated as if only clusters were independent, over the
+    one estimated as if all examples were.
 
     Args:
         log_probs: Log-probabilities (n k).

@@ -95,7 +95,7 @@ def fit_affine(
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
     start = start or AffineFit(identity, torch.zeros_like(problem.center))
     change = start.weight - identity
-    packed = pack(change, start.bias + _transform_center(change, problem.center))
+    packed = pack(change, start.bias + _transform_center(change, problem.center))  # intercepts of centered columns
     frame = start.preconditioner or problem.build_preconditioner(packed)
     memory, passes = start.memory, 0
     remaining_steps = 1000 if p.logits.numel() < 1_000_000 else 300
@@ -163,7 +163,8 @@ class _Problem:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
             column_scale = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
-            by_shape = (column_scale.mean(), column_scale, column_scale.diag())  # w is a number, a diagonal, a matrix
+            # If w is a number, a diagonal, or a matrix, whose other entries have a ridge of their own
+            by_shape = (column_scale.mean(), column_scale, column_scale.diag())
             min_ridge_weight = min_ridge * by_shape[identity.ndim]
             if ridge_bias == 0:
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
@@ -271,7 +272,7 @@ class _Problem:
         return stepped if improves else packed, remaining_gap, min(ridge_cost, value)
 
     def affine_map(self, packed: Tensor) -> AffineFit:
-        """Return packed parameters as a map of the given columns, which are not centered."""
+        """Return packed parameters as a map of the columns given to `fit_affine`, which are not centered."""
         change, c = self.unpack(packed)
         return AffineFit(self.identity + change, c - _transform_center(change, self.center))
 

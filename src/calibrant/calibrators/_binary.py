@@ -133,7 +133,7 @@ def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
     n0 = p.total_weight - n1
     targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
-    reference = torch.stack([1 / scale, torch.zeros_like(scale)])
+    reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # the map s / scale
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
     return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone, slack=slack)
@@ -142,7 +142,7 @@ def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
     """Fit `Beta` without a certificate."""
     s, scale, limit = _fitting_scores(p, "Beta")
-    reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])
+    reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])  # the map s / scale
     problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
     return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone)
 
@@ -151,7 +151,7 @@ def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadrati
     """Fit `Quadratic` without a certificate."""
     s, scale, limit = _fitting_scores(p, "Quadratic")
     ends = torch.stack([s.min(), s.max()])
-    reference = torch.stack([1 / scale, 1 / scale, ends[0] / scale])  # the line s / scale, by its slopes and lower end
+    reference = torch.stack([1 / scale, 1 / scale, ends[0] / scale])  # the map s / scale, by its slopes and lower end
     problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
     return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone)
 
@@ -234,7 +234,10 @@ class _Logistic:
 
     @classmethod
     def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
-        """Standardize features (n m), weighted by the curvature of the loss at a reference (w, c), (m+1)."""
+        """Standardize features (n m), weighted by the curvature of the loss at a reference (w, c), (m+1).
+
+        The coordinates are the weights and the intercept of the standardized features.
+        """
         n, m = features.shape
         example_shares = example_weights(p) / p.total_weight
         q = (features @ reference[:m] + reference[m]).sigmoid()
@@ -245,6 +248,7 @@ class _Logistic:
         varies = spread > 1e-12 * center.abs()  # false if a feature is constant up to rounding; it then becomes 0
         spread = spread.where(varies, 1.0)
         x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1).mT.contiguous()
+        # Coordinates t of the weights give w = t / spread; c is the last coordinate less the product of w and center
         to_parameters = torch.eye(m + 1, dtype=torch.float64)
         to_parameters[:m, :m] = (1 / spread).diag().cpu()
         to_parameters[m, :m] = (-center / spread).cpu()

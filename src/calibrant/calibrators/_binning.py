@@ -102,7 +102,7 @@ class TopLabelBinning:
         Raises:
             InputError: For fractional outcomes, which cannot be left out one by one.
         """
-        if p.examples is not None:
+        if p.examples is not None:  # an example of a fractional outcome has two rows
             raise InputError(
                 "Expected outcomes 0 or 1 for TopLabelBinning, got fractional ones. Try HistogramBinning.",
                 code="fractional_outcomes",

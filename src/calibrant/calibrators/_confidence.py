@@ -46,7 +46,7 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
     is_certain = log_p_without_top.isneginf().all(-1, keepdim=True)  # then the others have no proportions: equal shares
     log_share = torch.where(is_certain, -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
     other_log_p = (log_remainder[:, None] + log_share).masked_fill(top, -torch.inf)
-    lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)
+    lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)  # survives rounding to the precision of the logits
     log_limit = log_confidence + math.log1p(-lead)
     exceeds = other_log_p.amax(-1) > log_limit
     if bool(exceeds.any()):
@@ -57,8 +57,8 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
 def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
     """Lower probabilities above the limit of their row to it, and raise the others in proportion to keep row sums.
 
-    Rows in which the limit is too low for that stay unchanged. Column m of the work arrays is the case that the m
-    largest probabilities are at the limit; the first feasible case is taken.
+    Rows in which the limit is too low for that stay unchanged. Column m of the arrays (n k) below is the case that the
+    m largest probabilities are at the limit; the first feasible case is taken.
 
     Args:
         log_p: Log-probabilities, (n k).
@@ -66,7 +66,8 @@ def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
     """
     limit, sorted_p = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
     tail = sorted_p.flip(-1).cumsum(-1).flip(-1)  # sum of the probabilities that are not at the limit
-    remaining_mass = tail[:, :1] - limit * torch.arange(log_p.shape[-1], device=log_p.device)  # for these
+    row_sum = tail[:, :1]
+    remaining_mass = row_sum - limit * torch.arange(log_p.shape[-1], device=log_p.device)  # for these
     factor = remaining_mass / tail
     feasible = (factor * sorted_p <= limit) & (remaining_mass >= 0)
     first_feasible = feasible.int().argmax(-1, keepdim=True)

@@ -52,7 +52,8 @@ class EnsembleTemperature:
         if criterion == "brier":
             t, steps, status = _brier_temperature(p.double(), nll_fit.logit_spread)
         temperature = torch.tensor(t, dtype=torch.float64)
-        members = _mixture_members(p.logits.double(), temperature)
+        z = p.logits.double()
+        members = [(z / temperature).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / p.k)]
         if criterion == "nll":
             index = p.labels[:, None]
             mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), p.weights)
@@ -70,11 +71,6 @@ class EnsembleTemperature:
         uniform = torch.zeros_like(z) - math.log(z.shape[-1])
         members = torch.stack([(z / self.temperature).log_softmax(-1), z.log_softmax(-1), uniform])
         return (members + log_w[:, None, None]).logsumexp(0)
-
-
-def _mixture_members(z: Tensor, t: Tensor) -> list[Tensor]:
-    """Return the three probabilities that are mixed, each (n k): temperature-scaled, original and uniform."""
-    return [(z / t).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / z.shape[1])]
 
 
 def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
@@ -102,7 +98,7 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
 
 
 def _brier_weights(members: list[Tensor], p: Predictions) -> Mixture:
-    r"""Minimize the Brier score of a mixture over its weights w on the simplex.
+    r"""Minimize the Brier score of a mixture of members, each (n k), over its weights w on the simplex.
 
     The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic: Q has the mean products of the
     probabilities of two members, and l the mean probability that each member gives the label.

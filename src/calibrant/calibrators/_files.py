@@ -211,17 +211,11 @@ def _check_applies(calibrator: Any) -> Any:
 NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # parts of calibrators
 
 
-def _find_class(name: str, custom_classes: Mapping[str, type]) -> type | None:
-    """Return the class of a name in a file, None if it is unknown or names a function."""
-    cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
-    return cls if isinstance(cls, type) else None
-
-
 def _class_name(cls: type) -> str:
     """Return the registered name of a class, the dotted path of any other."""
     if NESTED_CLASSES.get(cls.__name__) is cls or CALIBRATORS.get(cls.__name__) is cls:
         return cls.__name__
-    names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)
+    names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)  # under which a user registered the class
     return next(names, f"{cls.__module__}.{cls.__qualname__}")
 
 
@@ -274,8 +268,8 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
 
 def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
     """Build a calibrator from its fields, after checking their names, types, shapes and ranges."""
-    cls = _find_class(name, custom_classes)
-    if cls is None:
+    cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
+    if not isinstance(cls, type):  # unknown, or a fit function
         hint = "--with its file, or upgrading calibrant"
         if "." in name:  # a class that was not registered when it was saved
             hint = f"load(path, extra_classes=[{name.rpartition('.')[2]}]), or registering it (--with its file)"

@@ -168,7 +168,7 @@ def check_status(status: Status, value_before: float, value_after: float, slack:
 def _count_impossible(p: Predictions) -> int:
     """Return the weighted number of examples in which some class has probability 0."""
     rows = p.logits.isneginf().any(1)
-    return int(rows.sum()) if p.weights is None else round(float(p.weights[rows].sum()))
+    return round(float(example_weights(p)[rows].sum()))
 
 
 def example_weights(p: Predictions) -> Tensor:

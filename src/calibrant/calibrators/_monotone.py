@@ -87,7 +87,7 @@ def fit_monotone(
     p, temperature = drop_impossible(cache.p), cache.nll_fit.finite_temperature
     v = p.apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
-    # The search compares a squared Newton decrement, which is of the order of the squared gradient
+    # The search compares the gain by a quadratic model, which is of the order of the squared gradient
     minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * cache.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
     return Solution(
@@ -132,16 +132,18 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
         knots: Lower ends of the pieces.
         smoothness: Factor of the penalty on differences of neighboring slopes.
         start: Slopes to start from, if there are as many.
-        tolerance: Squared Newton decrement at which the search ends.
+        tolerance: Gain by the quadratic model at which the search ends.
     """
     n, pieces, device = v.total_weight, len(knots), v.logits.device
     knots = knots.to(device)
     width = torch.cat([knots.diff(), knots.new_zeros(1)])  # 0 for the last piece, which has no end
     label_v = v.logits.gather(1, v.labels[:, None])
-    label_lengths = example_mean(_piece_lengths(label_v, knots), v).cpu()  # the label's part of the NLL is linear
+    upper_ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
+    # Mean length of the label's v in each piece; its product with the slopes is the label's part of the NLL
+    label_lengths = example_mean(label_v.clamp(knots, upper_ends) - knots, v).cpu()
     piece_index, offset = _locate_pieces(v.logits, knots)
-    steps = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
-    penalty = smoothness / n * steps.mT @ steps  # theta' penalty theta is the sum of squared differences
+    differences = torch.eye(pieces, dtype=torch.float64).diff(dim=0)
+    penalty = smoothness / n * differences.mT @ differences  # theta' penalty theta is their sum of squares
 
     def penalized_nll(slopes: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian."""
@@ -205,9 +207,3 @@ def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
         piece.copy_(torch.bucketize(block, knots[1:]))
         block -= knots[piece.long()]
     return piece_index, v
-
-
-def _piece_lengths(v: Tensor, knots: Tensor) -> Tensor:
-    """Return the length of each v (n 1) inside each piece, (n J)."""
-    upper_ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
-    return v.clamp(knots, upper_ends) - knots

@@ -98,9 +98,9 @@ def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) 
         if weight.ndim == 0:
             return _number_hessian(x, p.mT, row_shares)
         x, root_shares = x.mT.contiguous(), row_shares.mT.sqrt()  # one root on either side
-        unit = torch.ones_like(x)  # feature of the intercepts
+        constant = torch.ones_like(x)  # feature of the intercepts
         # (1 m rows) for a matrix, as all classes have the same features; (k m rows) for a diagonal
-        features = torch.cat([x, unit[:1]])[None] if weight.ndim == 2 else torch.stack([x, unit], 1)
+        features = torch.cat([x, constant[:1]])[None] if weight.ndim == 2 else torch.stack([x, constant], 1)
         weighted_features = features * root_shares
         moment = p[:, None] * weighted_features  # (k m rows)
         class_blocks = moment @ weighted_features.mT  # from diag(p)

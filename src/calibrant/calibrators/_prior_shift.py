@@ -103,9 +103,9 @@ def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> T
 def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) -> Predictions:
     """Return unlabeled examples as predictions with the classes of p; their labels mean nothing."""
     if isinstance(examples, str | Path):
-        examples = load_unlabeled(examples)[0]
+        examples, _ = load_unlabeled(examples)  # whether the file has labels plays no part
     elif not isinstance(examples, Predictions):
-        examples = from_unlabeled_arrays({"logits": examples})[0]
+        examples, _ = from_unlabeled_arrays({"logits": examples})
     if examples.k != p.k:
         raise InputError(
             f"Expected unlabeled examples of {p.k} classes, as the labeled ones have, got {examples.k}. Try the logits "

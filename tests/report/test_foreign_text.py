@@ -31,6 +31,7 @@ from calibrant.assessment import Assessment
 from calibrant.io.tables import to_safe_csv
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study, report
+from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.report import _table_html
 from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
@@ -87,7 +88,7 @@ def whole_page(text: str) -> str:
 
 def study_table(text: str) -> ResultTable:
     """Return a study table with `text` as every name, for an existing metric."""
-    row = (text, text, text)
+    row = RunNames(text, text, text)
     cells = {(row, text): Cell((0.5,), 1.0, best=True)}
     return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
 

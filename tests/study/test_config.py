@@ -89,6 +89,11 @@ def test_run_ids_are_stable(name, scale):
     assert (ids[0], hashlib.sha256("".join(ids).encode()).hexdigest()[:12]) == IDS[name, scale]
 
 
+def test_a_text_alone_is_a_list_of_one():
+    single = Study("x", (Grid("digits", "resnet8", "focal"),), "Temperature", "ece")
+    assert single == Study("x", (Grid(("digits",), ("resnet8",), ("focal",)),), ("Temperature",), ("ece",))
+
+
 def test_each_method_text_is_parsed_once(monkeypatch):
     read, original_method = [], registry.Registry.method
 

@@ -359,7 +359,7 @@ def test_studies_of_one_paper_share_trainings():
     runs = [run for name in names for run in Study.load(name).runs()]
 
     def learned(run):
-        name, settings = grids.settings_without_sizes(run.divided_dataset)
+        name, settings = grids._settings_without_sizes(run.divided_dataset)
         return name, str(settings), run.dataset.settings.get("train") or 45_000
 
     trainings = {(learned(run), run.network, run.loss, run.seed, run.recipe) for run in runs}

@@ -41,7 +41,7 @@ def parsed(command: str) -> dict[str, Any]:
 def test_every_study_lists_its_exhibits_and_commands(name):
     exhibits = Study.load(name).drawn
     assert exhibits
-    assert len({(exhibit.place, exhibit.command) for exhibit in exhibits}) == len(exhibits)
+    assert len({(exhibit.title, exhibit.command) for exhibit in exhibits}) == len(exhibits)
     for exhibit in exhibits:
         assert exhibit.names
         parameters = parsed(exhibit.command)
@@ -153,5 +153,5 @@ def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, 
         outputs = theory if parameters.get("topic") == "focal" else outputs
         for wanted in map(first_epoch, exhibit.names):
             assert any(fnmatch(file, wanted) for file in outputs), (
-                f"{exhibit.place}: no {wanted} among {sorted(outputs)}"
+                f"{exhibit.title}: no {wanted} among {sorted(outputs)}"
             )

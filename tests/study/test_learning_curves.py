@@ -68,8 +68,8 @@ def test_every_recorded_column_is_drawn(store):
 def test_a_curve_is_the_mean_over_seeds(store):
     error = next(drawing for drawing in learning_drawings(STUDY, store) if drawing.name == "val_error")
     figure = Figure()
-    ax = figure.subplots()
-    error.draw(ax)
+    error.draw(figure)
+    (ax,) = figure.axes
     lines = {str(line.get_label()): np.asarray(line.get_ydata()) for line in ax.lines}
     np.testing.assert_allclose(lines["cross_entropy"], [1.05, 2.05])
     np.testing.assert_allclose(lines["AdaFocal"], [1.25, 2.25])

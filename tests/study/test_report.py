@@ -10,6 +10,7 @@ from rendered import assert_rendered
 
 from calibrant import Predictions
 from calibrant.lab.study import Grid, Recipe, Store, Study, report
+from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.measurements import measure_runs
 from calibrant.lab.study.report import findings, study_report
 from calibrant.lab.study.tables import Cell, build_tables
@@ -60,17 +61,17 @@ def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
     assert "calibrant figures x" in bars
 
 
-def test_every_place_has_a_finding_of_its_own(measurements):
+def test_every_network_and_data_set_has_a_finding(measurements):
     built_tables = measurements[0]
     finding_text = "\n".join(findings(built_tables))
-    places = ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
-    assert [finding_text.count(f"{place}: ") for place in places] == [1] * 4
+    setups = ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
+    assert [finding_text.count(f"{setup}: ") for setup in setups] == [1] * 4
     assert finding_text.count("Without a calibrator") == 4
     ece = next(t for t in built_tables if t.metric == "ece")
     for row in ece.rows:
-        section = finding_text.partition(f"{row[1]} on {row[0]}: ")[2].partition("Without a calibrator, ")[2]
-        lowest = min((r for r in ece.rows if r[:2] == row[:2]), key=lambda r: ece.cells[r, "Identity"].mean)
-        assert section.startswith(f"{lowest[2]} has the lowest")
+        section = finding_text.partition(f"{row.setup}: ")[2].partition("Without a calibrator, ")[2]
+        lowest = min((r for r in ece.rows if r.setup == row.setup), key=lambda r: ece.cells[r, "Identity"].mean)
+        assert section.startswith(f"{lowest.loss} has the lowest")
 
 
 def test_findings_are_printed_line_by_line(measurements, capsys):
@@ -87,15 +88,15 @@ def test_findings_are_printed_line_by_line(measurements, capsys):
 def test_further_findings_are_folded(measurements, monkeypatch):
     built_tables = measurements[0]
     monkeypatch.setattr(report, "MAX_LISTED", 3)
-    assert len(report.findings(built_tables)) == 4  # a single remaining place is listed, too
+    assert len(report.findings(built_tables)) == 4  # a single remaining one is listed, too
     assert report._folded_findings(built_tables) == ""
     monkeypatch.setattr(report, "MAX_LISTED", 2)
     assert len(report.findings(built_tables)) == 3
     assert " 2 " in report.findings(built_tables)[-1]
     folded = report._folded_findings(built_tables)
     ece = next(t for t in built_tables if t.metric == "ece")
-    for place, words in report._findings_by_place(ece)[2:]:
-        assert f"<dt>{place}</dt><dd>{typeset(words)}</dd>" in folded
+    for setup, words in list(report._findings_by_setup(ece).items())[2:]:
+        assert f"<dt>{setup}</dt><dd>{typeset(words)}</dd>" in folded
     assert "resnet8 on digits" not in folded
 
 
@@ -112,20 +113,30 @@ def test_networks_stand_side_by_side(measurements):
     assert [re.search("<code>(.*?)</code>", row)[1] for row in rows] == list(LOSSES)
     for row, loss in zip(rows, LOSSES, strict=True):
         cells = re.findall("<td>(.*?)</td>", row)
-        for cell, place in zip(cells, dict.fromkeys(row[:2] for row in ece.rows), strict=True):
-            mine = {column: ece.cells[(*place, loss), column] for column in ece.columns}
+        for cell, setup in zip(cells, dict.fromkeys(row.setup for row in ece.rows), strict=True):
+            mine = {column: ece.cells[(*setup, loss), column] for column in ece.columns}
             assert ece.about.text(mine["Identity"].mean) in cell
             least = min(c.mean for c in mine.values())
             assert ece.about.text(least) in cell
-            lowest = min(ece.cells[(*place, other_loss), "Identity"].mean for other_loss in LOSSES)
+            lowest = min(ece.cells[(*setup, other_loss), "Identity"].mean for other_loss in LOSSES)
             assert ("<strong>" in cell) == (mine["Identity"].mean == lowest)
+
+
+def test_a_study_that_always_calibrates_claims_no_uncalibrated_number(measurements):
+    rows = [row for measurement in measurements[1] for row in measurement.rows if row["calibrator"] == "Temperature"]
+    calibrated_tables = build_tables(rows)
+    assert "Without a calibrator" not in "".join(findings(calibrated_tables))
+    side_by_side = report.side_by_side(calibrated_tables[0])
+    assert "With Temperature" in side_by_side
+    assert "ithout" not in side_by_side
+    assert "uncalibrated" not in side_by_side
 
 
 def test_findings_give_only_the_range_of_many_temperatures(measurements):
     """A sentence that lists ten losses is unreadable."""
     table = next(t for t in measurements[0] if t.metric == "ece")
     (column,) = [c for c in table.columns if c.startswith("Temperature")]
-    rows = [("digits", "resnet8", f"loss{i}") for i in range(10)]
+    rows = [RunNames("digits", "resnet8", f"loss{i}") for i in range(10)]
     long_table = replace(
         table,
         rows=tuple(rows),
@@ -143,7 +154,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
     )
 
 
-def test_tables_of_several_places_have_headings_for_them(measurements):
+def test_tables_of_several_networks_have_headings_for_them(measurements):
     page = report.result_tables(measurements[0])
     first = page.partition("</table>")[0]
     groups = re.findall(r'<tr class="group"><th[^>]*>(.*?)</th>', first)

@@ -35,8 +35,9 @@ def rows_of(study, value):
 
 
 def drawn(drawing):
-    ax = Figure().subplots()
-    drawing.draw(ax)
+    figure = Figure()
+    drawing.draw(figure)
+    (ax,) = figure.axes
     return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
 
 
@@ -72,8 +73,9 @@ def test_inverse_focal_loss_has_negative_gamma():
     x, y = drawn(drawings["sweep_ece_focal_gamma_Identity"])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
     assert y == [300, 100, 0, 100, 200]
-    ax = Figure().subplots()
-    drawings["sweep_ece_focal_gamma_Identity"].draw(ax)
+    figure = Figure()
+    drawings["sweep_ece_focal_gamma_Identity"].draw(figure)
+    (ax,) = figure.axes
     assert ax.xaxis_inverted()  # focal loss on the left, as in the paper
     assert "inverse focal loss" in ax.get_xlabel()
 

@@ -7,6 +7,7 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant.lab.study import Grid, Store, Study, report
+from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.measurements import study_rows
 from calibrant.lab.study.tables import build_tables
 
@@ -97,7 +98,7 @@ def test_equal_values_of_all_seeds_do_not_disturb_the_tests():
 def test_row_names_hold_the_differing_parts():
     assert [build_tables(ROWS)[0].name(r) for r in build_tables(ROWS)[0].rows] == ["cross_entropy", "focal"]
     other_rows = [dict(r, network="resnet20") for r in ROWS]
-    assert build_tables(ROWS + other_rows)[0].name(("digits", "resnet8", "focal")) == "resnet8, focal"
+    assert build_tables(ROWS + other_rows)[0].name(RunNames("digits", "resnet8", "focal")) == "resnet8, focal"
 
 
 def test_tables_with_temperatures_are_rendered_in_every_form():

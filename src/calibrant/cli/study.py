@@ -205,7 +205,7 @@ def _print_exhibits(study: str) -> None:
     for column in "in the paper", "command", "tables by metric, or files":
         table.add_column(column)
     for exhibit in exhibits:
-        table.add_row(*map(escape_markup, (exhibit.place, exhibit.command, ", ".join(exhibit.names))))
+        table.add_row(*map(escape_markup, (exhibit.title, exhibit.command, ", ".join(exhibit.names))))
     console.print(table)
 
 

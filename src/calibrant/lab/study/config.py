@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from calibrant import registry
+from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
@@ -20,10 +21,12 @@ from calibrant.lab.study.grids import (
     MethodSpec,
     Model,
     Run,
+    RunNames,
     SplitMode,
-    assign_fields,
     check_lists,
+    parse_lists_into,
     parse_method,
+    set_fields,
 )
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.registry import Method
@@ -43,7 +46,7 @@ class Setting:
     network: Method
 
     def __init__(self, dataset: MethodSpec, network: MethodSpec) -> None:
-        assign_fields(self, datasets=dataset, networks=network)
+        set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Exhibit:
     `study run` writes tables named after metrics, `figures` writes files. A star in a name matches any text.
     """
 
-    place: str
+    title: str  # such as "error over epochs"
     command: str
     names: tuple[str, ...]
 
@@ -91,13 +94,13 @@ class Study:
         models: Iterable[Model] = (),
         drawn: Iterable[Exhibit] = (),
     ) -> None:
-        assign_fields(self, name=name, title=title, published=published, paper_setting=paper_setting)
-        assign_fields(self, grids=tuple(grids), models=tuple(models), with_=tuple(with_), drawn=tuple(drawn))
-        assign_fields(self, calibrators=calibrators, metrics=metrics, detection=detection)
+        set_fields(self, name=name, title=title, published=published, paper_setting=paper_setting)
+        set_fields(self, grids=tuple(grids), models=tuple(models), with_=tuple(with_), drawn=tuple(drawn))
+        parse_lists_into(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids and not self.models:
             raise InputError("Expected at least one grid, or models that were trained elsewhere.", code="no_grids")
         _check_unique_models(self.models)
-        check_lists(self, "calibrators", "metrics", "detection")
+        check_lists(self, required=("calibrators", "metrics", "detection"))
         _check_name(self.name)
 
     @classmethod
@@ -118,13 +121,13 @@ class Study:
         table = read_toml(path)
         with prefix_errors(f"{path}"):
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
-            if scale is not None:
-                if scale not in scales:
-                    expected = f"one of the scales {', '.join(scales)}" if scales else "no scale, as the study has none"
-                    raise InputError(f"Expected {expected}, got {shorten_repr(scale)}.", code="scale")
-                table.pop("drawn", None)  # describes the full study only
-                table = {"name": f"{path.stem}-{scale}"} | table | scales[scale]
-            return _build_study({"name": path.stem} | table, path.parent)
+            if scale is None:
+                return _build_study({"name": path.stem} | table, path.parent)
+            if scale not in scales:
+                expected = f"one of the scales {', '.join(scales)}" if scales else "no scale, as the study has none"
+                raise InputError(f"Expected {expected}, got {shorten_repr(scale)}.", code="scale")
+            table.pop("drawn", None)  # describes the full study only
+            return _build_study({"name": f"{path.stem}-{scale}"} | table | scales[scale], path.parent)
 
     def runs(self) -> Iterator[Run]:
         """Yield every run of every grid once."""
@@ -134,37 +137,46 @@ class Study:
         """Return the first spelling of a method in this study: 'focal(gamma=3)' may be spelled 'focal'."""
         return self._method_labels.get(method, method.text)
 
-    def names(self, run: Run | Model) -> tuple[str, str, str]:
+    def names(self, run: Run | Model) -> RunNames:
         """Return the labels of a run's data set, network and loss; the loss tells variants of the training apart."""
         if isinstance(run, Model):
             return run.names
-        variant = self._training_variants[run.recipe, run.split]
-        return self.label(run.dataset), self.label(run.network), self.label(run.loss) + variant
+        loss = self.label(run.loss) + self._variant_suffixes[run.recipe, run.split]
+        return RunNames(self.label(run.dataset), self.label(run.network), loss)
 
     def describe(self, run: Run) -> str:
         """Return the names of a run and its seed in one line."""
         return f"{', '.join(self.names(run))}, seed {run.seed}"
 
     @cached_property
-    def _training_variants(self) -> dict[tuple[Recipe, SplitMode], str]:
-        """Suffixes that tell trainings of the same loss, network and data set apart."""
-        variants: dict[tuple[Method, ...], dict[tuple[Recipe, SplitMode], dict[str, Any]]] = {}
-        for run in self.runs():
-            settings = asdict(run.recipe) | {"split": run.split}
-            variants.setdefault((run.dataset, run.network, run.loss), {})[run.recipe, run.split] = settings
-        groups = [list(group.values()) for group in variants.values()]
-        differing_keys = {key for group in groups for key in group[0] if len({settings[key] for settings in group}) > 1}
-        differences = {
-            variant: ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
-            for group in variants.values()
-            for variant, settings in group.items()
+    def _variant_suffixes(self) -> dict[tuple[Recipe, SplitMode], str]:
+        """Suffixes such as " with epochs=350", with the settings that differ between trainings of the same methods.
+
+        The suffix of a recipe and split is empty if no setting differs anywhere in the study.
+        """
+        variants: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
+            (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in self.runs()
         }
-        return {variant: f" with {text}" if text else "" for variant, text in differences.items()}
+        trained = group_pairs(
+            ((run.dataset, run.network, run.loss), variants[run.recipe, run.split]) for run in self.runs()
+        )
+        differing_keys = {
+            key
+            for same_methods in trained.values()
+            for key in same_methods[0]
+            if len({settings[key] for settings in same_methods}) > 1
+        }
+        suffixes = {
+            variant: ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
+            for variant, settings in variants.items()
+        }
+        return {variant: f" with {text}" if text else "" for variant, text in suffixes.items()}
 
     @cached_property
     def _method_labels(self) -> dict[Method, str]:
-        lists = [(*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces) for g in self.grids]
-        return {m: m.text for methods in reversed(lists) for m in reversed(methods)}
+        """The first spelling of every method."""
+        methods = [m for g in self.grids for m in (*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces)]
+        return {method: method.text for method in reversed(methods)}  # the first spelling is written last, and stays
 
 
 def _check_unique_models(models: tuple[Model, ...]) -> None:
@@ -172,8 +184,9 @@ def _check_unique_models(models: tuple[Model, ...]) -> None:
     for identity, count in Counter(model.id for model in models).items():
         if count > 1:
             raise InputError(f"models lists {identity} {count} times. Give each a seed of its own.", code="model_twice")
-    for test, count in Counter(model.test for model in models).items():
-        if count > 1 and len({(m.name, m.data) for m in models if m.test == test}) == 1:
+    for test, same_file_models in group_pairs((model.test, model) for model in models).items():
+        count = len(same_file_models)
+        if count > 1 and len({model.names for model in same_file_models}) == 1:  # one model under several seeds
             raise InputError(
                 f"Expected predictions for each seed, got {test} for {count} seeds.", code="predictions_twice"
             )
@@ -196,6 +209,7 @@ STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPEC
 
 
 def _resolve_path(study: str | Path) -> Path:
+    """Return the path of a study file, or of a bundled study by its name."""
     if str(study).endswith(".toml") or Path(study).is_file():
         return Path(study)
     path = STUDIES_FOLDER / f"{study}.toml"
@@ -209,6 +223,11 @@ def _resolve_path(study: str | Path) -> Path:
 
 
 def _build_study(table: dict[str, Any], folder: Path) -> Study:
+    """Build a study from its TOML table, and resolve paths in the folder of its file.
+
+    Keys of grids at the top level are shared by all grids. Without [[grids]] they are the only grid, which is left out
+    if there are models and none of these keys names what to train.
+    """
     check_keys("study", table, STUDY_KEYS | GRID_KEYS)
     read_method: MethodReader = cache(parse_method)  # parse every text once
     sources = convert_value("with", tuple[str, ...], table.pop("with", []), read_method)
@@ -217,16 +236,17 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
         build_dataclass(Model, model, "a model").with_base_folder(folder)
         for model in read_array("models", table.pop("models", []))
     ]
-    needs_grid = not models or table.keys() & {"datasets", "networks", "losses"}
-    grids = read_array("grids", table.pop("grids", [{}] if needs_grid else []))
+    has_top_level_grid = not models or table.keys() & {"datasets", "networks", "losses"}
+    grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
+    exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
-        table,
+        table,  # the keys that are left
         "study",
         read_method,
-        drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
+        drawn=exhibits,
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=models,
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),
@@ -235,18 +255,20 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
 
 
 def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
-    for command, places in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
-        for place, names in places.items():
-            yield Exhibit(place, command, convert_value(f"drawn.{place!r}", tuple[str, ...], names, parse_method))
+    """Yield the exhibits of tables such as [drawn."study run"], which hold names of output by name of an exhibit."""
+    for command, names_by_exhibit in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
+        for exhibit, names in names_by_exhibit.items():
+            yield Exhibit(exhibit, command, convert_value(f"drawn.{exhibit!r}", tuple[str, ...], names, parse_method))
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:
     """Raise `InputError` if a study needs code that the user has not allowed to run."""
     for source in sources:
-        place = folder / source if source.endswith(".py") else source
-        if (str(place.resolve()) if isinstance(place, Path) else place) not in registry.INCLUDED_SOURCES:
+        is_file = source.endswith(".py")  # else it is the name of a package
+        if (str((folder / source).resolve()) if is_file else source) not in registry.INCLUDED_SOURCES:
             raise InputError(
-                f"The study's methods are in {source}, which has to run as a program. Allow it with --with {place}",
+                f"The study's methods are in {source}, which has to run as a program. Allow it with --with "
+                f"{folder / source if is_file else source}",
                 code="code_not_allowed",
             )
 
@@ -307,7 +329,7 @@ def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
         raise InputError(f"Unknown recipe {shorten_repr(name)}; {hint}", code="unknown_recipe")
     changes = build_dataclass(Recipe, table)  # checks keys and types
     base = RECIPES[name].with_epochs(changes.epochs) if "epochs" in table else RECIPES[name]
-    return replace(base, **{key: getattr(changes, key) for key in table})
+    return replace(base, **{key: getattr(changes, key) for key in table})  # only the keys that the table has
 
 
 def build_dataclass(
@@ -351,18 +373,20 @@ def check_keys(name: str, table: Iterable[str], allowed: Iterable[str]) -> None:
 def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodReader) -> Any:
     """Convert a TOML value to the type of a field. Raises `InputError` for a value of another type."""
     origin, arguments = get_origin(expected_type), get_args(expected_type)
+    if origin is Mapping:
+        expected_type = dict  # the type of TOML tables
     if expected_type is Recipe and isinstance(value, str | dict):
         return parse_recipe(value)  # pyright: ignore[reportUnknownArgumentType]
     if expected_type is Method and isinstance(value, str):
-        return read_method(key if key in LIST_REGISTRIES else f"{key}s", value)
-    if origin is tuple and isinstance(value, list):
+        return read_method(key if key in LIST_REGISTRIES else f"{key}s", value)  # "network" is read like "networks"
+    if origin is tuple and isinstance(value, list):  # tuple[T, ...]
         return tuple(convert_value(key, arguments[0], item, read_method) for item in value)  # pyright: ignore
-    options = arguments if origin in (UnionType, Union) else (dict if origin is Mapping else expected_type,)
+    options = arguments if origin in (UnionType, Union) else (expected_type,)
     if float in options and type(value) is int:
         return float(value)
-    if type(value) in options:
+    if type(value) in options:  # not isinstance, as True would pass for an integer
         return value  # the class checks the range of numbers
-    if mismatch := registry.describe_mismatch(value, dict if origin is Mapping else expected_type):
+    if mismatch := registry.describe_mismatch(value, expected_type):
         mismatch = {"a Method": "the text of a method", "a tuple": "a list"}.get(mismatch, mismatch)
         raise InputError(f"Expected {key} to be {mismatch}, got {shorten_repr(value)}.", code="type_of_key")
     return value

@@ -8,23 +8,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from calibrant import plots
 from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.grids import Model, Run
+from calibrant.lab.study.grids import Model, Run, Setup
 
 Value = TypeVar("Value")
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
 MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each
 LEGEND_FONT_POINTS = 6.5
+LEGEND_LINE_INCHES = 1.35 * LEGEND_FONT_POINTS / 72  # with line spacing; 72 points are an inch
 LEGEND_OFFSET_POINTS = 32  # distance of a legend below the axes, which leaves room for tick labels and axis name
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure that can be drawn on any axes, and its numbers."""
+    """The title, the numbers and the plot of a figure, which files and the report draw in their sizes."""
 
     name: str
     title: str
@@ -34,29 +36,30 @@ class Drawing:
     is_main: bool = True  # whether it is shown without unfolding
     legend_title: str | None = None
 
-    def draw(self, ax: Axes) -> None:
-        """Plot on axes, with a legend for several lines."""
+    def draw(self, figure: Figure) -> None:
+        """Plot on new axes of a matplotlib figure, with a legend for several lines."""
+        ax = figure.add_subplot()
         self.plot(ax=ax)
         add_legend(ax, self.legend_title)
 
 
-def group_by_place(
-    study: Study, items: Iterable[tuple[Run | Model, Value]]
-) -> dict[tuple[str, str], dict[str, list[Value]]]:
-    """Group values of runs by (data set, network), and by loss."""
-    named = ((study.names(run), value) for run, value in items)
-    places = group_pairs(((dataset, network), (loss, value)) for (dataset, network, loss), value in named)
-    return {place: group_pairs(pairs) for place, pairs in places.items()}
+def group_by_setup(
+    study: Study, values_by_run: Iterable[tuple[Run | Model, Value]]
+) -> dict[Setup, dict[str, list[Value]]]:
+    """Group values of runs by network and data set, and then by loss."""
+    named_values = ((study.names(run), value) for run, value in values_by_run)
+    by_setup = group_pairs((names.setup, (names.loss, value)) for names, value in named_values)
+    return {setup: group_pairs(pairs) for setup, pairs in by_setup.items()}
 
 
-def number_places(study: Study) -> dict[tuple[str, str], int]:
-    """Return the number of each pair of data set and network, from 1, including those without finished runs."""
-    pairs = dict.fromkeys(study.names(run)[:2] for run in (*study.models, *study.runs()))
-    return {place: number for number, place in enumerate(pairs, 1)}
+def number_setups(study: Study) -> dict[Setup, int]:
+    """Return the number of each network on a data set, from 1, including those without finished runs."""
+    setups = dict.fromkeys(study.names(run).setup for run in (*study.models, *study.runs()))
+    return {setup: number for number, setup in enumerate(setups, 1)}
 
 
 def numbered_name(name: str, number: int) -> str:
-    """Return the name of a figure of the place with this number.
+    """Return the name of a figure of the network and data set with this number; those of the first have none.
 
     >>> numbered_name("diagram", 1), numbered_name("diagram", 2)
     ('diagram', 'diagram-2')
@@ -77,33 +80,31 @@ def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
     """Return a reliability diagram of bins, or another plot of them."""
-    columns = [
-        column.tolist() for column in (bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy)
-    ]
-    numbers: list[dict[str, Any]] = [
-        dict(zip(("from", "to", "count", "confidence", "accuracy"), row)) for row in zip(*columns)
-    ]
-    return Drawing(name, title, description, partial(plot, bins), numbers)
+    columns = {
+        "from": bins.edges[:-1],
+        "to": bins.edges[1:],
+        "count": bins.count,
+        "confidence": bins.confidence,
+        "accuracy": bins.accuracy,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return Drawing(name, title, description, partial(plot, bins), [dict(zip(columns, row)) for row in rows])
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:
-    """Add a legend; if it is large, put it below the axes and make the figure higher."""
+    """Add a legend unless there is only one line; if it is large, put it below the axes and make the figure higher."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
-    placement: dict[str, Any] = {}
-    if (is_long := max(map(len, names)) > MAX_TWO_COLUMN_CHARACTERS) or len(names) > MAX_INSIDE_LEGEND_LINES:
-        columns = 1 if is_long else 2
-        placement = {
-            "loc": "upper center",
-            "bbox_to_anchor": (0.5, 0),
-            "borderaxespad": LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS,
-            "ncols": columns,
-        }
+    options: dict[str, Any] = {"fontsize": LEGEND_FONT_POINTS, "title_fontsize": LEGEND_FONT_POINTS}
+    options |= {"handlelength": 2, "labelspacing": 0.25, "alignment": "left", "frameon": False}
+    has_long_names = max(map(len, names)) > MAX_TWO_COLUMN_CHARACTERS
+    if has_long_names or len(names) > MAX_INSIDE_LEGEND_LINES:
+        columns = 1 if has_long_names else 2
+        options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": columns}
+        options["borderaxespad"] = LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS  # in font sizes
         figure = ax.get_figure(root=True)
         assert figure is not None
         lines = math.ceil(len(names) / columns) + bool(title)
-        figure.set_figheight(figure.get_figheight() + 1.35 * LEGEND_FONT_POINTS / 72 * lines)
-    fonts = {"fontsize": LEGEND_FONT_POINTS, "title_fontsize": LEGEND_FONT_POINTS}
-    style: dict[str, Any] = {"handlelength": 2, "labelspacing": 0.25, "alignment": "left", "frameon": False}
-    ax.legend(handles, names, title=title, **fonts, **style, **placement)
+        figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * lines)
+    ax.legend(handles, names, title=title, **options)

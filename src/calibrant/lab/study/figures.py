@@ -17,12 +17,13 @@ from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
     Drawing,
-    group_by_place,
-    number_places,
+    group_by_setup,
+    number_setups,
     numbered_name,
     reliability_drawing,
     slug,
 )
+from calibrant.lab.study.grids import Run, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import (
     FIGURE_BINS,
@@ -35,6 +36,8 @@ from calibrant.lab.study.measurements import (
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.predictions import Predictions
+
+PredictionPair = tuple[Predictions, Predictions]  # on the test set, and on a shift
 
 
 def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] = ()) -> list[Path]:
@@ -60,9 +63,10 @@ def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] 
 
 
 def _save_drawing(folder: Path, drawing: Drawing) -> list[Path]:
+    """Write a figure and its numbers, and return the files."""
     figure = new_figure(4.6, 3.2)
     with rc_context({"text.parse_math": False}):  # a dollar sign in a name is not a formula
-        drawing.draw(figure.subplots())
+        drawing.draw(figure)
         figure.suptitle(textwrap.fill(escape_invisible(drawing.title), 64), fontsize=9)
         return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
 
@@ -73,16 +77,17 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
     They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of others
     contain the calibrator.
     """
-    places = group_by_place(study, ((measurement.run, measurement) for measurement in measurements))
-    numbers, primary = number_places(study), primary_calibrator(study).text
-    for (dataset, network), measurements_by_loss in places.items():
-        place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
-        for loss, group in measurements_by_loss.items():
-            for diagram in pooled_diagrams(group, FIGURE_BINS):
+    by_setup = group_by_setup(study, ((measurement.run, measurement) for measurement in measurements))
+    setup_numbers = number_setups(study)
+    primary = primary_calibrator(study).text
+    for setup, measurements_by_loss in by_setup.items():
+        setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
+        for loss, loss_measurements in measurements_by_loss.items():
+            for diagram in pooled_diagrams(loss_measurements, FIGURE_BINS):
                 stage = "after" if diagram.calibrator else "before"
                 prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
-                name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", numbers[dataset, network])
-                title = f"reliability of {loss}{place_text}, {diagram.stage}"
+                name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", setup_numbers[setup])
+                title = f"reliability of {loss}{setup_text}, {diagram.stage}"
                 bins = diagram.events.equal_width(FIGURE_BINS)
                 yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", bins)
 
@@ -92,40 +97,48 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
     A curve per loss is the mean over seeds. Separate figures show the first and the primary calibrator.
     """
-    score, primary = study.detection[0], primary_calibrator(study)
-    groups: dict[tuple[str, ...], dict[str, list[tuple[Predictions, Predictions]]]] = {}
-    for run in (run for run in study.runs() if run in store):
-        val, test = store.get(run, "val").double(), store.get(run, "test").double()
-        dataset, network, loss = study.names(run)
-        for i, shift in enumerate(run.shifts):
-            shifted = store.get(run, f"shift{i}").double()
-            for calibrator in dict.fromkeys((study.calibrators[0], primary)):
-                try:
-                    fitted: Any = calibrators.fit(calibrator, val)
-                except MACHINE_FAILURES:
-                    raise
-                except Exception:  # not applicable to these data; the tables give the reason
-                    continue
-                key = study.label(shift), calibrator.text, network, dataset
-                groups.setdefault(key, {}).setdefault(loss, []).append((test.apply(fitted), shifted.apply(fitted)))
-    for (shift, calibrator, network, dataset), pairs_by_loss in groups.items():
-        lines = {loss: _mean_roc(pairs, score) for loss, pairs in pairs_by_loss.items()}
-        title = f"{dataset} told from {shift} by {score}, {network}, {calibrator}"
+    score = study.detection[0]
+    pairs: dict[tuple[str, str, Setup], dict[str, list[PredictionPair]]] = {}  # by shift, calibrator, setup and loss
+    for run in (run for run in study.runs() if run.shifts and run in store):
+        names = study.names(run)
+        for shift, calibrator, pair in _calibrated_pairs(study, store, run):
+            pairs.setdefault((shift, calibrator, names.setup), {}).setdefault(names.loss, []).append(pair)
+    for (shift, calibrator, setup), pairs_by_loss in pairs.items():
+        curves = {loss: _mean_roc(loss_pairs, score) for loss, loss_pairs in pairs_by_loss.items()}
+        title = f"{setup.dataset} told from {shift} by {score}, {setup.network}, {calibrator}"
         numbers = [
             {"line": loss, "passing_outside": x, "passing_inside": y}
-            for loss, line in lines.items()
-            for x, y in zip(*line, strict=True)
+            for loss, curve in curves.items()
+            for x, y in zip(*curve, strict=True)
         ]
-        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in lines.items()}
+        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}
         areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
-        family = {"_chance": ([0, 1], [0, 1])} | {f"{areas[loss]} {loss}": line for loss, line in lines.items()}
-        draw_rocs = partial(plots.family, family, xlabel="shifted examples that pass", ylabel="test examples that pass")
+        lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib's legends leave out names that begin with _
+        lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
+        draw_rocs = partial(plots.family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass")
         description = f"ROC curves, {title}. Area below: {areas_text}."
         yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, numbers, legend_title="area below")
 
 
-def _mean_roc(pairs: Sequence[tuple[Predictions, Predictions]], score: Any) -> tuple[Any, Any]:
+def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[str, str, PredictionPair]]:
+    """Yield every shift, the first and the primary calibrator if it applies, and the calibrated predictions."""
+    val, test = store.get(run, "val").double(), store.get(run, "test").double()
+    fits: dict[str, Any] = {}
+    for calibrator in dict.fromkeys((study.calibrators[0], primary_calibrator(study))):  # may be the same
+        try:
+            fits[calibrator.text] = calibrators.fit(calibrator, val)
+        except MACHINE_FAILURES:
+            raise
+        except Exception:  # not applicable to these data; the tables give the reason
+            continue
+    for i, shift in enumerate(run.shifts):
+        shifted = store.get(run, f"shift{i}").double()
+        for calibrator, fitted in fits.items():
+            yield study.label(shift), calibrator, (test.apply(fitted), shifted.apply(fitted))
+
+
+def _mean_roc(pairs: Sequence[PredictionPair], score: Any) -> tuple[Any, Any]:
     """Return the mean ROC curve over seeds at evenly spaced false positive rates."""
     x = np.linspace(0, 1, 201)
-    curves = (metrics.ood.roc(inside, outside, score=score) for inside, outside in pairs)
+    curves = (metrics.ood.roc(test, shifted, score=score) for test, shifted in pairs)
     return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)

@@ -4,10 +4,11 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from calibrant import metrics, registry
 from calibrant._text import shorten_repr, to_one_line
@@ -30,7 +31,7 @@ LIST_REGISTRIES: dict[str, Registry | None] = {
     "metrics": registry.METRICS,
     "detection": registry.OOD_SCORES,
 }
-CALL_ARGUMENTS = {
+CALL_ARGUMENTS: dict[str, tuple[str, ...]] = {  # positional arguments by kind of method
     "data": ("root",),
     "networks": ("classes",),
     "losses": ("logits", "labels"),
@@ -44,7 +45,6 @@ SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or o
 DEFAULT_RECIPE = Recipe()
 MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
 SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
-SINGULAR_FIELDS = {"datasets": "dataset", "networks": "network", "losses": "loss"}
 MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
 
@@ -62,6 +62,11 @@ def is_corruption(shift: Method) -> bool:
     return shift.registry is registry.CORRUPTIONS
 
 
+def is_user_method(method: Method) -> bool:
+    """Whether a method is defined outside this package."""
+    return not method.target.__module__.startswith("calibrant.")
+
+
 def error_text(error: Exception) -> str:
     """Return an error in one line, with its type unless it is an `InputError`."""
     kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
@@ -69,42 +74,69 @@ def error_text(error: Exception) -> str:
 
 
 def _find_registry(key: str, text: str) -> Registry:
+    """Return the registry of a list; a shift is in that of corruptions or of data sets."""
     if (method_registry := LIST_REGISTRIES[key]) is not None:
         return method_registry
-    name, candidates = text.partition("(")[0].strip(), (registry.CORRUPTIONS, registry.DATA_SETS)
-    for method_registry in candidates:
+    name = text.partition("(")[0].strip()
+    for method_registry in (registry.CORRUPTIONS, registry.DATA_SETS):
         if name in method_registry:
             return method_registry
-    hint = registry.suggest(name, (known_name for method_registry in candidates for known_name in method_registry))
+    hint = registry.suggest(name, [*registry.CORRUPTIONS, *registry.DATA_SETS])
     raise InputError(f"Unknown shift {name!r} among corruptions and data; {hint}", code="unknown_method")
 
 
 def _check_signature(method: Method) -> None:
+    """Reject a metric that is not declared, and a function that cannot be called as its kind of method is."""
     if method.registry is registry.METRICS and not isinstance(method.target, metrics.Metric):
         raise InputError(
             f"Expected a metric, got the function {method.name}. Declare it with @metrics.metric('its title').",
             code="undeclared_metric",
         )
-    arguments = CALL_ARGUMENTS.get(method.registry.kind, ())
-    call_forms = [arguments, (*arguments, "vectors")] if method.registry is registry.NETWORKS else [arguments]
+    if (arguments := CALL_ARGUMENTS.get(method.registry.kind)) is None:
+        return
     signature = inspect.signature(method.bound_function)
-    if arguments and not any(_accepts_arguments(signature, call_form) for call_form in call_forms):
-        function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
-        raise InputError(
-            f"Expected {function_name} to take ({', '.join(arguments)}) and hyperparameters by keyword.",
-            code="signature",
-        )
-
-
-def _accepts_arguments(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
+    call_forms = [arguments]
+    if method.registry is registry.NETWORKS:
+        call_forms.append((*arguments, "vectors"))  # networks for texts also take the initial word vectors
+    for call_form in call_forms:
+        with suppress(TypeError):
+            signature.bind(*call_form)  # raises TypeError if the function does not take these arguments
+            return
+    function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
+    raise InputError(
+        f"Expected {function_name} to take ({', '.join(arguments)}) and hyperparameters by keyword.", code="signature"
+    )
 
 
 # Runs and grids
+
+
+class Setup(NamedTuple):
+    """A network on a data set, whose losses and calibrators are compared, by their names."""
+
+    dataset: str
+    network: str
+
+    def __str__(self) -> str:
+        return f"{self.network} on {self.dataset}"
+
+
+class RunNames(NamedTuple):
+    """Names of the data set, network and loss of runs that differ in their seeds only."""
+
+    dataset: str
+    network: str
+    loss: str
+
+    @property
+    def setup(self) -> Setup:
+        """The network and its data set."""
+        return Setup(self.dataset, self.network)
+
+    def short_text(self, compared: Iterable["RunNames"]) -> str:
+        """Return the loss, after the data set and the network if they differ between the compared names."""
+        differ = [len(set(column)) > 1 for column in zip(*(names.setup for names in compared), strict=True)]
+        return ", ".join([*itertools.compress(self.setup, differ), self.loss])
 
 
 @dataclass(frozen=True, init=False)
@@ -137,10 +169,12 @@ class Run:
         traces: Iterable[MethodSpec] = (),
         split: SplitMode = "fixed",
     ) -> None:
-        assign_fields(self, datasets=dataset, networks=network, losses=loss, shifts=shifts, traces=traces)
+        set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
+        set_fields(self, loss=parse_method("losses", loss))
+        parse_lists_into(self, shifts=shifts, traces=traces)
         _check_seed(seed)
-        assign_fields(self, seed=seed, recipe=recipe.for_loss(self.loss.name), split=split)
-        assign_fields(self, code=self.current_code)
+        set_fields(self, seed=seed, recipe=recipe.for_loss(self.loss.name), split=split)
+        set_fields(self, code=self.current_code)  # the code as it was when the study started
 
     @property
     def methods(self) -> Methods:
@@ -160,10 +194,15 @@ class Run:
     @property
     def training_spec(self) -> dict[str, Any]:
         """Everything that determines the training, as JSON holds it, with all defaults spelled out."""
-        methods = {"dataset": self.divided_dataset, "network": self.network, "loss": self.loss}
-        recipe = asdict(self.recipe) | {"milestones": list(self.recipe.milestones)}
+        recipe = asdict(self.recipe) | {"milestones": list(self.recipe.milestones)}  # JSON has no tuples
         del recipe["averaged"]  # applied by `for_loss`
-        return {key: method.canonical for key, method in methods.items()} | {"seed": self.seed, "recipe": recipe}
+        return {
+            "dataset": self.divided_dataset.canonical,
+            "network": self.network.canonical,
+            "loss": self.loss.canonical,
+            "seed": self.seed,
+            "recipe": recipe,
+        }
 
     @property
     def monitoring_spec(self) -> dict[str, list[str]]:
@@ -178,7 +217,8 @@ class Run:
     @property
     def spec(self) -> dict[str, Any]:
         """The training, the monitoring and the code digests, as stored in the run's record."""
-        return {**self.training_spec, **self.monitoring_spec} | ({"code": dict(self.code)} if self.code else {})
+        code_spec = {"code": dict(self.code)} if self.code else {}
+        return self.training_spec | self.monitoring_spec | code_spec
 
     @cached_property
     def training_id(self) -> str:
@@ -220,11 +260,11 @@ class Grid:
         traces: Iterable[MethodSpec] = (),
         split: SplitMode = "fixed",
     ) -> None:
-        assign_fields(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
-        assign_fields(self, seeds=tuple(seeds), recipe=recipe, split=split)
+        parse_lists_into(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
+        set_fields(self, seeds=tuple(seeds), recipe=recipe, split=split)
         for seed in self.seeds:
             _check_seed(seed)
-        check_lists(self, "datasets", "networks", "losses", "seeds", optional=MONITORED_FIELDS)
+        check_lists(self, required=("datasets", "networks", "losses", "seeds"), optional=("shifts", "traces"))
         if split == "seed":
             _check_seed_split(self.datasets, self.seeds)
 
@@ -249,7 +289,9 @@ def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) ->
 def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool) -> bool:
     """Whether a stored network equals the one that a run would train, given equal training examples.
 
-    `same_data` tells whether the validation and test examples are equal, too.
+    With `same_data`, the validation and test examples are equal, too. Without, the data sets may differ in the sizes of
+    their splits only, and nothing that depends on the validation or test examples may have influenced the network or
+    its history.
     """
     if (
         any(run_record[key] != value for key, value in run.training_spec.items() if key != "dataset")
@@ -260,14 +302,13 @@ def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool
     if same_data:
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
     uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss)
-    is_user_dataset = not run.divided_dataset.target.__module__.startswith("calibrant.")
-    if uses_validation or is_user_dataset or run.traces:
+    if uses_validation or run.traces or is_user_method(run.divided_dataset):  # a user's data set may do anything
         return False
     stored_dataset = parse_method("datasets", run_record["dataset"])
-    return settings_without_sizes(stored_dataset) == settings_without_sizes(run.divided_dataset)
+    return _settings_without_sizes(stored_dataset) == _settings_without_sizes(run.divided_dataset)
 
 
-def settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
+def _settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
     """Return the name and settings of a data set except the sizes of its splits."""
     settings = registry.hyperparameters(dataset.function) | dataset.settings
     return dataset.name, {key: value for key, value in settings.items() if key not in SIZE_SETTINGS}
@@ -276,19 +317,24 @@ def settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
 # Fields of frozen classes
 
 
-def assign_fields(instance: Any, **assignments: Any) -> None:
-    """Set fields of a frozen instance; parse the texts of methods."""
-    for key, value in assignments.items():
-        if key not in LIST_REGISTRIES:
-            object.__setattr__(instance, key, value)
-        elif isinstance(value, str | Method):
-            object.__setattr__(instance, SINGULAR_FIELDS[key], parse_method(key, value))
-        else:
-            object.__setattr__(instance, key, tuple(parse_method(key, item) for item in value))
+def set_fields(instance: Any, **values: Any) -> None:
+    """Set fields of a frozen instance, as they are given."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
 
 
-def check_lists(instance: Any, *required: str, optional: Iterable[str] = ()) -> None:
-    """Reject empty lists, and repeated entries, which add no evidence but make intervals narrower."""
+def parse_lists_into(instance: Any, **lists: MethodSpec | Iterable[MethodSpec]) -> None:
+    """Set fields of a frozen instance to tuples of methods, which may be given as texts, or as a single one."""
+    for key, specs in lists.items():
+        entries = [specs] if isinstance(specs, str | Method) else specs
+        set_fields(instance, **{key: tuple(parse_method(key, entry) for entry in entries)})
+
+
+def check_lists(instance: Any, required: Iterable[str], optional: Iterable[str] = ()) -> None:
+    """Reject empty lists among the required fields, and repeated entries in all.
+
+    Repeated entries would add no evidence, but make intervals narrower.
+    """
     for key in (*required, *optional):
         entries: tuple[Any, ...] = getattr(instance, key)
         if not entries and key in required:
@@ -345,9 +391,9 @@ class Model:
                 raise InputError(f"Unknown column {shorten_repr(role)} of a model; {hint}", code="unknown_column")
 
     @property
-    def names(self) -> tuple[str, str, str]:
+    def names(self) -> RunNames:
         """Names that replace the data set, network and loss of a run."""
-        return self.data, MODELS_PLACEHOLDER, self.name
+        return RunNames(self.data, MODELS_PLACEHOLDER, self.name)
 
     @property
     def id(self) -> str:
@@ -366,8 +412,8 @@ class Model:
         """
         val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
         with prefix_errors(f"{self.id}: {self.test}"):
-            test = test.reorder_classes(val.class_names)
-        if val.k != test.k:
+            test = test.reorder_classes(val.class_names)  # raises if the names are others
+        if val.k != test.k:  # possible without names
             raise InputError(
                 f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",
                 code="num_classes",

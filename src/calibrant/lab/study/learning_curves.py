@@ -1,5 +1,6 @@
 """Learning curves and histograms over epochs, from the histories of finished runs."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,8 +16,8 @@ from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import (
     Drawing,
-    group_by_place,
-    number_places,
+    group_by_setup,
+    number_setups,
     numbered_name,
     reliability_drawing,
     slug,
@@ -26,7 +27,7 @@ from calibrant.lab.study.store import Store
 
 EpochRows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[EpochRows]]  # the runs of each loss
-HistogramPart = tuple[Sequence[int], Sequence[float]]  # counts and edges of one run
+Histogram = tuple[Sequence[int], Sequence[float]]  # counts and edges
 
 MAX_LINES = 10  # figures with more lines are divided
 SPLIT_TITLES = {"train": "training data", "val": "validation", "test": "test"}
@@ -58,31 +59,33 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     (their Figure 4) and maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
     finished_runs = ((run, store.history(run).to_dicts()) for run in study.runs() if run in store)
-    numbers = number_places(study)
-    for (dataset, network), histories in group_by_place(study, finished_runs).items():
-        place_text = f", {network} on {dataset}" if len(numbers) > 1 else ""
+    setup_numbers = number_setups(study)
+    for setup, histories in group_by_setup(study, finished_runs).items():
+        setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for drawing in _history_drawings(histories):
             yield replace(
                 drawing,
-                name=numbered_name(drawing.name, numbers[dataset, network]),
-                title=drawing.title + place_text,
+                name=numbered_name(drawing.name, setup_numbers[setup]),
+                title=drawing.title + setup_text,
                 is_main=_is_main(drawing),
             )
 
 
 def _is_main(drawing: Drawing) -> bool:
+    """Whether the report shows a figure unfolded: not those of training data, of single bins or of some examples."""
     is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 
 
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
+    """Yield the figures of the columns of the histories; columns that belong together have the figures of the first."""
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")
-        title = _column_title(quantity) if split in SPLIT_TITLES else ""
-        title = f"{title}, {SPLIT_TITLES[split]}" if title else SINGLE_COLUMN_TITLES.get(column, "")
-        if title:
-            yield from _drawings_by_loss_family(slug(column), title, _column_lines(histories, column))
+        quantity_title = _quantity_title(quantity) if split in SPLIT_TITLES else ""
+        title = f"{quantity_title}, {SPLIT_TITLES[split]}" if quantity_title else SINGLE_COLUMN_TITLES.get(column)
+        if title:  # a column of numbers
+            yield from _drawings_by_loss_family(slug(column), title, _column_values(histories, column))
         elif quantity == "bin_gaps":
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
         elif quantity == "reliability_count":
@@ -95,151 +98,167 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
             yield from _learned_epoch_drawings(histories)
 
 
-def _column_title(column: str) -> str:
+def _quantity_title(quantity: str) -> str:
     """Return the title of a column without its split, or "" if it does not hold numbers."""
-    if column in COLUMN_TITLES:
-        return COLUMN_TITLES[column]
-    return metrics.describe_metric(column).removesuffix(" in %") if column.partition("(")[0] in registry.METRICS else ""
+    if quantity in COLUMN_TITLES:
+        return COLUMN_TITLES[quantity]
+    is_metric = quantity.partition("(")[0] in registry.METRICS
+    return metrics.describe_metric(quantity).removesuffix(" in %") if is_metric else ""
 
 
-def _column_lines(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
-    """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it."""
-    lines: dict[str, np.ndarray] = {}
+def _column_values(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
+    """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it.
+
+    Missing epochs and numbers are nan. If a list is shorter than `item`, its last item counts.
+    """
+    values_by_loss: dict[str, np.ndarray] = {}
     for loss, runs in histories.items():
-        values = [[_to_float(row.get(column), item) for row in rows] for rows in runs]
-        length = max(map(len, values))
-        array = np.array([line + [np.nan] * (length - len(line)) for line in values])
+        num_epochs = max(map(len, runs))
+        array = np.full((len(runs), num_epochs), np.nan)
+        for i, rows in enumerate(runs):
+            for epoch, row in enumerate(rows):
+                if (value := row.get(column)) is not None:
+                    array[i, epoch] = value if item is None else value[min(item, len(value) - 1)]
         if not np.isnan(array).all():
-            lines[loss] = array
-    return lines
-
-
-def _to_float(value: Any, item: int | None) -> float:
-    value = value if item is None or value is None else value[min(item, len(value) - 1)]
-    return np.nan if value is None else float(value)
+            values_by_loss[loss] = array
+    return values_by_loss
 
 
 def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
-    """Yield one figure, or for many lines one per family of losses, each with the first loss for comparison."""
-    families = group_pairs((line.partition("(")[0], line) for line in (lines if len(lines) > MAX_LINES else ()))
-    parts = {family: members for family, members in families.items() if len(members) > 2}
-    if not parts:
+    """Yield one figure, or for many lines one per family of losses, each with the first loss for comparison.
+
+    Families of one or two losses share a figure. If all are so small, there is one figure.
+    """
+    losses_by_family = group_pairs((loss.partition("(")[0], loss) for loss in lines)
+    groups = {family: losses for family, losses in losses_by_family.items() if len(losses) > 2}
+    if len(lines) <= MAX_LINES or not groups:
         yield _curve_drawing(name, title, lines)
         return
-    if ungrouped := [line for family, members in families.items() if family not in parts for line in members]:
-        parts["the rest"] = ungrouped
-    first = next(iter(lines))
-    for family, members in parts.items():
-        part_lines = {line: lines[line] for line in dict.fromkeys([first, *members])}
-        yield _curve_drawing(f"{name}_{slug(family)}", f"{title}, {family}", part_lines)
+    if rest := [loss for family, losses in losses_by_family.items() if family not in groups for loss in losses]:
+        groups["the rest"] = rest
+    first_loss = next(iter(lines))
+    for group, losses in groups.items():
+        group_lines = {loss: lines[loss] for loss in dict.fromkeys([first_loss, *losses])}
+        yield _curve_drawing(f"{name}_{slug(group)}", f"{title}, {group}", group_lines)
 
 
 def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
+    """Return a figure over epochs of arrays (runs, epochs), which may have different lengths."""
     numbers = [
         {"line": line, "run": run, "epoch": epoch, "value": float(value)}
         for line, values in lines.items()
-        for run, row in enumerate(values)
-        for epoch, value in enumerate(row, 1)
+        for run, run_values in enumerate(values)
+        for epoch, value in enumerate(run_values, 1)
     ]
-    last = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items() if len(values))
-    length = max(values.shape[1] for values in lines.values())
+    last_values = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items())
+    num_epochs = max(values.shape[1] for values in lines.values())
     padded_lines = {
-        line: np.pad(values, ((0, 0), (0, length - values.shape[1])), constant_values=np.nan)
+        line: np.pad(values, ((0, 0), (0, num_epochs - values.shape[1])), constant_values=np.nan)
         for line, values in lines.items()
     }
     draw = partial(plots.curves, padded_lines)
-    return Drawing(name, title, f"{title} over epochs; at the end: {last}.", draw, numbers)
+    return Drawing(name, title, f"{title} over epochs; at the end: {last_values}.", draw, numbers)
 
 
-def _bin_gap_drawings(histories: Histories, column: str, split: str) -> Iterator[Drawing]:
+def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> Iterator[Drawing]:
+    """Yield figures of confidence minus accuracy in the first, the middle and the last bin, over epochs."""
     count = max(len(row[column]) for runs in histories.values() for rows in runs for row in rows if row.get(column))
-    for item, bin_name in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
-        title = f"confidence minus accuracy, {bin_name} of {count} bins, {split}"
-        yield _curve_drawing(f"{column}_{item + 1}", title, _column_lines(histories, column, item))
+    for i, bin_name in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
+        title = f"confidence minus accuracy, {bin_name} of {count} bins, {split_title}"
+        yield _curve_drawing(f"{column}_{i + 1}", title, _column_values(histories, column, i))
 
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a diagram and a histogram of the pooled examples for every loss and epoch, with the ECE over seeds."""
+    """Yield a diagram and a histogram of the examples of all seeds for every loss and epoch, with the mean ECE."""
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
         epoch_rows = [row for rows in runs for row in rows if row.get(columns[0])]
         values = ((row["epoch"], np.array([row[column] for column in columns], dtype=float)) for row in epoch_rows)
-        for epoch, parts in group_pairs(values).items():
-            count = np.sum([part[0] for part in parts], axis=0)
-            totals = [np.nansum([part[0] * part[i] for part in parts], axis=0) for i in (1, 2)]
-            means = [np.divide(t, count, out=np.full(len(count), np.nan), where=count > 0) for t in totals]
+        for epoch, seed_arrays in group_pairs(values).items():
+            counts, confidences, accuracies = np.stack(seed_arrays, axis=1)  # each (seeds, bins), nan in empty bins
+            count = counts.sum(axis=0)
+            total_confidence, total_accuracy = (np.nansum(counts * v, axis=0) for v in (confidences, accuracies))
+            with np.errstate(invalid="ignore"):  # 0 / 0 is nan in empty bins
+                means = total_confidence / count, total_accuracy / count
             edges = np.linspace(0, 1, len(count) + 1)
             bins = Bins(*map(torch.from_numpy, (edges, count / count.sum(), *means, count.astype(int))))
+            errors = np.nansum(counts * abs(confidences - accuracies), axis=1) / counts.sum(axis=1)  # ECE of each seed
             title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            ece_text = ece_over_seeds_text(
-                [float(np.nansum(n * abs(confidence - accuracy)) / n.sum()) for n, confidence, accuracy in parts]
-            )
-            description = f"Reliability diagram: {title}; {ece_text}."
+            description = f"Reliability diagram: {title}; {ece_over_seeds_text(errors.tolist())}."
             yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
             title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            description = f"Histogram: {title}; {format_percent(float(totals[0].sum() / count.sum()))} on average."
+            mean_confidence = format_percent(float(total_confidence.sum() / count.sum()))
+            description = f"Histogram: {title}; {mean_confidence} on average."
             name = f"confidences_{epoch}_{slug(loss)}"
             yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
+    """Yield a figure per loss of its gamma over epochs, or of five bins from the least to the most confident one."""
     for loss, runs in histories.items():
         count = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
-        if count == 0:
-            continue
-        items = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
-        lines = {f"bin {i + 1}": _column_lines({loss: runs}, "gammas", i)[loss] for i in items}
-        title = f"gamma of {loss}" + (f", of {count} bins from the least confident" if count > 1 else "")
-        yield _curve_drawing(f"gammas_{slug(loss)}", title, lines if count > 1 else {loss: lines["bin 1"]})
+        if count == 1:
+            yield _curve_drawing(f"gammas_{slug(loss)}", f"gamma of {loss}", _column_values({loss: runs}, "gammas", 0))
+        elif count > 1:
+            shown_bins = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
+            lines = {f"bin {i + 1}": _column_values({loss: runs}, "gammas", i)[loss] for i in shown_bins}
+            title = f"gamma of {loss}, of {count} bins from the least confident"
+            yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
 
 
 def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
-    histograms = group_pairs(
+    """Yield a figure of the histograms of gradient norms for every epoch that has them."""
+    histograms_by_epoch = group_pairs(
         (row["epoch"], (loss, (row["gradient_norms"], row["gradient_edges"])))
         for loss, runs in histories.items()
         for rows in runs
         for row in rows
         if row.get("gradient_norms")
     )
-    for epoch, parts in sorted(histograms.items()):
+    for epoch, histograms in sorted(histograms_by_epoch.items()):
         title = f"gradient norm in the last layer, per training example, epoch {epoch}"
-        yield _histogram_drawing(f"gradient_norms_{epoch}", title, group_pairs(parts), "gradient norm")
+        yield _histogram_drawing(f"gradient_norms_{epoch}", title, group_pairs(histograms), "gradient norm")
 
 
 def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
+    """Yield histograms of the maximum logits of training examples by learned epoch, a figure per loss.
+
+    An example's learned epoch is the first one from which it is classified correctly until the end.
+    """
     for loss, runs in histories.items():
-        parts: list[tuple[str, HistogramPart]] = []
-        for row in (rows[-1] for rows in runs if rows[-1].get("learned_counts")):
-            starts = [int(np.ceil(start)) for start in row["learned_spans"]]
+        histograms: list[tuple[str, Histogram]] = []
+        for row in (rows[-1] for rows in runs if rows[-1].get("learned_counts")):  # only the last epoch has this column
+            starts = [math.ceil(start) for start in row["learned_spans"]]  # equal spans may begin between two epochs
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
             names = [
                 f"epochs {start} to {end}" if end > start else f"epoch {start}"
                 for start, end in zip(starts, ends, strict=True)
             ]
-            histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
-            parts += zip([*names, "never"], histograms, strict=True)
-        if parts:
+            run_histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
+            histograms += zip([*names, "never"], run_histograms, strict=True)
+        if histograms:
             title = f"maximum logits of training examples by learned epoch, {loss}"
-            yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(parts), "maximum logit")
+            yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
 
 
-def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[HistogramPart]], xlabel: str) -> Drawing:
+def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
+    """Return a figure of histograms by name, each of the examples of all runs."""
     values: dict[str, np.ndarray] = {}
     numbers: list[dict[str, Any]] = []
-    for group, parts in groups.items():
-        if any(sum(counts) for counts, _ in parts):
-            values[group] = np.concatenate([_histogram_samples(counts, edges) for counts, edges in parts])
+    for group, histograms in groups.items():
+        if any(sum(counts) for counts, _ in histograms):
+            values[group] = np.concatenate([_histogram_samples(counts, edges) for counts, edges in histograms])
         numbers += [
             {"group": group, "run": run, "from": low, "to": high, "count": count}
-            for run, (counts, edges) in enumerate(parts)
+            for run, (counts, edges) in enumerate(histograms)
             for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
         ]
-    medians = "; ".join(f"{group} {np.median(part):.3g} of {len(part)}" for group, part in values.items())
+    medians = "; ".join(f"{group} {np.median(samples):.3g} of {len(samples)}" for group, samples in values.items())
     draw = partial(plots.histograms, values, xlabel=xlabel)
     return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
 
 
 def _histogram_samples(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
     """Return values with this histogram, evenly spaced inside each bin."""
-    samples = [np.linspace(low, high, n + 2)[1:-1] for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)]
-    return np.concatenate(samples)
+    bins = zip(counts, edges[:-1], edges[1:], strict=True)
+    return np.concatenate([np.linspace(low, high, n + 2)[1:-1] for n, low, high in bins])  # without the edges

@@ -1,19 +1,19 @@
 """Build the HTML report of a study from tables, measurements and histories."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
 
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, group_by_place
-from calibrant.lab.study.grids import Run
+from calibrant.lab.study.drawing import Drawing, group_by_setup
+from calibrant.lab.study.grids import Run, RunNames, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import FIGURE_BINS, Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
-from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, main_calibration_error
+from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import (
@@ -38,19 +38,20 @@ from calibrant.report import (
 )
 
 SMALL_FIGURE_INCHES = 2.6
-MAX_LISTED = 4  # places, losses or metrics that are shown without unfolding
+MAX_LISTED = 4  # setups, losses or metrics that are shown without unfolding
 MAX_OTHER_DIAGRAMS = 24  # diagrams of calibrators other than the primary one
 MAX_BAR_DIAGRAM_PAIRS = 30  # with more pairs of curves, there are no classical bars
 MAX_OPEN_TABLE_ROWS = 12  # with longer tables, only the first metrics are shown without unfolding
-OVERCONFIDENT_TEMPERATURE, UNDERCONFIDENT_TEMPERATURE = 1.05, 0.95
+MIN_OVERCONFIDENT_TEMPERATURE = 1.05
+MAX_UNDERCONFIDENT_TEMPERATURE = 0.95
 
-SHIFT_READING = note(
+SHIFT_EXPLANATION = note(
     "The same networks and calibrators on other test sets. Corrupted images keep their labels; other data sets should "
     "only be detected as foreign. The ood_ metrics tell how well a score of the logits separates the test set from the "
     "shift; an AUROC of 50 % is chance."
 )
-SWEEP_READING = note("Points are means over seeds, shaded from minimum to maximum.")
-LEARNING_READING = note(
+SWEEP_EXPLANATION = note("Points are means over seeds, shaded from minimum to maximum.")
+LEARNING_EXPLANATION = note(
     "Curves are means over seeds, shaded from minimum to maximum. Histograms hold the examples of all seeds."
 )
 SECONDARY_FIGURES_HEADING = "On the training data, by correct and wrong predictions, and by confidence bin"
@@ -63,39 +64,42 @@ def study_report(
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
     sections = [Section("Results", _folded_findings(tables) + result_tables(tables))]
-    if len({row[:2] for row in tables[0].rows}) > 1:
+    if len(first_rows(tables[0].rows)) > 1:
         side_by_side_tables = join_html(side_by_side(t) for t in _main_tables(tables))
         sections.append(Section("Networks side by side", side_by_side_tables))
     sections.append(Section("Confidence against accuracy", curves + CURVE_EXPLANATION + bars))
     if shifted := [t for t in tables if t.shift]:
-        sections.append(Section("Under shift", SHIFT_READING + _shift_tables(shifted)))
+        sections.append(Section("Under shift", SHIFT_EXPLANATION + _shift_tables(shifted)))
     swept_drawings = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
-    if sweep_figures := _figure_grid(swept_drawings, SWEEP_READING, "The other metrics"):
+    if sweep_figures := _figure_grid(swept_drawings, SWEEP_EXPLANATION, "The other metrics"):
         sections.append(Section("Against a parameter", sweep_figures))
-    if learning_figures := _figure_grid(learning_drawings(study, store), LEARNING_READING, SECONDARY_FIGURES_HEADING):
+    learned = learning_drawings(study, store)
+    if learning_figures := _figure_grid(learned, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING):
         sections.append(Section("Learning curves", learning_figures))
-    facts = {"study": f"{study.name}: {len(measurements)} sets of predictions"}
+    origin = {"study": f"{study.name}: {len(measurements)} sets of predictions"}
     if trained:
         minutes = sum(store.record(run)["facts"]["seconds"] for run in trained) / 60
-        facts = {"study": f"{study.name}: {len(trained)} networks, {minutes:.1f} minutes of training"}
-        facts |= _recipe_texts(study, trained)
+        origin = {"study": f"{study.name}: {len(trained)} networks, {minutes:.1f} minutes of training"}
+        origin |= _recipe_texts(study, trained)
     title = study.title or study.name
-    return page(title, findings(tables), sections, facts | version_facts(command), kicker="A calibration study")
+    return page(title, findings(tables), sections, origin | version_facts(command), kicker="A calibration study")
 
 
 def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     """Describe the first recipe in full, and the others by their differences and networks."""
-    labels = ((run.recipe, map(study.label, (run.loss, run.network, run.dataset))) for run in runs)
-    trained = group_pairs((recipe, "{} of {} on {}".format(*names)) for recipe, names in labels)
-    first = vars(next(iter(trained)))
-    texts = {"recipe": ", ".join(f"{key} {value}" for key, value in first.items() if key != "averaged")}
-    for i, (recipe, repeated_networks) in enumerate(list(trained.items())[1:], 2):
-        differences = ", ".join(f"{key} {value}" for key, value in vars(recipe).items() if value != first[key])
-        networks = list(dict.fromkeys(repeated_networks))
+    trained = group_pairs(
+        (run.recipe, f"{study.label(run.loss)} of {study.label(run.network)} on {study.label(run.dataset)}")
+        for run in runs
+    )
+    first, *further_recipes = trained
+    texts = {"recipe": ", ".join(f"{key} {value}" for key, value in vars(first).items() if key != "averaged")}
+    for i, recipe in enumerate(further_recipes, 2):
+        differences = [f"{key} {value}" for key, value in vars(recipe).items() if value != getattr(first, key)]
+        networks = list(dict.fromkeys(trained[recipe]))  # without the repetitions by seed
         names = join_names(networks)
         if len(networks) > MAX_LISTED:
             names = f"{len(networks)} kinds of networks, such as {networks[0]}"
-        texts[f"recipe {i}"] = f"{differences}: {names}"
+        texts[f"recipe {i}"] = f"{', '.join(differences)}: {names}"
     return texts
 
 
@@ -103,78 +107,85 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def findings(tables: Sequence[ResultTable]) -> list[str]:
-    """Return the findings in words: over- and underconfident networks, and the best methods, place by place."""
-    places = _findings_by_place(_main_calibration_table(tables))
-    if len(places) == 1:
-        return [places[0][1]]
-    num_listed = _num_listed(len(places))
-    parts = [f"{place}: {text}" for place, text in places[:num_listed]]
-    return [*parts, f"The results list {len(places) - num_listed} more."] if num_listed < len(places) else parts
+    """Return the findings in words for every network and data set, of many only for the first.
+
+    They name over- and underconfident networks, and the best methods.
+    """
+    texts = _findings_by_setup(_main_calibration_table(tables))
+    if len(texts) == 1:
+        return list(texts.values())
+    num_listed = _num_listed(len(texts))
+    lines = [f"{setup}: {text}" for setup, text in texts.items()]
+    if num_listed == len(texts):
+        return lines
+    return [*lines[:num_listed], f"The results list {len(texts) - num_listed} more."]
 
 
 def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
-    """Return the findings that the opening does not list."""
-    places = _findings_by_place(_main_calibration_table(tables))
-    unlisted = places[_num_listed(len(places)) :]
+    """Return the findings that the opening does not list, to be unfolded."""
+    texts = list(_findings_by_setup(_main_calibration_table(tables)).items())
+    unlisted = texts[_num_listed(len(texts)) :]
     if not unlisted:
         return Markup()
-    items = join_html(render("<dt>{}</dt><dd>{}</dd>", typeset(place), typeset(text)) for place, text in unlisted)
+    items = join_html(render("<dt>{}</dt><dd>{}</dd>", typeset(str(setup)), typeset(text)) for setup, text in unlisted)
     return details(f"Findings for {len(unlisted)} more", render('<dl class="answers">{}</dl>', items))
 
 
-def _num_listed(places: int) -> int:
-    """Return the number of places to list; a single remaining one is listed, too."""
-    return MAX_LISTED if places > MAX_LISTED + 1 else places
+def _num_listed(count: int) -> int:
+    """Return how many of `count` findings to list: all, or `MAX_LISTED` if that leaves out two or more."""
+    return MAX_LISTED if count > MAX_LISTED + 1 else count
 
 
-def _findings_by_place(table: ResultTable) -> list[tuple[str, str]]:
-    """Return the findings of every pair of network and data set."""
-    places = dict.fromkeys(row[:2] for row in table.rows)
-    texts = (" ".join(_place_findings(table, [row for row in table.rows if row[:2] == place])) for place in places)
-    return [(f"{network} on {dataset}", text) for (dataset, network), text in zip(places, texts, strict=True)]
-
-
-def _place_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list[str]:
-    raw = _raw_column(table)
-    sentences = _confidence_findings(table, rows)
-    for label, columns in (("Without a calibrator", [raw]), ("With the best calibrator", table.columns)):
-        cells = {(row, column): table.cells[row, column] for row in rows for column in columns}
-        best = table.about.best([cell.mean for cell in cells.values()])
-        for (row, column), cell in cells.items():
-            if cell.mean == best:
-                calibrator_text = "" if column == "Identity" else f" followed by {column}"
-                superlative = "highest" if table.about.higher_is_better else "lowest"
-                value = replace(cell, mark="", letters="").text(table.about)
-                metric = describe_metric(table.metric)
-                sentences.append(f"{label}, {row[2]}{calibrator_text} has the {superlative} {metric}: {value}.")
-                break
-    return sentences
-
-
-def _confidence_findings(table: ResultTable, rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Say by their temperatures which losses, or models trained elsewhere, are over- or underconfident."""
-    scaled = next((c for c in table.columns if base_name(c) == "Temperature"), None)
-    if scaled is None:
-        return []
-    temperatures = {row[2]: table.cells[row, scaled].temperature for row in rows}
-    matching_by_direction = {
-        "overconfident": {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE},
-        "underconfident": {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE},
+def _findings_by_setup(table: ResultTable) -> dict[Setup, str]:
+    """Return the findings for every network and data set."""
+    rows_by_setup = group_pairs((row.setup, row) for row in table.rows)
+    return {
+        setup: " ".join([*_confidence_findings(table, rows), *_best_method_findings(table, rows)])
+        for setup, rows in rows_by_setup.items()
     }
-    sentences: list[str] = []
+
+
+def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
+    """Say which loss is the best without a calibrator, if that was measured, and with its best calibrator."""
+    superlative = "highest" if table.about.higher_is_better else "lowest"
+    uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
+    for label, columns in (
+        ("Without a calibrator", uncalibrated_columns),
+        ("With the best calibrator", table.columns),
+    ):
+        means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
+        best_mean = table.about.best(list(means.values()))
+        best_keys = [key for key, mean in means.items() if mean == best_mean]
+        if best_keys:  # none if nothing was measured
+            row, column = best_keys[0]
+            calibrator_text = "" if column in uncalibrated_columns else f" followed by {column}"
+            number = replace(table.cells[row, column], mark="", letters="").text(table.about)
+            metric = describe_metric(table.metric)
+            yield f"{label}, {row.loss}{calibrator_text} has the {superlative} {metric}: {number}."
+
+
+def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
+    """Say by their temperatures which losses, or models trained elsewhere, are over- or underconfident."""
+    column = next((column for column in table.columns if base_name(column) == "Temperature"), None)
+    if column is None:
+        return
+    temperatures = {row.loss: table.cells[row, column].temperature for row in rows}
+    matching_by_direction = {
+        "overconfident": {loss: t for loss, t in temperatures.items() if t > MIN_OVERCONFIDENT_TEMPERATURE},
+        "underconfident": {loss: t for loss, t in temperatures.items() if t < MAX_UNDERCONFIDENT_TEMPERATURE},
+    }
     for direction, matching in matching_by_direction.items():
         if len(matching) > MAX_LISTED:
             count = f"{len(matching)} of" if len(matching) < len(temperatures) else "All"
             subject = "{} losses yield {} networks" if table.has_trained_networks else "{} models are {}"
             subject = subject.format(f"{count} {len(temperatures)}", direction)
-            sentences.append(f"{subject}: {_temperature_range(matching)}.")
+            yield f"{subject}: {_temperature_range(matching)}."
         elif matching:
             names = join_names([f"{loss} (T = {t:.2f})" for loss, t in matching.items()])
             if table.has_trained_networks:
-                sentences.append(f"Networks trained with {names} are {direction}.")
+                yield f"Networks trained with {names} are {direction}."
             else:
-                sentences.append(f"{names} {'is' if len(matching) == 1 else 'are'} {direction}.")
-    return sentences
+                yield f"{names} {'is' if len(matching) == 1 else 'are'} {direction}."
 
 
 def _temperature_range(temperatures: Mapping[str, float]) -> str:
@@ -185,6 +196,7 @@ def _temperature_range(temperatures: Mapping[str, float]) -> str:
 
 
 def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
+    """Return the table without shift of the main calibration error; if all tables have a shift, the first one."""
     by_metric = {t.metric: t for t in tables if not t.shift}
     return by_metric[main_calibration_error(by_metric)] if by_metric else tables[0]
 
@@ -201,54 +213,51 @@ def base_name(text: str) -> str:
     return text.partition("(")[0]
 
 
-def _raw_column(t: ResultTable) -> str:
-    """Return the column without calibration."""
-    return "Identity" if "Identity" in t.columns else t.columns[0]
-
-
 # Tables
 
 
 def result_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of the test sets without shift, and their legend."""
-    rendered = [(_table_html(t), len(t.rows)) for t in tables if not t.shift]
-    first = MAX_LISTED if any(rows > MAX_OPEN_TABLE_ROWS for _, rows in rendered) else len(rendered)
-    folded_tables = join_html(table_html for table_html, _ in rendered[first:])
+    unshifted = [t for t in tables if not t.shift]
+    has_long_table = any(len(t.rows) > MAX_OPEN_TABLE_ROWS for t in unshifted)
+    num_open = MAX_LISTED if has_long_table else len(unshifted)
+    folded_tables = join_html(map(_table_html, unshifted[num_open:]))
     fold = details("The other metrics", folded_tables) if folded_tables else Markup()
-    return join_html([*(table_html for table_html, _ in rendered[:first]), fold, _table_legend(tables)])
+    return join_html([*map(_table_html, unshifted[:num_open]), fold, _table_legend(tables)])
 
 
 def _table_html(t: ResultTable) -> Markup:
-    places = [f"{network} on {dataset}" for dataset, network, _ in t.rows]
-    starts_place = [i == 0 or place != places[i - 1] for i, place in enumerate(places)]
-    groups = {i: place for i, place in enumerate(places) if starts_place[i]} if len(set(places)) > 1 else {}
+    """Return a table with its heading and notes, and a line above each network and data set if there are several."""
+    group_names = {t.rows.index(row): str(setup) for setup, row in first_rows(t.rows).items()}
     rows = [
-        [method_label(LOSSES.title(row[2]), row[2]), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)]
+        [method_label(LOSSES.title(row.loss), row.loss), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)]
         for row in t.rows
     ]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     head = [t.row_header, *(method_label(CALIBRATORS.title(c), c) for c in t.columns)]
+    groups = group_names if len(group_names) > 1 else {}
     rendered = table(head, rows, bold=best, caption=t.heading, long_row_names=True, groups=groups)
-    description = describe_metric(t.metric)
-    description = description[:1].upper() + description[1:] + (f" on {t.shift}" if t.shift else "")
-    return join_html([_metric_heading(description, t.metric), rendered, *map(note, t.table_notes)])
+    return join_html([_metric_heading(t.description, t.metric), rendered, *map(note, t.table_notes)])
 
 
 def _metric_heading(description: str, metric: str) -> Markup:
+    """Return a heading with the metric in words, and as the study spells it."""
     return render("<h3>{}<code>{}</code></h3>", typeset(description), typeset(metric))
 
 
 def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
     """Return the number and, in small print below, the learned numbers and the paper's number."""
     number = cell.number_text(about)
-    value = _unbroken_value(" ".join(filter(None, ["\N{EN DASH}" if number == "nan" else number, cell.significance])))
+    if number == "nan":
+        number = "\N{EN DASH}"
+    value = _unbroken_value(" ".join(filter(None, [number, cell.significance])))
     small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
     small_lines += [f"paper {cell.paper.text(about)}"] if cell.paper else []
     return value + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
 
 
 def _unbroken_value(value: str) -> Markup:
-    """Allow a line break only before the deviation."""
+    """Return a value that may break only before its deviation; infinity is explained."""
     if value == "inf":
         return term(value, INFINITE_MEAN_EXPLANATION)
     mean, sign, deviation = value.partition(" ± ")
@@ -260,38 +269,49 @@ def _unbroken_value(value: str) -> Markup:
 def side_by_side(t: ResultTable) -> Markup:
     """Return a table of losses against networks: uncalibrated and, in small print, with the best calibrator.
 
-    Args:
-        t: Table whose rows are (dataset, network, loss).
+    If the study calibrates always, the first calibrator takes the place of none.
     """
-    networks = list(dict.fromkeys(row[:2] for row in t.rows))  # (dataset, network)
-    loss_names = list(dict.fromkeys(row[2] for row in t.rows))
-    rows: list[list[str]] = []
-    best: list[list[bool]] = []
-    for loss_name in loss_names:
-        cells = [_best_cell_html(t, (*network, loss_name)) for network in networks]
-        rows.append([method_label(LOSSES.title(loss_name), loss_name), *(cell for cell, _ in cells)])
-        best.append([is_best for _, is_best in cells])
-    head = [t.row_header, *(f"{network} on {dataset}" for dataset, network in networks)]
+    setups = list(first_rows(t.rows))
+    losses = list(dict.fromkeys(row.loss for row in t.rows))
+    cells = {loss: [_best_cell_html(t, RunNames(*setup, loss)) for setup in setups] for loss in losses}
+    rows = [[method_label(LOSSES.title(loss), loss), *(html for html, _ in cells[loss])] for loss in losses]
+    best = [[is_best for _, is_best in cells[loss]] for loss in losses]
+    head = [t.row_header, *map(str, setups)]
     rendered = table(head, rows, bold=best, caption=f"{t.heading}, side by side", long_row_names=True)
-    reading = note("Without a calibrator, and below with the best one. Bold marks the best of a column.")
-    return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, reading])
+    baseline = _baseline_column(t)
+    large_print = "Without a calibrator" if base_name(baseline) == "Identity" else f"With {baseline}"
+    explanation = note(f"{large_print}, and below with the best one. Bold marks the best of a column.")
+    return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, explanation])
 
 
-def _best_cell_html(t: ResultTable, row: tuple[str, ...]) -> tuple[str, bool]:
-    """Return a cell of `side_by_side`, and whether it is the best uncalibrated one of its column."""
-    raw = _raw_column(t)
-    if (row, raw) not in t.cells:
+def _baseline_column(t: ResultTable) -> str:
+    """Return the column without calibration, or the first one if there is none."""
+    return next((column for column in t.columns if base_name(column) == "Identity"), t.columns[0])
+
+
+def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
+    """Return a cell of `side_by_side`, and whether its large number is the best of its network.
+
+    A loss that was not trained with this network has a dash.
+    """
+    if row not in t.rows:
         return "\N{EN DASH}", False
-    row_cells = {column: t.cells[row, column] for column in t.columns}
-    best_mean = t.about.best([cell.mean for cell in row_cells.values()])
-    best_column = next((column for column, cell in row_cells.items() if cell.mean == best_mean), raw)
-    best_in_column = t.about.best([cell.mean for (r, c), cell in t.cells.items() if c == raw and r[:2] == row[:2]])
-    best_text = f"{t.about.text(row_cells[best_column].mean)} by {best_column}"
-    small_print = render("<small>{}</small>", typeset(best_text if best_column != raw else "best uncalibrated"))
-    return _unbroken_value(row_cells[raw].number_text(t.about)) + small_print, row_cells[raw].mean == best_in_column
+    baseline = _baseline_column(t)
+    means = {column: t.cells[row, column].mean for column in t.columns}
+    best_mean = t.about.best(list(means.values()))
+    best_column = next((column for column, mean in means.items() if mean == best_mean), baseline)
+    if best_column != baseline:
+        small_print = f"{t.about.text(best_mean)} by {best_column}"
+    else:
+        small_print = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
+    network_means = [t.cells[r, baseline].mean for r in t.rows if r.setup == row.setup]
+    cell_html = _unbroken_value(t.cells[row, baseline].number_text(t.about))
+    cell_html += render("<small>{}</small>", typeset(small_print))
+    return cell_html, means[baseline] == t.about.best(network_means)
 
 
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:
+    """Return a note on the cells of all tables, with each explanation of the tests once."""
     tests = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
     return note(
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
@@ -301,15 +321,13 @@ def _table_legend(tables: Sequence[ResultTable]) -> Markup:
 
 
 def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
-    """Return the tables of every shift; all but ECE and AUROC are folded."""
+    """Return the tables of every shift; all but the first ECE and the first AUROC are folded."""
     body = Markup()
-    for shift in dict.fromkeys(t.shift for t in tables):
-        shift_tables = [t for t in tables if t.shift == shift]
-        first = {
-            next((t.metric for t in shift_tables if base_name(t.metric) == name), "") for name in ("ece", "ood_auroc")
-        }
-        body += join_html(_table_html(t) for t in shift_tables if t.metric in first)
-        folded_tables = join_html(_table_html(t) for t in shift_tables if t.metric not in first)
+    for shift, shift_tables in group_pairs((t.shift, t) for t in tables).items():
+        first_metrics = {base_name(t.metric): t.metric for t in reversed(shift_tables)}
+        main_metrics = first_metrics.get("ece"), first_metrics.get("ood_auroc")
+        body += join_html(_table_html(t) for t in shift_tables if t.metric in main_metrics)
+        folded_tables = join_html(_table_html(t) for t in shift_tables if t.metric not in main_metrics)
         body += details(f"The other metrics on {shift}", folded_tables)
     return body
 
@@ -317,16 +335,18 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
 # Figures
 
 
-def _figure_grid(drawings: Iterable[Drawing], reading: Markup, folded_heading: str) -> Markup:
+def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_heading: str) -> Markup:
     """Return the main figures with their explanation, and the others folded; empty without figures."""
-    rendered = [
-        (d.is_main, figure(lambda f, d=d: d.draw(f.add_subplot()), d.description, caption=d.title, size=(4.2, 2.9)))
-        for d in drawings
-    ]
-    first, folded_part = (join_html(part for is_main, part in rendered if is_main is main) for main in (True, False))
+    main_figures, folded_figures = Markup(), Markup()
+    for drawing in drawings:
+        html = figure(drawing.draw, drawing.description, caption=drawing.title, size=(4.2, 2.9))
+        if drawing.is_main:
+            main_figures += html
+        else:
+            folded_figures += html
     grid = '<div class="figures wide">{}</div>'
-    parts = [render(grid, first), reading] if first else []
-    parts += [details(folded_heading, render(grid, folded_part))] if folded_part else []
+    parts = [render(grid, main_figures), explanation] if main_figures else []
+    parts += [details(folded_heading, render(grid, folded_figures))] if folded_figures else []
     return join_html(parts)
 
 
@@ -336,28 +356,30 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
     The diagrams before and after the primary calibrator come first. Those after the other calibrators are folded, up to
     `MAX_OTHER_DIAGRAMS`.
     """
-    places = group_by_place(study, ((measurement.run, measurement) for measurement in measurements))
+    by_setup = group_by_setup(study, ((measurement.run, measurement) for measurement in measurements))
     curves, num_other_diagrams = Markup(), 0
     primary = primary_calibrator(study).text
-    bar_parts: list[tuple[str, Diagram]] = []
-    for i, ((dataset, network), groups) in enumerate(places.items()):
-        place = f"{network} on {dataset}"
-        place_text = f", {place}" if len(places) > 1 else ""
-        parts = [
-            (f"{loss}{place_text}", d) for loss, group in groups.items() for d in pooled_diagrams(group, FIGURE_BINS)
+    all_main_diagrams: list[tuple[str, Diagram]] = []
+    for i, (setup, measurements_by_loss) in enumerate(by_setup.items()):
+        setup_text = f", {setup}" if len(by_setup) > 1 else ""
+        titled_diagrams = [
+            (f"{loss}{setup_text}, {diagram.stage}", diagram)
+            for loss, loss_measurements in measurements_by_loss.items()
+            for diagram in pooled_diagrams(loss_measurements, FIGURE_BINS)
         ]
-        main_parts = [(title, d) for title, d in parts if d.calibrator in ("", primary)]
-        other_parts = [(title, d) for title, d in parts if d.calibrator not in ("", primary)]
-        bar_parts += main_parts
-        main_curves = _curve_diagrams(main_parts)
-        curves += main_curves if i < MAX_LISTED else details(place, main_curves)
-        num_other_diagrams += len(other_parts)
-        if other_parts and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
-            curves += details(f"After the other calibrators{place_text}", _curve_diagrams(other_parts))
+        main_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator in ("", primary)]
+        other_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator not in ("", primary)]
+        all_main_diagrams += main_diagrams
+        main_curves = _curve_diagrams(main_diagrams)
+        curves += main_curves if i < MAX_LISTED else details(str(setup), main_curves)
+        num_other_diagrams += len(other_diagrams)
+        if other_diagrams and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
+            curves += details(f"After the other calibrators{setup_text}", _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
-    has_bars = sum(map(len, places.values())) <= MAX_BAR_DIAGRAM_PAIRS
-    return curves, _bar_diagrams(bar_parts) if has_bars else _figures_command(study, "classical bars")
+    if sum(map(len, by_setup.values())) > MAX_BAR_DIAGRAM_PAIRS:
+        return curves, _figures_command(study, "classical bars")
+    return curves, _bar_diagrams(all_main_diagrams)
 
 
 def _figures_command(study: Study, drawings: str) -> Markup:
@@ -366,19 +388,19 @@ def _figures_command(study: Study, drawings: str) -> Markup:
     return render(command, typeset(study.name), drawings)
 
 
-def _bar_diagrams(parts: Iterable[tuple[str, Diagram]]) -> Markup:
+def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
+    """Return classical reliability diagrams, folded."""
     bars = join_html(
-        bar_diagram(f"{title}, {d.stage}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
-        for title, d in parts
+        bar_diagram(f"{title}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        for title, d in titled_diagrams
     )
     return details("The same in classical bars", render('<div class="figures">{}</div>', bars + BAR_EXPLANATION))
 
 
-def _curve_diagrams(parts: Iterable[tuple[str, Diagram]]) -> Markup:
-    rendered = join_html(
-        curve_diagram(
-            f"{title}, {d.stage}", d.events.ties, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES
-        )
-        for title, d in parts
+def _curve_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
+    """Return reliability diagrams with curves."""
+    curves = join_html(
+        curve_diagram(title, d.events.ties, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        for title, d in titled_diagrams
     )
-    return render('<div class="figures">{}</div>', rendered)
+    return render('<div class="figures">{}</div>', curves)

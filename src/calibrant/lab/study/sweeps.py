@@ -14,6 +14,7 @@ from calibrant import metrics, plots
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, slug
+from calibrant.lab.study.grids import Setup
 from calibrant.lab.study.tables import main_calibration_error
 from calibrant.registry import Method, hyperparameters
 
@@ -41,40 +42,45 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
 
     Lines are means over seeds, shaded from minimum to maximum.
     """
-    known_rows: list[dict[str, Any]] = [
-        dict(row) | {"place": f"{row['network']} on {row['dataset']}"}
+    unshifted_rows: list[dict[str, Any]] = [
+        dict(row) | {"setup": str(Setup(row["dataset"], row["network"]))}
         for row in result_rows
         if not row["shift"] and not row.get("reason")
     ]
-    known_rows += [
+    temperature_rows = [
         row | {"metric": "temperature", "value": row["temperature"]}
-        for row in known_rows
-        if row["metric"] == known_rows[0]["metric"] and not math.isnan(row["temperature"])
+        for row in unshifted_rows
+        if row["metric"] == unshifted_rows[0]["metric"]  # every metric repeats the temperature
+        and not math.isnan(row["temperature"])
     ]
+    rows = unshifted_rows + temperature_rows
     main_metrics = {main_calibration_error(metric.text for metric in study.metrics), "temperature"}
     runs = list(study.runs())
     loss_families = _find_families({study.label(run.loss): run.loss for run in runs})
     for family in loss_families:
-        yield from _family_drawings(known_rows, "loss", family, ("calibrator",), "place", main_metrics)
+        yield from _family_drawings(rows, "loss", family, ("calibrator",), "setup", main_metrics)
     for family in _find_families({study.label(run.dataset): run.dataset for run in runs}):
-        yield from _family_drawings(known_rows, "dataset", family, ("network", "calibrator"), "loss", main_metrics)
-        for loss in loss_families:
-            yield from _best_parameter_drawings(known_rows, family, loss)
+        yield from _family_drawings(rows, "dataset", family, ("network", "calibrator"), "loss", main_metrics)
+        for loss_family in loss_families:
+            yield from _best_parameter_drawings(rows, family, loss_family)
     for family in _find_families({c.text: c for c in study.calibrators}):
-        yield from _family_drawings(known_rows, "calibrator", family, ("dataset", "network"), "loss", main_metrics)
+        yield from _family_drawings(rows, "calibrator", family, ("dataset", "network"), "loss", main_metrics)
 
 
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
-    """Return the families with at least `MIN_LINE_POINTS` values."""
-    values_by_family: dict[tuple[str, str], dict[str, float]] = {}
-    for text, method in methods.items():
-        settings = hyperparameters(method.function) | method.settings
-        name, sign = NEGATED_LOSSES.get(method.name, method.name), -1 if method.name in NEGATED_LOSSES else 1
-        for key, value in settings.items():
+    """Return the families of methods, given by label, with at least `MIN_LINE_POINTS` values of their parameter.
+
+    Every number among the settings is the parameter of a family of methods whose other settings are equal.
+    """
+    values_by_family: dict[tuple[str, str], dict[str, float]] = {}  # by name and parameter
+    for label, method in methods.items():
+        sign = -1 if method.name in NEGATED_LOSSES else 1
+        name = NEGATED_LOSSES.get(method.name, method.name)
+        for key, value in (hyperparameters(method.function) | method.settings).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 fixed = ", ".join(f"{k}={v!r}" for k, v in sorted(method.settings.items()) if k != key)
-                family = f"{name}({fixed})" if fixed else name, key
-                values_by_family.setdefault(family, {})[text] = sign * float(value)
+                family_name = f"{name}({fixed})" if fixed else name
+                values_by_family.setdefault((family_name, key), {})[label] = sign * float(value)
     if "cross_entropy" in methods:  # focal loss with gamma = 0
         for (name, key), values in values_by_family.items():
             if key == "gamma" and name.partition("(")[0] == "focal":
@@ -106,11 +112,12 @@ def _family_drawings(
     """
     family_rows = [row for row in rows if row[axis] in family.values and not math.isnan(row["value"])]
     groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
-    for (metric, *place), group_rows in groups.items():
-        lines = group_pairs((row[line_column], (family.values[row[axis]], float(row["value"]))) for row in group_rows)
-        grouped = {name: group_pairs(points) for name, points in lines.items()}
-        if lines := {name: points for name, points in grouped.items() if len(points) >= MIN_LINE_POINTS}:
-            drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(place), lines)
+    for (metric, *group_names), group_rows in groups.items():
+        points = group_pairs((row[line_column], (family.values[row[axis]], float(row["value"]))) for row in group_rows)
+        lines = {name: group_pairs(line_points) for name, line_points in points.items()}  # values over seeds by x
+        lines = {name: values_by_x for name, values_by_x in lines.items() if len(values_by_x) >= MIN_LINE_POINTS}
+        if lines:
+            drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(group_names), lines)
             yield replace(drawing, is_main=metric in main_metrics)
 
 
@@ -122,50 +129,57 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
         if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature"
     )
     for (metric, network, calibrator), group_rows in groups.items():
-        points: dict[float, list[float]] = {}
+        points: dict[float, list[float]] = {}  # the best parameter, or none, by size
         for size, size_rows in group_pairs((sizes.values[row["dataset"]], row) for row in group_rows).items():
             values = group_pairs((losses.values[row["loss"]], float(row["value"])) for row in size_rows)
-            mean = {x: float(np.mean(values_at)) for x, values_at in values.items()}
-            best = metrics.metric_info(metric).best(list(mean.values()))
-            points[size] = [x for x, value in mean.items() if value == best][:1]
+            means = {parameter: float(np.mean(over_seeds)) for parameter, over_seeds in values.items()}
+            best_mean = metrics.metric_info(metric).best(list(means.values()))
+            points[size] = [parameter for parameter, mean in means.items() if mean == best_mean][:1]
         if all(points.values()) and len(points) >= MIN_LINE_POINTS:
-            family = MethodFamily(sizes.name, sizes.parameter, {})
             quantity = f"best {losses.parameter} of {losses.name} by "
             description = quantity + metrics.describe_metric(metric).removesuffix(" in %")
-            place = f"{network}, {calibrator}"
-            yield _sweep_drawing(quantity + metric, description, family, place, {losses.name: points})
+            group_name = f"{network}, {calibrator}"
+            yield _sweep_drawing(quantity + metric, description, sizes, group_name, {losses.name: points})
 
 
 def _sweep_drawing(
     metric: str,
     description: str,
     family: MethodFamily,
-    place: str,
+    group_name: str,
     lines: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> Drawing:
-    """Return a figure of a metric against the parameter of a family, with a line per name and a point per run."""
+    """Return a figure of a metric against the parameter of a family.
+
+    Args:
+        metric: The metric, for the name of the figure and the unit.
+        description: The metric in words.
+        family: The methods with the parameter.
+        group_name: Further names for the title.
+        lines: Values over seeds by the parameter, for each line.
+    """
     about = metrics.metric_info(metric)
     unit = 100 if about.percent else 1
     xs = sorted({x for points in lines.values() for x in points})
     max_runs = max(len(values) for points in lines.values() for values in points.values())
-    arrays = {
+    arrays = {  # (runs, xs), nan where a line has fewer runs
         name: unit * np.array([[*points.get(x, []), *[math.nan] * max_runs][:max_runs] for x in xs]).T
         for name, points in lines.items()
     }
-    title = f"{description} against {family.parameter} of {family.name}, {place}"
+    title = f"{description} against {family.parameter} of {family.name}, {group_name}"
     numbers = [
         {"line": name, family.parameter: x, "run": run, "value": value}
         for name, points in lines.items()
         for x in sorted(points)
         for run, value in enumerate(points[x])
     ]
-    ends = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
+    ranges = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
     has_inverse = family.name in NEGATED_LOSSES.values() and family.parameter == "gamma" and xs[0] < 0
     xlabel = "gamma of focal loss, below 0 of inverse focal loss" if has_inverse else family.parameter
     draw_sweep = _draw_reversed if has_inverse else plots.curves
     draw = partial(draw_sweep, arrays, x=xs, xlabel=xlabel, ylabel=textwrap.fill(description, 32))
-    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{place}")
-    return Drawing(name, title, f"{title}: {ends}.", draw, numbers)
+    name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{group_name}")
+    return Drawing(name, title, f"{title}: {ranges}.", draw, numbers)
 
 
 def _draw_reversed(*lines: Any, ax: Axes, **labels: Any) -> Axes:
@@ -176,5 +190,5 @@ def _draw_reversed(*lines: Any, ax: Axes, **labels: Any) -> Axes:
 
 
 def _range_text(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:
-    ends = min(points), max(points)
-    return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in ends)
+    """Return the means over seeds at the smallest and the largest parameter."""
+    return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in (min(points), max(points)))

@@ -1,10 +1,11 @@
-"""Build tables like the papers' from rows: a row per network and loss, a column per calibrator, means over seeds."""
+"""Build tables like the papers': a row per loss, network and data set, a column per calibrator, means over seeds."""
 
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import chain
 from statistics import mean, stdev
 from typing import Any
 
@@ -13,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from calibrant import metrics
 from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
-from calibrant.lab.study.grids import MODELS_PLACEHOLDER
+from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
 from calibrant.lab.study.significance import (
     SIGNIFICANCE_LEVEL,
     ValuesBySeed,
@@ -26,7 +27,7 @@ from calibrant.metrics import MetricInfo, describe_metric
 
 LEARNED_PREFIX = "learned_"  # prefix of the columns with further numbers that a calibrator reports
 LATEX_PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in non-Latin scripts need LuaLaTeX or XeLaTeX\n"
-CellKey = tuple[tuple[str, ...], str]  # row and column
+CellKey = tuple[RunNames, str]  # row and column
 LATEX_MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
@@ -81,7 +82,7 @@ class Cell:
         return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.significance]))
 
     def number_text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Return mean and standard deviation, or why there are none."""
+        """Return mean and deviation; without values, "n/a" if a method does not apply, or "diverged"."""
         if not self.values:
             return "n/a" if self.reason else "diverged"
         return _number_text(about, self.mean, self.deviation if deviation else math.nan)
@@ -103,7 +104,7 @@ class ResultTable:
     """One metric: a row per loss (with data set and network), a column per calibrator."""
 
     metric: str
-    rows: tuple[tuple[str, ...], ...]  # (data set, network, loss)
+    rows: tuple[RunNames, ...]
     columns: tuple[str, ...]  # calibrators
     cells: dict[CellKey, Cell]
     paper_note: str = ""  # on the sources and setting of the paper's numbers
@@ -116,30 +117,40 @@ class ResultTable:
         return metrics.metric_info(self.metric)
 
     @property
+    def _shift_text(self) -> str:
+        return f" on {self.shift}" if self.shift else ""
+
+    @property
     def heading(self) -> str:
         """The metric with its unit, and the shift."""
-        return self.about.heading(self.metric) + (f" on {self.shift}" if self.shift else "")
+        return self.about.heading(self.metric) + self._shift_text
+
+    @property
+    def description(self) -> str:
+        """The metric in words, and the shift."""
+        text = describe_metric(self.metric)
+        return text[:1].upper() + text[1:] + self._shift_text  # capitalize() would change NLL to Nll
 
     @property
     def caption(self) -> str:
         """Description of the cells."""
         cells = self.cells.values()
         parts = {
-            describe_metric(self.metric) + (f" on {self.shift}" if self.shift else ""): True,
             "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
             "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
             "best in bold": any(cell.best for cell in cells),
         }
-        text = "; ".join(part for part, applies in parts.items() if applies)
-        return f"{text[:1].upper()}{text[1:]}."
+        return "; ".join([self.description, *(part for part, applies in parts.items() if applies)]) + "."
 
     @property
     def significance_note(self) -> str:
         """Explanation of the marks and letters of significance, if there are any."""
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
-            first = {row[2] for row in _reference_rows(self.rows).values()}
-            reference = first.pop() if len(first) == 1 else "the first row of the same data set and network"
+            reference_losses = {row.loss for row in first_rows(self.rows).values()}
+            reference = "the first row of the same data set and network"
+            if len(reference_losses) == 1:
+                (reference,) = reference_losses
             sentences.append(
                 f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
                 f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
@@ -166,37 +177,37 @@ class ResultTable:
     @property
     def unmeasured_notes(self) -> list[str]:
         """Reasons for missing values (n/a), and their rows."""
-        names = group_pairs((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
-        return [f"Not measured (n/a): {reason} ({'; '.join(dict.fromkeys(rows))})." for reason, rows in names.items()]
+        row_names = group_pairs((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
+        return [
+            f"Not measured (n/a): {reason} ({'; '.join(dict.fromkeys(names))})." for reason, names in row_names.items()
+        ]
 
     @property
     def divergence_note(self) -> str:
         """Numbers of networks that diverged."""
-        first = {row: cell for (row, _), cell in reversed(self.cells.items()) if cell.diverged}
+        diverged_cells = group_pairs((row, cell) for (row, _), cell in self.cells.items() if cell.diverged)
+        first_cells = {row: cells[0] for row, cells in diverged_cells.items()}  # all columns have the same networks
         counts = [
             f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
-            for row, cell in reversed(first.items())
+            for row, cell in first_cells.items()
         ]
         return f"Excluded because the network diverged: {', '.join(counts)}." if counts else ""
 
     @property
     def has_trained_networks(self) -> bool:
         """Whether the rows are networks that the study trained, rather than external models."""
-        return not all(row[1] == MODELS_PLACEHOLDER for row in self.rows)
+        return not all(row.network == MODELS_PLACEHOLDER for row in self.rows)
 
     @property
     def row_header(self) -> str:
         """Header of the column of row names."""
         return "trained with" if self.has_trained_networks else "model"
 
-    def name(self, row: tuple[str, ...]) -> str:
-        """Return the name of a row: the loss, and the data set and network if they differ between rows."""
-        shown_parts = [len({table_row[i] for table_row in self.rows}) > 1 or i == 2 for i in range(3)]
-        return ", ".join(part for part, show in zip(row, shown_parts, strict=True) if show)
+    def name(self, row: RunNames) -> str:
+        """Return the name of a row: the loss, after the data set and the network if they differ between rows."""
+        return row.short_text(self.rows)
 
-    def rendered_rows(
-        self, *, deviation: bool = True
-    ) -> Iterator[tuple[tuple[str, ...], list[tuple[str, bool]], list[str]]]:
+    def rendered_rows(self, *, deviation: bool = True) -> Iterator[tuple[RunNames, list[tuple[str, bool]], list[str]]]:
         """Yield every row with the texts of its cells, whether each is the best, and any texts of the paper."""
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
@@ -228,7 +239,7 @@ class ResultTable:
             yield {
                 "metric": self.metric,
                 "shift": self.shift,
-                **dict(zip(("dataset", "network", "loss"), row, strict=True)),
+                **row._asdict(),
                 "calibrator": column,
                 "mean": cell.mean,
                 "deviation": cell.deviation,
@@ -262,45 +273,47 @@ def _templates() -> Environment:
 
 
 def _number_text(about: MetricInfo, value: float, deviation: float) -> str:
+    """Return a number in the metric's unit, with its deviation unless it is nan."""
     return about.text(value) + ("" if math.isnan(deviation) else f" ± {about.text(deviation)}")
 
 
 def _escape_latex(text: str) -> str:
+    """Escape LaTeX's special characters, and write ± and the marks of significance as its symbols."""
     text = escape_latex(text).replace("±", r"$\pm$")
     return re.sub(f"[{''.join(LATEX_MARKS)}]", lambda match: LATEX_MARKS[match[0]], text)
 
 
 def build_tables(
-    rows: Iterable[Mapping[str, Any]],
-    find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda row: None,
+    results: Iterable[Mapping[str, Any]],
+    find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda result: None,
     paper_note: Callable[[Iterable[PaperNumber]], str] = lambda numbers: "",
 ) -> list[ResultTable]:
-    """Build one table per shift and metric from the rows of a study.
+    """Build one table per shift and metric from the results of a study.
 
     The best cell of each data set and network is marked. With at least two shared seeds, every row is tested against
     the first of the same data set and network, and the calibrators of a row against each other.
 
     Args:
-        rows: Rows as in `RunMeasurement`.
-        find_paper_number: Returns the paper's number for a row.
+        results: Rows as in `RunMeasurement`, each with one number of one run.
+        find_paper_number: Returns the paper's number for a result.
         paper_note: Returns a note on the paper's numbers of a table.
     """
-    result: list[ResultTable] = []
-    for (shift, metric), table_rows in group_pairs(((row["shift"], row["metric"]), row) for row in rows).items():
-        rows_by_cell = group_pairs(
-            (((row["dataset"], row["network"], row["loss"]), row["calibrator"]), row) for row in table_rows
+    tables: list[ResultTable] = []
+    for (shift, metric), table_results in group_pairs(((r["shift"], r["metric"]), r) for r in results).items():
+        results_by_cell = group_pairs(
+            ((RunNames(r["dataset"], r["network"], r["loss"]), r["calibrator"]), r) for r in table_results
         )
-        names_by_place = group_pairs((name[:2], name) for name in dict.fromkeys(name for name, _ in rows_by_cell))
-        names = tuple(name for place_names in names_by_place.values() for name in place_names)
-        columns = tuple(dict.fromkeys(calibrator for _, calibrator in rows_by_cell))
-        cells = _mark_cells(
-            {key: _build_cell(cell_rows, find_paper_number(cell_rows[0])) for key, cell_rows in rows_by_cell.items()},
-            metric,
-        )
+        cells = {
+            key: _build_cell(cell_results, find_paper_number(cell_results[0]))
+            for key, cell_results in results_by_cell.items()
+        }
+        rows_by_setup = group_pairs((row.setup, row) for row in dict.fromkeys(row for row, _ in cells))
+        rows = tuple(chain.from_iterable(rows_by_setup.values()))  # rows of equal data set and network are together
+        columns = tuple(dict.fromkeys(calibrator for _, calibrator in cells))
         paper_numbers = [cell.paper for cell in cells.values() if cell.paper]
         note = paper_note(paper_numbers) if paper_numbers else ""
-        result.append(ResultTable(metric, names, columns, cells, note, shift))
-    return result
+        tables.append(ResultTable(metric, rows, columns, _mark_cells(cells, metric), note, shift))
+    return tables
 
 
 def describe_cells(tables: Iterable[ResultTable]) -> str:
@@ -319,34 +332,35 @@ def main_calibration_error(names: Iterable[str]) -> str:
     return next((name for name in candidates if metrics.is_calibration_error(name)), candidates[0])
 
 
-def _build_cell(rows: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
-    """Return a cell of a table from the rows of its runs; diverged runs are counted, but have no value."""
-    reason = next((row["reason"] for row in rows if row.get("reason")), "")
-    applicable_rows = [row for row in rows if not row.get("reason")]
-    converged_rows = [row for row in applicable_rows if not row.get("diverged")]
-    temperature = mean(row["temperature"] for row in converged_rows) if converged_rows else math.nan
-    names = [key for key in converged_rows[0] if key.startswith(LEARNED_PREFIX)] if converged_rows else []
-    learned = {name.removeprefix(LEARNED_PREFIX): mean(row[name] for row in converged_rows) for name in names}
+def _build_cell(results: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
+    """Return a cell of a table from the results of its runs; diverged runs are counted, but have no value."""
+    applicable = [result for result in results if not result.get("reason")]
+    converged = [result for result in applicable if not result.get("diverged")]
+    learned_columns = [key for key in converged[0] if key.startswith(LEARNED_PREFIX)] if converged else []
     return Cell(
-        tuple(row["value"] for row in converged_rows),
-        temperature,
+        values=tuple(result["value"] for result in converged),
+        temperature=mean(result["temperature"] for result in converged) if converged else math.nan,
         paper=paper_number,
-        diverged=len(applicable_rows) - len(converged_rows),
-        seeds=tuple(row["seed"] for row in converged_rows if "seed" in row),
-        reason=reason,
-        learned_values=learned,
+        diverged=len(applicable) - len(converged),
+        seeds=tuple(result["seed"] for result in converged if "seed" in result),
+        reason=next((result["reason"] for result in results if result.get("reason")), ""),
+        learned_values={
+            column.removeprefix(LEARNED_PREFIX): mean(result[column] for result in converged)
+            for column in learned_columns
+        },
     )
 
 
 def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
-    """Return the cells with their marks and letters, and whether each is the best of its data set and network."""
-    neighbors = group_pairs((row[:2], cell.mean) for (row, _), cell in cells.items())
-    best = {place: metrics.metric_info(metric).best(values) for place, values in neighbors.items()}
+    """Return the cells with the results of the tests, and whether each is the best of its data set and network."""
+    about = metrics.metric_info(metric)
+    means = group_pairs((row.setup, cell.mean) for (row, _), cell in cells.items())
+    best_means = {setup: about.best(setup_means) for setup, setup_means in means.items()}
     marks, letters = _row_marks(cells), _calibrator_letters(cells)
     return {
         (row, column): replace(
             cell,
-            best=cell.mean == best[row[:2]],
+            best=cell.mean == best_means[row.setup],
             mark=marks.get((row, column), ""),
             letters=letters.get((row, column), ""),
         )
@@ -354,48 +368,49 @@ def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
     }
 
 
-def _reference_rows(rows: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the first row of every data set and network."""
-    return {place: place_rows[0] for place, place_rows in group_pairs((row[:2], row) for row in rows).items()}
+def first_rows(rows: Iterable[RunNames]) -> dict[Setup, RunNames]:
+    """Return the first row of every data set and network, against which the others are tested."""
+    return {setup: setup_rows[0] for setup, setup_rows in group_pairs((row.setup, row) for row in rows).items()}
 
 
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return marks of cells that are higher or lower than the reference row, as in Wang et al. (2021).
+    """Return a triangle for every cell that is higher or lower than that of the first row, as in Wang et al. (2021).
 
-    P-values are corrected for the number of rows that are tested against one reference.
+    P-values are corrected for the number of rows that are tested against one cell. Hollow triangles are not
+    significant.
     """
-    reference_rows = _reference_rows(row for row, _ in cells)
-    references = {(row, column): cells.get((reference_rows[row[:2]], column)) for row, column in cells}
-    families = group_pairs(
-        ((row[:2], column), ((row, column), paired_p_value(reference.by_seed, cells[row, column].by_seed)))
-        for (row, column), reference in references.items()
-        if reference is not None and cells[row, column].mean != reference.mean
-    )
+    reference_rows = first_rows(row for row, _ in cells)
+    p_values: dict[CellKey, dict[CellKey, float]] = {}  # by the cell that others are tested against
+    for (row, column), cell in cells.items():
+        reference_key = reference_rows[row.setup], column
+        reference = cells.get(reference_key)
+        if reference is not None and cell.mean != reference.mean:
+            tests = p_values.setdefault(reference_key, {})
+            tests[row, column] = paired_p_value(reference.by_seed, cell.by_seed)
     marks: dict[CellKey, str] = {}
-    for (place, column), p_values in families.items():
-        for key, p in holm(dict(p_values)).items():
-            if not math.isnan(p):
-                higher = cells[key].mean > cells[reference_rows[place], column].mean
-                triangles = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
-                marks[key] = triangles[0] if higher else triangles[1]
+    for reference_key, tests in p_values.items():
+        for key, p in holm(tests).items():
+            if not math.isnan(p):  # without shared seeds, there is no test
+                higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
+                marks[key] = higher if cells[key].mean > cells[reference_key].mean else lower
     return marks
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return letters for the calibrators of every row in which some differ significantly."""
+    """Return letters for the cells of rows with a significant difference; cells that share a letter do not differ."""
     letters: dict[CellKey, str] = {}
-    for table_row, p_values in _calibrator_tests(cells).items():
-        different = [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]
-        if different:
-            tested = [column for row, column in cells if row == table_row and any(column in pair for pair in p_values)]
-            letters |= {(table_row, column): text for column, text in letter_groups(tested, different).items()}
+    for row, p_values in _calibrator_tests(cells).items():
+        if different := [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]:
+            tested = set(chain.from_iterable(p_values))
+            columns = [column for cell_row, column in cells if cell_row == row and column in tested]
+            letters |= {(row, column): text for column, text in letter_groups(columns, different).items()}
     return letters
 
 
-def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[tuple[str, ...], dict[tuple[str, str], float]]:
+def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
     """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
-    rows = group_pairs((row, (column, cell.by_seed)) for (row, column), cell in cells.items())
+    values_by_row = group_pairs((row, (column, cell.by_seed)) for (row, column), cell in cells.items())
     return {
         row: {pair: p for pair, p in pairwise_p_values(dict(values)).items() if not math.isnan(p)}
-        for row, values in rows.items()
+        for row, values in values_by_row.items()
     }

@@ -14,7 +14,7 @@ from calibrant.lab import study as studies
 from calibrant.lab.study import Store, Study, stored_files
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import execute
-from calibrant.lab.study.stored_files import read_record, seal_record
+from calibrant.lab.study.stored_files import read_record, serialize_record
 
 USER_CODE = """
 import torch
@@ -168,7 +168,7 @@ def interrupt(tmp_path, monkeypatch):
     run = next(Study.load(tmp_path / "study.toml").runs())
     store = Store(tmp_path / "out").with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
     going = execute(run, store)
-    assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
+    assert [next(going).content["epoch"] for _ in range(2)] == [1, 2]
     going.close()
     assert (store.partial(run) / "checkpoint.pt").is_file()
 
@@ -180,7 +180,7 @@ def test_runs_without_recorded_code_serve_only_built_in_methods(project, tmp_pat
         record = read_record(folder)
         record["run"].pop("code", None)
         name = record["id"].partition("_")[0] + "." + record["id"].rpartition(".")[2]
-        (folder / "run.json").write_text(seal_record(record | {"id": name}))
+        (folder / "run.json").write_text(serialize_record(record | {"id": name}))
         folder.rename(folder.with_name(name))
     _, kinds, lines = project()
     assert kinds == {"scaled": "done", "focal": "found"}

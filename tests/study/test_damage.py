@@ -21,7 +21,7 @@ from calibrant.lab.data import Split, Splits, blobs
 from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, progress, stored_files
 from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
-from calibrant.lab.study.stored_files import read_record, seal_record
+from calibrant.lab.study.stored_files import read_record, serialize_record
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
 DATA = "blobs(train=60, val=40, test=50)"
@@ -156,7 +156,7 @@ def interrupted(folder, study, monkeypatch):
     run = next(study.runs())
     store = Store(folder).with_data({run.dataset: DatasetCache().digest(run.dataset).full_digest})
     going = execute(run, store)
-    assert [next(going).facts["epoch"] for _ in range(2)] == [1, 2]
+    assert [next(going).content["epoch"] for _ in range(2)] == [1, 2]
     going.close()
     return store.partial(run) / "checkpoint.pt"
 
@@ -257,7 +257,7 @@ def test_worker_with_other_data_does_not_train(tmp_path):
     store = Store(tmp_path).with_data({run.dataset: "0" * 64})
     (event,) = run_locally(lambda run: execute(run, store), [run], store)
     assert event.kind == "failed"
-    assert event.facts["error"].startswith(f"{DATA} holds other data here ")
+    assert event.content["error"].startswith(f"{DATA} holds other data here ")
 
 
 @pytest.mark.parametrize("part", ["train.inputs", "train.labels", "val.inputs", "test.labels", "classes", "vectors"])
@@ -282,7 +282,7 @@ def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
         old = of(folder, loss)
         record = read_record(old)
         record["facts"]["versions"]["calibrant"] = version
-        (old / "run.json").write_text(seal_record(record))
+        (old / "run.json").write_text(serialize_record(record))
     separate, kinds, _ = events(make_study(), folder)
     assert [kind for kind, _ in kinds] == ["found", "found"]
     assert "0.0.1 (1) and 0.0.2 (1)." in str(separate)
@@ -466,7 +466,7 @@ def test_waiting_process_names_the_holder(tmp_path, calibrated_predictions):
         waiting = run_locally(lambda run: iter([RunEvent("done", run, {})]), [run], Store(tmp_path))
         note_texts = next(waiting)
         assert note_texts.kind == "note"
-        assert f" {os.getpid()} " in note_texts.facts["text"]
+        assert f" {os.getpid()} " in note_texts.content["text"]
     assert next(waiting).kind == "done"
     (tmp_path / "claims" / f"{run.id}.who").write_text("torn {")
     assert store.holder(run) == "another process"

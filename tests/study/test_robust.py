@@ -15,7 +15,7 @@ from refusals import refused
 from calibrant import losses
 from calibrant.lab import study as studies
 from calibrant.lab.study import Grid, Recipe, Store, Study, results
-from calibrant.lab.study.measurements import pooled_diagrams, study_rows
+from calibrant.lab.study.measurements import diagrams_over_seeds, study_rows
 from calibrant.lab.study.significance import holm, letter_groups, paired_p_value
 from calibrant.lab.study.tables import build_tables
 
@@ -319,7 +319,7 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
 def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     study = make_study(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
     result = studies.run(study, out=tmp_path)
-    parts = list(pooled_diagrams(result.measurements, 15))
+    parts = list(diagrams_over_seeds(result.measurements, 15))
     assert [part.calibrator for part in parts] == ["", "Temperature", "Monotone"]
     ece = next(table for table in result.tables if table.metric == "ece")
     (row,) = ece.rows

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ def run(
     runs, source = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     notes = _NoteLog(progress)
     for damaged_run, damage in store.set_aside_damaged(runs).items():
+        # the run of a damaged copy is still in the store
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
         notes.add(f"{loaded_study.describe(damaged_run)} is damaged: {damage}; {remedy}")
     notes.add(*store.sync_runs(runs))
@@ -109,13 +110,13 @@ def run(
         classes = source.splits(missing_runs[0].divided_dataset).classes
         check_user_methods(loaded_study, missing_runs, len(classes))
     for missing_run in missing_runs:
-        if change := store.code_change(missing_run):
+        if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
     failed = dict(preflight.runs_without_data)
     with open_tracker(track, loaded_study, store.root) as on_event:
         for step in train_all(loaded_study, list(preflight.runs), store, source, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
-                failed[step.event.run] = first_line(step.event.facts["error"])
+                failed[step.event.run] = first_line(step.event.content["error"])
             notes.report(step)
     call_text = command or _call_text("run", study)
     return _build_result(loaded_study, store, paper, failed, None, notes, call_text)
@@ -161,12 +162,13 @@ def measure(
     loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
     paper = load_paper(loaded_study)
     notes, runs = _NoteLog(progress), list(loaded_study.runs())
-    damage_by_run = {run: damage for run, damage in store.set_aside_damaged(runs).items() if run not in store}
-    damaged = {run: f"it is damaged: {damage}; run the study again" for run, damage in damage_by_run.items()}
+    damage_by_run = store.set_aside_damaged(runs)
+    damage_by_run = {run: damage for run, damage in damage_by_run.items() if run not in store}  # without intact copies
+    failed = {run: f"it is damaged: {damage}; run the study again" for run, damage in damage_by_run.items()}
     notes.add(*store.sync_runs(runs))
     if data is not None:
         store = store.with_data(check_data(runs, store, DatasetCache(Path(data))).digests)
-    result = _build_result(loaded_study, store, paper, damaged, jobs, notes, command or _call_text("measure", study))
+    result = _build_result(loaded_study, store, paper, failed, jobs, notes, command or _call_text("measure", study))
     if not result.tables:
         raise InputError(
             f"Nothing to measure: no run of study {loaded_study.name!r} is finished in {store.root}.",
@@ -195,17 +197,17 @@ def status(
     loaded_study, store, _ = _open_study(study, out, mirror, scale, with_)
     runs, source = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
-    runs_without_data, trials = dict[Run, str](), dict[Run, Trial]()
+    runs_without_data: Mapping[Run, str] = {}
+    trials: dict[Run, Trial] = {}
     if estimate:
         preflight = check_data(runs, store, source)
-        runs_without_data, store = dict(preflight.runs_without_data), store.with_data(preflight.digests)
+        runs_without_data, store = preflight.runs_without_data, store.with_data(preflight.digests)
         start_time = time.monotonic()
         for trial_run in runs_without_timing(list(preflight.runs), store):
             if trials and time.monotonic() - start_time > MAX_DRY_RUN_SECONDS:
                 break
-            dataset, network, _ = loaded_study.names(trial_run)
             if progress is not None:
-                progress(Progress(f"timing {network} on {dataset}"))
+                progress(Progress(f"timing {loaded_study.names(trial_run).setup}"))
             trials[trial_run] = run_trial(trial_run, source)
     statuses = tuple(_run_status(study_run, store, runs_without_data) for study_run in runs)
     trainable_runs = [study_run for study_run in runs if study_run not in runs_without_data]
@@ -261,19 +263,19 @@ def _open_study(
     inputs += [*loaded_study.with_, *(path for model in loaded_study.models for path in (model.val, model.test))]
     if out is not None:
         return loaded_study, Store(Path(out), mirror), inputs
-    folder = (Path("runs") / loaded_study.name).absolute()
-    neighbors = sorted(p.parent for p in folder.parent.glob("*/runs") if p.is_dir() and p.parent != folder)
-    return loaded_study, Store(folder, mirror, tuple(neighbors)), inputs
+    root = (Path("runs") / loaded_study.name).absolute()
+    roots = sorted(runs_folder.parent for runs_folder in root.parent.glob("*/runs") if runs_folder.is_dir())
+    return loaded_study, Store(root, mirror, tuple(other_root for other_root in roots if other_root != root)), inputs
 
 
 class _NoteLog:
-    """Notes for the result, reported like all other steps as they are added."""
+    """Notes for the result, each once, and reported like all other steps as they are added."""
 
     def __init__(self, progress: OnProgress | None) -> None:
         self.report, self.lines = progress or (lambda step: None), list[str]()
 
     def add(self, *lines: str) -> None:
-        for line in dict.fromkeys(lines):
+        for line in lines:
             if line not in self.lines:
                 self.lines.append(line)
                 self.report(Progress(line, note=True))
@@ -286,6 +288,7 @@ def _call_text(function_name: str, study: StudyLike) -> str:
 
 
 def _select_engine(name: str, address: str | None, gpus: float | None) -> Engine:
+    """Return an engine by its name. Raises `InputError` for an unknown one, or options that it does not have."""
     engines: dict[str, Engine] = {"local": run_locally, "ray": Ray(address, gpus)}
     if name not in engines:
         raise InputError(
@@ -313,36 +316,42 @@ def _build_result(
     notes.report(Progress("calibrating and measuring"))
     measurements = list(measure_runs(study, store, jobs or torch.get_num_threads()))
     facts_by_run = {m.run: store.record(m.run)["facts"] for m in measurements if isinstance(m.run, Run)}
-    diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs(study, store)}
-    rows = [row for run in diverged_reasons for row in diverged_rows(study, store, run)]
-    if paper is not None:
-        sizes = {run.dataset: facts.get("examples") for run, facts in facts_by_run.items()}
-        paper = replace(
-            paper, examples={dataset: (n["train"], n["val"], n["test"]) for dataset, n in sizes.items() if n}
-        )
     for run, facts in facts_by_run.items():
         if nonfinite := facts.get("nonfinite"):
             notes.add(
                 f"{study.describe(run)}: {nonfinite['losses']:,} training losses in {nonfinite['epochs']} of "
                 f"{run.recipe.epochs} epochs are not finite"
             )
-    versions = Counter(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])
-    version_texts = [f"{version or 'an unknown version'} ({count})" for version, count in sorted(versions.items())]
-    note = f"Networks trained by calibrant {' and '.join(version_texts)}." if len(version_texts) > 1 else ""
-    measured_rows = [row for measurement in measurements for row in measurement.rows]
-    tables = study_tables(measured_rows + rows, paper, note)
-    result = Result(study, tables, measurements, {**failed, **diverged_reasons}, store.root, rows, tuple(notes.lines))
+    if paper is not None:
+        sizes = {run.dataset: facts["examples"] for run, facts in facts_by_run.items() if facts.get("examples")}
+        paper = replace(paper, examples={data: (n["train"], n["val"], n["test"]) for data, n in sizes.items()})
+    diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs(study, store)}
+    diverged = [row for run in diverged_reasons for row in diverged_rows(study, store, run)]
+    measured = [row for measurement in measurements for row in measurement.rows]
+    versions_note = _versions_note(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])
+    tables = study_tables(measured + diverged, paper, versions_note)
+    failed = failed | diverged_reasons
+    result = Result(study, tables, measurements, failed, store.root, diverged, tuple(notes.lines))
     if tables:
-        result.write(study_report(result.study, result.tables, result.measurements, store, command))
+        result.write(study_report(study, tables, measurements, store, command))
     return result
 
 
+def _versions_note(versions: Iterable[str]) -> str:
+    """Return a note on the versions of calibrant that trained the networks, or "" if there is only one."""
+    counts = Counter(version or "an unknown version" for version in versions)
+    if len(counts) < 2:
+        return ""
+    return f"Networks trained by calibrant {' and '.join(f'{v} ({n})' for v, n in sorted(counts.items()))}."
+
+
 def _run_status(run: Run, store: Store, runs_without_data: Mapping[Run, str]) -> RunStatus:
+    """Return the state of a run, with the seconds of a training that ended, or why there is none."""
     if run in runs_without_data:
         return RunStatus(run, "no data", math.nan, runs_without_data[run])
     state = store.state(run)
     if state in ("done", "diverged"):
         facts: dict[str, Any] = store.record(run)["facts"]
         return RunStatus(run, state, facts["seconds"], facts.get("why", ""))
-    error = store.partial(run) / "error.txt" if state == "failed" else None
-    return RunStatus(run, state, math.nan, first_line(error.read_text(errors="replace")) if error else "")
+    error_path = store.partial(run) / "error.txt" if state == "failed" else None
+    return RunStatus(run, state, math.nan, first_line(error_path.read_text(errors="replace")) if error_path else "")

@@ -154,23 +154,17 @@ class Study:
 
         The suffix of a recipe and split is empty if no setting differs anywhere in the study.
         """
-        variants: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
-            (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in self.runs()
-        }
-        trained = group_pairs(
-            ((run.dataset, run.network, run.loss), variants[run.recipe, run.split]) for run in self.runs()
-        )
-        differing_keys = {
-            key
-            for same_methods in trained.values()
-            for key in same_methods[0]
-            if len({settings[key] for settings in same_methods}) > 1
-        }
-        suffixes = {
-            variant: ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
-            for variant, settings in variants.items()
-        }
-        return {variant: f" with {text}" if text else "" for variant, text in suffixes.items()}
+        variants: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {}
+        for run in self.runs():
+            variants[run.recipe, run.split] = asdict(run.recipe) | {"split": run.split}
+        trainings = (((r.dataset, r.network, r.loss), variants[r.recipe, r.split]) for r in self.runs())
+        groups = group_pairs(trainings).values()
+        differing_keys = {key for group in groups for key in group[0] if len({settings[key] for settings in group}) > 1}
+        suffixes: dict[tuple[Recipe, SplitMode], str] = {}
+        for variant, settings in variants.items():
+            text = ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
+            suffixes[variant] = f" with {text}" if text else ""
+        return suffixes
 
     @cached_property
     def _method_labels(self) -> dict[Method, str]:

@@ -52,7 +52,11 @@ class DatasetCache:
         return {f"shift{i}": self._load_shift(test, dataset.name, shift) for i, shift in enumerate(shifts)}
 
     def _load_shift(self, test: Split, name: str, shift: Method) -> Split:
-        """Return a shifted test set: corrupted images with their labels, or another test set with labels 0."""
+        """Return a shifted test set: corrupted images with their labels, or another test set with labels 0.
+
+        Raises:
+            InputError: If only images can be corrupted, or the other test set has inputs of another shape.
+        """
         inputs = test.inputs
         if is_corruption(shift):
             if not (isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim == 4):
@@ -60,7 +64,7 @@ class DatasetCache:
                     f"Expected images of type uint8 for {shift}, got other inputs in {name}.", code="shift_images"
                 )
             return Split(shift(inputs), test.labels)
-        shifted_inputs = self._load_splits(shift).test.inputs  # the data set of the run stays in memory
+        shifted_inputs = self._load_splits(shift).test.inputs  # without the cache, which keeps the data of the run
         if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
             raise InputError(
                 f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
@@ -87,6 +91,7 @@ def data_digest(splits: Splits) -> DataDigest:
 
 
 def _value_digest(value: Any) -> str:
+    """Return the SHA-256 digest of a value of any type."""
     hasher = hashlib.sha256()
     _update_digest(hasher.update, value)
     return hasher.hexdigest()
@@ -96,10 +101,10 @@ def _update_digest(update: Callable[[Any], object], value: Any) -> None:
     """Add a value to a digest, beginning with its type and size, so that different values cannot look alike."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, torch.Tensor):
-        step = max(1, math.ceil(value.numel() * value.element_size() / MAX_DIGEST_BYTES)) if value.ndim else 1
         update(f"{value.dtype} {tuple(value.shape)}".encode())
-        part = value.detach()[::step] if value.ndim else value.detach()
-        update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        rows = torch.atleast_1d(value.detach())
+        step = max(1, math.ceil(rows.nbytes / MAX_DIGEST_BYTES))
+        update(rows[::step].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)  # numpy has no bfloat16
     elif hasattr(value, "digest"):
         _update_digest(update, value.digest() if callable(value.digest) else value.digest)
     elif isinstance(value, Mapping):

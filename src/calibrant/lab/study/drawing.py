@@ -80,15 +80,11 @@ def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
     """Return a reliability diagram of bins, or another plot of them."""
-    columns = {
-        "from": bins.edges[:-1],
-        "to": bins.edges[1:],
-        "count": bins.count,
-        "confidence": bins.confidence,
-        "accuracy": bins.accuracy,
-    }
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return Drawing(name, title, description, partial(plot, bins), [dict(zip(columns, row)) for row in rows])
+    names = "from", "to", "count", "confidence", "accuracy"
+    columns = bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    numbers: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
+    return Drawing(name, title, description, partial(plot, bins), numbers)
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:

@@ -42,13 +42,14 @@ POLL_SECONDS = 0.2
 class RunEvent:
     """Something happened to a run.
 
-    Kinds are "epoch" (an epoch ended), "done", "found" (finished before), "failed" and "note". `facts` holds the row of
-    the epoch, the facts of the finished run, the "error" (the reason in its first line), or the "text" of the note.
+    Kinds are "epoch" (an epoch ended), "done", "found" (finished before), "failed" and "note". `content` holds the row
+    of the epoch, the facts in the record of the finished run, the "error" (the reason in its first line), or the "text"
+    of the note.
     """
 
     kind: Literal["epoch", "done", "found", "failed", "note"]
     run: Run
-    facts: dict[str, Any]
+    content: dict[str, Any]
 
 
 Work = Callable[[Run], Iterator[RunEvent]]
@@ -62,7 +63,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
     """
     pending, announced_holders = list(runs), dict[Run, str]()
     while pending:
-        busy: list[Run] = []
+        busy: list[Run] = []  # other processes work on them
         for run in pending:
             with store.claim(run) as is_claimed:
                 if not is_claimed:
@@ -71,7 +72,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
                     yield RunEvent("found", run, {})
                 else:
                     yield from _report_failure(work, run)
-        if len(busy) == len(pending):
+        if len(busy) == len(pending):  # nothing else to do
             for run in busy:
                 if announced_holders.get(run) != (holder := store.holder(run)):
                     announced_holders[run] = holder
@@ -81,6 +82,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
+    """Work on a run and yield its events; any error but that of the disk or the mirror becomes an event, too."""
     try:
         yield from work(run)
     except (MirrorError, OSError):
@@ -109,7 +111,7 @@ class Ray:
             _start_ray(ray, self.address or "local", **({} if self.address else local_options))
             yield from self._follow_tasks(ray, work, runs, store)
         finally:
-            ray.shutdown()  # also stops a cluster that this process started
+            ray.shutdown()  # also stops a cluster that was started here
 
     def _follow_tasks(self, ray: Any, work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
         """Start a task per run on the cluster, and yield their events as they arrive.
@@ -123,7 +125,8 @@ class Ray:
                 f"Expected {gpus:g} of a GPU per run, but the Ray cluster has {available_gpus:g}.", code="ray_gpus"
             )
         start = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_run_in_worker).remote
-        streams, deaths = dict[Any, Run](), Counter[Run]()
+        streams: dict[Any, Run] = {}  # each yields the events of a run
+        deaths = Counter[Run]()
         for run in runs:
             if run in store:  # saves a process, which every task with a GPU needs
                 yield RunEvent("found", run, {})
@@ -147,6 +150,7 @@ class Ray:
 
 
 def _start_ray(ray: Any, address: str, **options: Any) -> None:
+    """Connect to a cluster, or start one. Raises `InputError` if Ray does not start."""
     working_folder = Path.cwd()
     try:
         os.chdir(Path(__file__).parents[3])  # workers import modules from the folder where the driver starts
@@ -174,10 +178,11 @@ def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[st
     return list(registry.INCLUDED_SOURCES), list(filter(None, sys.path)), pickle.dumps((work, run, store))
 
 
-def _run_in_worker(sources: list[str], path: list[str], payload: bytes) -> Iterator[RunEvent]:
+def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
+    """Yield the events of pickled work; `sources` and `path` are those of the process that started the study."""
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
-    work, run, store = pickle.loads(payload)
+    work, run, store = pickle.loads(pickled)
     yield from run_locally(work, [run], store)
 
 
@@ -198,15 +203,17 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
-    num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
-    with thread_limit(run.recipe.batch_size * num_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
+    example_elements = MIN_PARALLEL_BATCH_ELEMENTS  # of unknown inputs: use all threads
+    if isinstance(inputs, torch.Tensor):
+        example_elements = inputs[:1].numel()
+    with thread_limit(run.recipe.batch_size * example_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
         evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
         train_digest = data.digest(run.divided_dataset).train_digest
         try:
             yield from _Task(run, store, splits, evaluated_splits, train_digest).execute()
         except OSError as error:  # a full disk
-            error.filename = error.filename or str(store.root)
+            error.filename = error.filename or str(store.root)  # for the message
             raise
 
 
@@ -237,17 +244,17 @@ class _Task:
 
         A training continues from its checkpoint. It starts again if that is damaged.
         """
-        unfinished_folder = self.store.partial(self.run)
-        (unfinished_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
+        partial_folder = self.store.partial(self.run)
+        (partial_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
         if (source_run := self.store.find_reusable_run(self.run, self.train_digest)) is not None:
             yield self._reuse_network(*source_run)
             return
-        checkpoint_path = unfinished_folder / "checkpoint.pt"
+        checkpoint_path = partial_folder / "checkpoint.pt"
         try:
             yield from self._train(Checkpoint(checkpoint_path))
         except DamagedError as error:
-            place = self.store.set_aside(checkpoint_path)
-            yield RunEvent("note", self.run, {"text": f"starts again: {error}; set aside in {place}"})
+            new_path = self.store.set_aside(checkpoint_path)
+            yield RunEvent("note", self.run, {"text": f"starts again: {error}; set aside in {new_path}"})
             yield from self._train(Checkpoint(checkpoint_path))
 
     def _train(self, checkpoint: Checkpoint) -> Iterator[RunEvent]:
@@ -256,9 +263,10 @@ class _Task:
         A training that diverges is stored without predictions, and reported as failed.
         """
         run, start_time = self.run, time.monotonic()
-        torch.manual_seed(run.seed)
+        torch.manual_seed(run.seed)  # of the initial weights
         network = build_network(self.splits, run.network)
-        facts, predictions = self._collect_facts(network), dict[str, Predictions]()
+        facts = self._initial_facts(network)
+        predictions: dict[str, Predictions] = {}
         loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
         try:
             for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
@@ -268,10 +276,11 @@ class _Task:
             predictions = self._predict(network)
             facts |= {"device": str(next(network.parameters()).device)}
         except FloatingPointError as error:  # stored, too: the training would diverge again
-            diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)
+            diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)  # the last if the predictions diverged
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
-        if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
-            facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
+        nonfinite_counts = [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]
+        if nonfinite_counts:
+            facts |= {"nonfinite": {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}}
         facts |= {"seconds": time.monotonic() - start_time}
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
@@ -284,18 +293,21 @@ class _Task:
         network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
         predictions = self._predict(move_to_device(network, run.recipe))
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
-        if record["run"]["dataset"] != run.divided_dataset.canonical:  # other validation examples
+        if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        facts = record["facts"] | self._collect_facts(network) | {"versions": record["facts"]["versions"]}
+        facts = record["facts"] | self._initial_facts(network)
+        facts |= {"versions": record["facts"]["versions"]}  # of the training
         facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
         return RunEvent("done", run, facts)
 
     def _predict(self, network: nn.Module) -> dict[str, Predictions]:
+        """Return the predictions of every evaluated split."""
         device, prepare = next(network.parameters()).device, self.splits.prepare
         return {name: predict(network, split, prepare, device=device) for name, split in self.evaluated_splits.items()}
 
-    def _collect_facts(self, network: nn.Module) -> dict[str, Any]:
+    def _initial_facts(self, network: nn.Module) -> dict[str, Any]:
+        """Return the facts of the run's record that are known before the training."""
         origin = getattr(network, "origin", None)  # source of pretrained weights
         return ({"network": origin} if isinstance(origin, str) else {}) | {
             "classes": list(self.splits.classes),
@@ -325,14 +337,14 @@ def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, A
 
 def build_network(splits: Splits, network: Method) -> nn.Module:
     """Build a network for a data set. Raises `InputError` if it is none, or does not return logits for its inputs."""
-    k, vectors = len(splits.classes), () if splits.vectors is None else (splits.vectors,)  # initial, for texts
-    model = network(k, *vectors)
+    k = len(splits.classes)
+    model = network(k) if splits.vectors is None else network(k, splits.vectors)  # initial word vectors
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Expected {network.name} to be or return a torch.nn.Module, got {type(model).__name__}.",
             code="not_a_network",
         )
-    sample = splits.val[:2]
+    sample = splits.val[:2]  # two examples tell their axis from one of length 1
     inputs = splits.prepare(sample.inputs)
     try:
         with torch.no_grad():

@@ -15,22 +15,15 @@ from calibrant._text import escape_invisible
 from calibrant.io.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import (
-    Drawing,
-    group_by_setup,
-    number_setups,
-    numbered_name,
-    reliability_drawing,
-    slug,
-)
+from calibrant.lab.study.drawing import Drawing, group_by_setup, number_setups, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.grids import Run, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import (
     FIGURE_BINS,
     MACHINE_FAILURES,
     RunMeasurement,
+    diagrams_over_seeds,
     measure_runs,
-    pooled_diagrams,
     primary_calibrator,
 )
 from calibrant.lab.study.store import Store
@@ -83,7 +76,7 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
     for setup, measurements_by_loss in by_setup.items():
         setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for loss, loss_measurements in measurements_by_loss.items():
-            for diagram in pooled_diagrams(loss_measurements, FIGURE_BINS):
+            for diagram in diagrams_over_seeds(loss_measurements, FIGURE_BINS):
                 stage = "after" if diagram.calibrator else "before"
                 prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
                 name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", setup_numbers[setup])

@@ -45,6 +45,7 @@ SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or o
 DEFAULT_RECIPE = Recipe()
 MONITORED_FIELDS = "shifts", "traces"  # a stored run may hold more of these than a study asks for
 SIZE_SETTINGS = "train", "val"  # sizes of the splits; any other setting of a data set changes its examples
+TRAINING_ID_DIGITS = 12  # 48 bits, so that equal ids of different trainings do not occur
 MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
 
@@ -95,10 +96,8 @@ def _check_signature(method: Method) -> None:
     if (arguments := CALL_ARGUMENTS.get(method.registry.kind)) is None:
         return
     signature = inspect.signature(method.bound_function)
-    call_forms = [arguments]
-    if method.registry is registry.NETWORKS:
-        call_forms.append((*arguments, "vectors"))  # networks for texts also take the initial word vectors
-    for call_form in call_forms:
+    with_vectors = [(*arguments, "vectors")] if method.registry is registry.NETWORKS else []  # networks for texts
+    for call_form in [arguments, *with_vectors]:
         with suppress(TypeError):
             signature.bind(*call_form)  # raises TypeError if the function does not take these arguments
             return
@@ -194,15 +193,10 @@ class Run:
     @property
     def training_spec(self) -> dict[str, Any]:
         """Everything that determines the training, as JSON holds it, with all defaults spelled out."""
+        methods = {"dataset": self.divided_dataset, "network": self.network, "loss": self.loss}
         recipe = asdict(self.recipe) | {"milestones": list(self.recipe.milestones)}  # JSON has no tuples
         del recipe["averaged"]  # applied by `for_loss`
-        return {
-            "dataset": self.divided_dataset.canonical,
-            "network": self.network.canonical,
-            "loss": self.loss.canonical,
-            "seed": self.seed,
-            "recipe": recipe,
-        }
+        return {key: method.canonical for key, method in methods.items()} | {"seed": self.seed, "recipe": recipe}
 
     @property
     def monitoring_spec(self) -> dict[str, list[str]]:
@@ -217,13 +211,12 @@ class Run:
     @property
     def spec(self) -> dict[str, Any]:
         """The training, the monitoring and the code digests, as stored in the run's record."""
-        code_spec = {"code": dict(self.code)} if self.code else {}
-        return self.training_spec | self.monitoring_spec | code_spec
+        return self.training_spec | self.monitoring_spec | ({"code": dict(self.code)} if self.code else {})
 
     @cached_property
     def training_id(self) -> str:
-        """Twelve hex digits of the canonical JSON of `training_spec`."""
-        return json_digest(self.training_spec)[:12]
+        """The first hex digits of the digest of `training_spec`."""
+        return json_digest(self.training_spec)[:TRAINING_ID_DIGITS]
 
     @cached_property
     def id(self) -> str:

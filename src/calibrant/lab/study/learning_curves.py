@@ -14,14 +14,7 @@ from calibrant._grouping import group_pairs
 from calibrant._text import format_percent
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import (
-    Drawing,
-    group_by_setup,
-    number_setups,
-    numbered_name,
-    reliability_drawing,
-    slug,
-)
+from calibrant.lab.study.drawing import Drawing, group_by_setup, number_setups, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
 

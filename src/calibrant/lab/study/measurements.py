@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from calibrant import calibrators, metrics, registry
+from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Events
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.study.config import Study
@@ -47,7 +48,7 @@ class RunMeasurement:
     run: Run | Model
     rows: list[ResultRow]
     events_before: Events  # on the test set, without a calibrator
-    events_after: Mapping[str, Events]  # by the text of each fitted calibrator except `Identity`
+    events_after: Mapping[str, Events]  # by the text of each calibrator that applies, except `Identity`
 
 
 def primary_calibrator(study: Study) -> Method:
@@ -63,17 +64,18 @@ def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasu
     for model in study.models:
         val, test = model.predictions()
         yield _measure_predictions(study, model, val.double(), test.double(), {})
-    runs, start_time = [run for run in study.runs() if store.state(run) == "done"], time.monotonic()
+    runs = [run for run in study.runs() if store.state(run) == "done"]
+    start_time = time.monotonic()
     for num_measured, run in enumerate(runs, 1):
         yield _measure_run(study, store, run)
-        seconds_per_run = (time.monotonic() - start_time) / num_measured
+        seconds_per_run = (time.monotonic() - start_time) / num_measured  # the caller's work between runs counts, too
         if jobs > 1 and seconds_per_run * (len(runs) - num_measured) > MIN_PARALLEL_SECONDS:
             yield from _measure_in_processes(study, store, runs[num_measured:], jobs)
             return
 
 
 def study_rows(study: Study, store: Store, jobs: int = 1) -> Iterator[ResultRow]:
-    """Yield a row per finished run, shift, calibrator and metric of a study."""
+    """Yield a row per model or finished run, shift, calibrator and metric of a study, with nan for diverged runs."""
     for measurement in measure_runs(study, store, jobs):
         yield from measurement.rows
     for run in diverged_runs(study, store):
@@ -81,7 +83,7 @@ def study_rows(study: Study, store: Store, jobs: int = 1) -> Iterator[ResultRow]
 
 
 def diverged_runs(study: Study, store: Store) -> list[Run]:
-    """Return the finished runs whose networks diverged, so that there is nothing to measure."""
+    """Return the finished runs whose networks diverged: they have no predictions to measure."""
     return [run for run in study.runs() if store.state(run) == "diverged"]
 
 
@@ -94,16 +96,19 @@ def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
-    """Yield rows with values of nan for every metric and shift."""
-    for shift in (None, *(run.shifts if isinstance(run, Run) else ())):
-        shift_columns = columns | {"shift": "" if shift is None else study.label(shift)}
-        metric_methods = study.metrics if shift is None or is_corruption(shift) else ()
-        yield from (shift_columns | {"metric": metric.text, "value": math.nan} for metric in metric_methods)
+    """Yield rows with values of nan for every metric on the test set and on corruptions.
+
+    Other data sets are only detected as foreign, which has no rows without a network or calibrator.
+    """
+    corruptions = [shift for shift in run.shifts if is_corruption(shift)] if isinstance(run, Run) else []
+    for label in ("", *map(study.label, corruptions)):
+        for metric in study.metrics:
+            yield columns | {"shift": label, "metric": metric.text, "value": math.nan}
 
 
 def _run_columns(study: Study, run: Run | Model) -> ResultRow:
-    dataset, network, loss = study.names(run)
-    return {"run": run.id, "dataset": dataset, "network": network, "loss": loss, "seed": run.seed, "diverged": 0}
+    """Return the columns that all rows of a run share, for a network that did not diverge."""
+    return {"run": run.id, **study.names(run)._asdict(), "seed": run.seed, "diverged": 0}
 
 
 # Processes
@@ -111,16 +116,16 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
     """Measure runs in new processes, and yield the results in the order of the runs; a failure cancels the rest."""
-    context = get_context("spawn"), _init_worker, (list(registry.INCLUDED_SOURCES),)
-    payloads = [pickle.dumps((study, store, run)) for run in runs]  # unpickled once the worker has included the sources
-    with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), *context) as pool:
+    arguments = [pickle.dumps((study, store, run)) for run in runs]  # read by workers that have included the sources
+    context, sources = get_context("spawn"), list(registry.INCLUDED_SOURCES)
+    with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), context, _init_worker, (sources,)) as pool:
 
         def cancel_after_failure(done_future: Future[bytes]) -> None:
             failure = None if done_future.cancelled() else done_future.exception()
             if failure is not None and not isinstance(failure, BrokenProcessPool):  # a broken pool ends all futures
                 pool.shutdown(wait=False, cancel_futures=True)
 
-        futures = [pool.submit(_measure_pickled, payload) for payload in payloads]
+        futures = [pool.submit(_measure_pickled, pickled) for pickled in arguments]
         for future in futures:
             future.add_done_callback(cancel_after_failure)
         try:
@@ -135,12 +140,14 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
 
 
 def _init_worker(sources: list[str]) -> None:
+    """Prepare a process for unpickling the user's own methods."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the main process handles Ctrl-C
     registry.include(sources)
 
 
-def _measure_pickled(payload: bytes) -> bytes:
-    return pickle.dumps(_measure_run(*pickle.loads(payload)))
+def _measure_pickled(pickled: bytes) -> bytes:
+    """Measure a pickled study, store and run, and return the pickled measurement."""
+    return pickle.dumps(_measure_run(*pickle.loads(pickled)))
 
 
 @contextmanager
@@ -161,6 +168,7 @@ def _child_environment() -> Generator[None]:
 
 
 def _measure_run(study: Study, store: Store, run: Run) -> RunMeasurement:
+    """Measure the stored predictions of a finished run in double precision."""
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
     return _measure_predictions(study, run, val, test, shifts)
@@ -175,16 +183,17 @@ def _measure_predictions(
     """
     rows: list[ResultRow] = []
     events_after: dict[str, Events] = {}
+    run_columns = _run_columns(study, run)
     with thread_limit(max(val.logits.numel(), test.logits.numel())):
         for calibrator in study.calibrators:
-            columns: ResultRow = _run_columns(study, run) | {"calibrator": calibrator.text, "temperature": math.nan}
+            columns = run_columns | {"calibrator": calibrator.text, "temperature": math.nan}
             try:
                 fitted: Any = calibrators.fit(calibrator, val)
                 calibrated_test = test.apply(fitted)
                 calibrated_shifts = {shift: p.apply(fitted) for shift, p in shifts.items()}
             except MACHINE_FAILURES:
                 raise
-            except Exception as error:  # the calibrator does not apply to these data
+            except Exception as error:  # the calibrator does not apply to these data, or is a user's and fails
                 rows += _empty_rows(study, run, columns | {"reason": f"{calibrator}: {error_text(error)}"})
                 continue
             numbers = reported_numbers(fitted)
@@ -203,8 +212,8 @@ def _measure_predictions(
 
 
 def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultRow]:
-    """Measure predictions by all metrics, with one pass through softmax."""
-    p.compute_outcomes()
+    """Return the value of every metric, or the reason why it does not apply."""
+    p.compute_outcomes()  # cached for all metrics, with one pass through softmax
     values: dict[str, ResultRow] = {}
     for metric in metric_methods:
         try:
@@ -216,10 +225,11 @@ def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultR
     return values
 
 
-def _shift_values(study: Study, shift: Method, inside: Predictions, outside: Predictions) -> dict[str, ResultRow]:
-    values = _metric_values(outside, study.metrics) if is_corruption(shift) else {}
+def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> dict[str, ResultRow]:
+    """Return the values of all metrics if the labels stay valid, and of the detection of the shift by every score."""
+    values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
     for score in study.detection:
-        detection = metrics.ood.detection(inside, outside, score=score)
+        detection = metrics.ood.detection(test, shifted, score=score)
         values |= {f"ood_{name}({score})": {"value": value, "reason": ""} for name, value in asdict(detection).items()}
     return values
 
@@ -241,24 +251,24 @@ def reported_numbers(fitted: object) -> dict[str, float]:
 
 
 def ece_over_seeds_text(errors: Sequence[float]) -> str:
-    """Return the mean and deviation of the ECE over seeds in words.
+    """Return the mean and deviation of the ECE over seeds, for a diagram of their examples.
 
     >>> ece_over_seeds_text([0.02]), ece_over_seeds_text([0.02, 0.03])
-    ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds, whose examples are pooled')
+    ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds; the diagram holds the examples of all')
     """
     if len(errors) == 1:
         return f"ECE {100 * errors[0]:.2f} %"
     spread = f"{100 * mean(errors):.2f} ± {100 * stdev(errors):.2f}"
-    return f"ECE {spread} % over {len(errors)} seeds, whose examples are pooled"
+    return f"ECE {spread} % over {len(errors)} seeds; the diagram holds the examples of all"
 
 
 @dataclass(frozen=True, eq=False)
 class Diagram:
-    """Pooled events of one loss over all seeds, before or after a calibrator."""
+    """Reliability of one loss before or after a calibrator, with the examples of all seeds."""
 
     calibrator: str  # "" before calibration
     events: Events
-    ece: str  # in words, as the mean over seeds, which differs from the ECE of the pooled events
+    ece: str  # in words, as the mean over seeds, which differs from the ECE of all events
 
     @property
     def stage(self) -> str:
@@ -266,21 +276,16 @@ class Diagram:
         return f"after {self.calibrator}" if self.calibrator else "before"
 
 
-def pooled_diagrams(measurements: Sequence[RunMeasurement], bins: int) -> Iterator[Diagram]:
+def diagrams_over_seeds(measurements: Sequence[RunMeasurement], bins: int) -> Iterator[Diagram]:
     """Yield a diagram of the measurements of one loss before calibration, and after each calibrator."""
-    calibrator_texts = dict.fromkeys(text for measurement in measurements for text in measurement.events_after)
-    for calibrator in ("", *calibrator_texts):
-        parts = [m.events_after.get(calibrator) if calibrator else m.events_before for m in measurements]
-        fitted_parts = [part for part in parts if part is not None]
-        binned_parts = [part.equal_width(bins) for part in fitted_parts]
-        errors = [float((binned.weight * binned.gap.abs()).nansum()) for binned in binned_parts]
-        yield Diagram(calibrator, pool_events(fitted_parts), ece_over_seeds_text(errors))
-
-
-def pool_events(parts: Sequence[Events]) -> Events:
-    """Concatenate the events of several runs."""
-    confidence, outcome = (torch.cat([getattr(part, name) for part in parts]) for name in ("confidence", "outcome"))
-    return Events(confidence, outcome)
+    events_by_calibrator = {"": [m.events_before for m in measurements]} | group_pairs(
+        pair for m in measurements for pair in m.events_after.items()
+    )
+    for calibrator, events in events_by_calibrator.items():
+        all_events = Events(torch.cat([e.confidence for e in events]), torch.cat([e.outcome for e in events]))
+        binned = [e.equal_width(bins) for e in events]
+        errors = [float((b.weight * b.gap.abs()).nansum()) for b in binned]  # ECE; the gaps of empty bins are nan
+        yield Diagram(calibrator, all_events, ece_over_seeds_text(errors))
 
 
 def _copy_events(events: Events) -> Events:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from itertools import compress
+from itertools import chain
 from statistics import fmean
 
 import torch
@@ -19,7 +19,7 @@ from calibrant._text import shorten_repr
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute, run_locally
-from calibrant.lab.study.grids import Run, error_text
+from calibrant.lab.study.grids import Run, error_text, is_user_method
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.stored_files import minor_version
 from calibrant.lab.study.train import per_example_losses, train
@@ -66,14 +66,18 @@ def select_runs(study: Study, text: str | None = None) -> list[Run]:
     return runs
 
 
-Timing = tuple[Run, float]  # seconds of an epoch of a run
+Timing = tuple[Run, float]  # a run, and the seconds of an epoch
 
 
 def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
-    """Return the seconds for these numbers of epochs; unknown networks take the mean of all, nan without any."""
-    seconds_by_network = group_pairs(((run.dataset, run.network), seconds) for run, seconds in timings)
-    all_seconds = [second for seconds in seconds_by_network.values() for second in seconds] or [math.nan]
-    return sum((n * fmean(seconds_by_network.get((r.dataset, r.network), all_seconds)) for r, n in epochs.items()), 0.0)
+    """Return the seconds for these numbers of epochs of runs.
+
+    Networks on data sets without timings take the mean of all timings; without any, the result is nan.
+    """
+    seconds_by_setup = group_pairs(((run.dataset, run.network), seconds) for run, seconds in timings)
+    all_seconds = [*chain.from_iterable(seconds_by_setup.values())] or [math.nan]
+    mean_seconds = {run: fmean(seconds_by_setup.get((run.dataset, run.network), all_seconds)) for run in epochs}
+    return sum((num_epochs * mean_seconds[run] for run, num_epochs in epochs.items()), 0.0)
 
 
 # Checks before the training
@@ -104,24 +108,27 @@ def check_data(runs: Sequence[Run], store: Store, data: DatasetCache) -> Preflig
             reasons[method] = error_text(error)
             continue
         for network in networks:
-            build_network(data.splits(method), network)
+            build_network(data.splits(method), network)  # raises if the network does not accept the data
     store = store.with_data(digests)
-    runs_without_data = {
-        run: reasons[missing[0]]
-        for run in runs
-        if run not in store and (missing := [method for method in run.required_datasets if method in reasons])
-    }
+    runs_without_data: dict[Run, str] = {}
+    for run in runs:
+        missing = [method for method in run.required_datasets if method in reasons]
+        if missing and run not in store:
+            runs_without_data[run] = reasons[missing[0]]
     return Preflight([run for run in runs if run not in runs_without_data], runs_without_data, digests)
 
 
 def _datasets_to_check(runs: Iterable[Run], store: Store, data: DatasetCache) -> dict[Method, list[Method]]:
-    """Return the data sets to load, and the networks to train on each."""
+    """Return the data sets to load, and the networks to train on each.
+
+    Those of finished runs are loaded, too, if they may have changed: in a data folder, or made by a user's function.
+    """
     has_data_folder = data.root is not None or bool(os.environ.get("CALIBRANT_DATA"))
     networks_by_dataset: dict[Method, list[Method]] = {}
     for run in runs:
         missing = run not in store
         for method in run.required_datasets:
-            if missing or has_data_folder or not method.target.__module__.startswith("calibrant."):
+            if missing or has_data_folder or is_user_method(method):
                 networks_by_dataset.setdefault(method, [])
         if missing and run.network not in networks_by_dataset[run.divided_dataset]:
             networks_by_dataset[run.divided_dataset].append(run.network)
@@ -154,35 +161,36 @@ def training_version(run: Run, store: Store) -> str:
 def user_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
     """Return the losses, calibrators and metrics that are defined outside this package."""
     methods = {*(run.loss for run in runs), *study.calibrators, *study.metrics}
-    return {method for method in methods if not method.target.__module__.startswith("calibrant.")}
+    return set(filter(is_user_method, methods))
 
 
 def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:
-    """Call the user's losses, calibrators and metrics on random predictions of `k` classes.
+    """Call the user's losses, calibrators and metrics on random predictions of `k` classes, as a study does.
 
     Raises:
         InputError: If one of them fails.
     """
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(EXAMPLES_PER_CLASS * k, k, generator=g)
-    p = Predictions(logits, logits.softmax(-1).multinomial(1, generator=g).squeeze(1))
-    checked = user_methods(study, runs)
-    for loss, epochs in {run.loss: run.recipe.epochs for run in runs if run.loss in checked}.items():
+    labels = logits.softmax(-1).multinomial(1, generator=g).squeeze(1)
+    for loss, epochs in {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}.items():
         with _explain_failure(loss, k):
-            epoch_loss = losses.for_epochs(copy.deepcopy(loss.bound_function), epochs)
-            counted_loss = losses.for_counts(epoch_loss, p.labels.bincount(minlength=k))
-            per_example_losses(counted_loss, p.logits.clone().requires_grad_(), p.labels).sum().backward()
-    p = p.double()
-    for calibrator in filter(checked.__contains__, study.calibrators):
+            fresh_loss = copy.deepcopy(loss.bound_function)  # the state of a loss must not reach the training
+            prepared_loss = losses.for_counts(losses.for_epochs(fresh_loss, epochs), labels.bincount(minlength=k))
+            trained_logits = logits.clone().requires_grad_()  # float32, as in the training
+            per_example_losses(prepared_loss, trained_logits, labels).sum().backward()
+    p = Predictions(logits.double(), labels)  # float64, as `measure_runs` passes to calibrators and metrics
+    for calibrator in filter(is_user_method, study.calibrators):
         with _explain_failure(calibrator, k):
             p.apply(calibrators.fit(calibrator, p))
-    for metric in filter(checked.__contains__, study.metrics):
+    for metric in filter(is_user_method, study.metrics):
         with _explain_failure(metric, k):
             float(metric(p))
 
 
 @contextmanager
 def _explain_failure(method: Method, k: int) -> Generator[None]:
+    """Turn any error of a user's method into an `InputError` that names the method."""
     try:
         yield
     except Exception as error:
@@ -209,37 +217,39 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
     splits = data.splits(run.divided_dataset)
     network = build_network(splits, run.network)
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
-    max_batch, n = min(run.recipe.batch_size, len(splits.train)), MIN_TRIAL_BATCH_EXAMPLES
+    num_examples = len(splits.train)
+    max_batch_size = min(run.recipe.batch_size, num_examples)
+    batch_size = min(MIN_TRIAL_BATCH_EXAMPLES, max_batch_size)
     while True:
-        n = min(n, max_batch)
-        val = splits.val[: -(-n * len(splits.val) // len(splits.train))]
-        sample = replace(splits, train=splits.train[:n], val=val)
-        seconds = min(
-            next(train(network, sample, losses.cross_entropy, recipe)).seconds for _ in range(TRIALS_PER_BATCH_SIZE)
-        )
-        if (seconds > MAX_TRIAL_BATCH_SECONDS and n > MIN_TRIAL_BATCH_EXAMPLES) or n == max_batch:
-            parameters = sum(p.numel() for p in network.parameters())
-            return Trial(len(splits.train), parameters, seconds * len(splits.train) / n)
-        n *= 4
+        num_val = math.ceil(batch_size * len(splits.val) / num_examples)  # as in an epoch, which ends with validation
+        sample = replace(splits, train=splits.train[:batch_size], val=splits.val[:num_val])
+        trials = (next(train(network, sample, losses.cross_entropy, recipe)) for _ in range(TRIALS_PER_BATCH_SIZE))
+        seconds = min(epoch.seconds for epoch in trials)
+        is_slow = seconds > MAX_TRIAL_BATCH_SECONDS and batch_size > MIN_TRIAL_BATCH_EXAMPLES
+        if is_slow or batch_size == max_batch_size:
+            num_parameters = sum(p.numel() for p in network.parameters())
+            return Trial(num_examples, num_parameters, seconds * num_examples / batch_size)
+        batch_size = min(4 * batch_size, max_batch_size)
 
 
 def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
     """Return the first run of every network and data set without a finished run."""
-    kinds = {(run.dataset, run.network): run for run in reversed(runs)}
-    timed_kinds = {(run.dataset, run.network) for run in runs if run in store}
-    return [run for kind, run in reversed(kinds.items()) if kind not in timed_kinds]
+    runs_by_setup = group_pairs(((run.dataset, run.network), run) for run in runs)
+    return [setup_runs[0] for setup_runs in runs_by_setup.values() if not any(run in store for run in setup_runs)]
 
 
 def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
     """Return the estimated seconds of the missing runs, from finished runs and trials; nan if nothing is known."""
-    facts_by_run = {run: store.record(run)["facts"] for run in runs if run in store}
-    timings = [
-        (run, facts["seconds"] / facts.get("diverged", run.recipe.epochs))
-        for run, facts in facts_by_run.items()
-        if "network of" not in facts  # such a run was not trained, but predicted with the network of another one
-    ]
-    timings += [(run, trial.seconds) for run, trial in trials.items()]
-    return estimate_seconds(timings, {run: run.recipe.epochs for run in runs if run not in facts_by_run})
+    timings = [(run, trial.seconds) for run, trial in trials.items()]
+    epochs_left: dict[Run, int] = {}
+    for run in runs:
+        if run not in store:
+            epochs_left[run] = run.recipe.epochs
+            continue
+        facts = store.record(run)["facts"]
+        if "network of" not in facts:  # else it was not trained, but predicted with the network of another run
+            timings.append((run, facts["seconds"] / facts.get("diverged", run.recipe.epochs)))
+    return estimate_seconds(timings, epochs_left)
 
 
 # During the training
@@ -275,45 +285,39 @@ def train_all(
 
     `on_event` is called with each event first. The error of a failed run is written to partial/ID/error.txt.
     """
-    epochs_left = {run: run.recipe.epochs for run in runs}
-    total = sum(epochs_left.values())
-    timings, speeds = list[Timing](), dict[Run, float]()  # images per second of the runs in training
-    labels = _run_labels(study, runs)
+    epochs_left = {run: run.recipe.epochs for run in runs}  # without runs that have ended
+    total_epochs = sum(epochs_left.values())
+    timings: list[Timing] = []
+    speeds: dict[Run, float] = {}  # images per second of the runs in training
+    run_names = {run: study.names(run) for run in runs}
+    labels = {run: f"{names.short_text(run_names.values())}, seed {run.seed}" for run, names in run_names.items()}
     for event in engine(partial(execute, store=store, data=data), runs, store):
-        run, facts, details = event.run, event.facts, ""
-        if event.kind != "note":
-            if on_event is not None:
-                on_event(event)
-            if event.kind == "epoch":
-                epochs_left[run] = run.recipe.epochs - facts["epoch"]
-                speeds[run] = facts["images"] / facts["seconds"]
-                timings.append((run, facts["seconds"]))
-            else:
-                epochs_left.pop(run)
-                speeds.pop(run, None)
-            if event.kind == "failed" and run not in store:  # diverged networks are in the store
-                (store.partial(run) / "error.txt").write_text(facts["error"])
-            details = ", ".join(_progress_details(len(runs), epochs_left, speeds, timings))
-        yield Progress(_event_text(labels[run], event), total - sum(epochs_left.values()), total, details, event)
-
-
-def _run_labels(study: Study, runs: Sequence[Run]) -> dict[Run, str]:
-    """Name every run by its loss and seed, and by its data set and network if there are several."""
-    names = {run: study.names(run) for run in runs}
-    has_several = [len(set(parts)) > 1 for parts in list(zip(*names.values(), strict=True))[:2]]
-    return {
-        run: ", ".join([*compress(parts, [*has_several, True]), f"seed {run.seed}"]) for run, parts in names.items()
-    }
+        run, content = event.run, event.content
+        if event.kind != "note" and on_event is not None:
+            on_event(event)
+        if event.kind == "epoch":
+            epochs_left[run] = run.recipe.epochs - content["epoch"]
+            speeds[run] = content["images"] / content["seconds"]
+            timings.append((run, content["seconds"]))
+        elif event.kind != "note":
+            epochs_left.pop(run)
+            speeds.pop(run, None)
+        if event.kind == "failed" and run not in store:  # diverged networks are in the store
+            (store.partial(run) / "error.txt").write_text(content["error"])
+        completed_epochs = total_epochs - sum(epochs_left.values())
+        details = "" if event.kind == "note" else _progress_details(len(runs), epochs_left, speeds, timings)
+        yield Progress(_event_text(labels[run], event), completed_epochs, total_epochs, details, event)
 
 
 def _event_text(label: str, event: RunEvent) -> str:
+    """Return an event in one line; `label` names the run."""
     if event.kind == "epoch":
-        return f"{label}, epoch {event.facts['epoch']} of {event.run.recipe.epochs}"
+        return f"{label}, epoch {event.content['epoch']} of {event.run.recipe.epochs}"
     if event.kind == "done":
-        return f"done {label}, {event.facts['seconds']:.0f} s"
+        return f"done {label}, {event.content['seconds']:.0f} s"
     if event.kind == "note":
-        return f"{label}: {event.facts['text']}"
-    return f"{event.kind} {label}" + (f": {first_line(event.facts['error'])}" if event.kind == "failed" else "")
+        return f"{label}: {event.content['text']}"
+    return f"failed {label}: {first_line(event.content['error'])}" if event.kind == "failed" else f"found {label}"
 
 
 def first_line(error: str) -> str:
@@ -322,9 +326,11 @@ def first_line(error: str) -> str:
 
 
 def _progress_details(
-    runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Iterable[Timing]
-) -> Iterable[str]:
-    yield f"{runs - len(epochs_left)} of {runs} runs"
-    if speeds:
-        yield f"{sum(speeds.values()):,.0f} images/s"
-        yield f"{timedelta(seconds=round(estimate_seconds(timings, epochs_left) / len(speeds)))} left"
+    num_runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Iterable[Timing]
+) -> str:
+    """Return the number of runs that have ended and, while some train, their speed and the remaining time."""
+    text = f"{num_runs - len(epochs_left)} of {num_runs} runs"
+    if not speeds:
+        return text
+    remaining = timedelta(seconds=round(estimate_seconds(timings, epochs_left) / len(speeds)))  # they train at once
+    return f"{text}, {sum(speeds.values()):,.0f} images/s, {remaining} left"

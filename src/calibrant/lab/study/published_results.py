@@ -18,7 +18,7 @@ from calibrant.types import InputError, prefix_errors
 
 KEY_LISTS = "datasets", "networks", "losses", "calibrators", "metrics"
 ROW_COLUMNS = "dataset", "network", "loss", "calibrator", "metric"
-NumberKey = tuple[Method, ...]  # a method of each list of KEY_LISTS
+NumberKey = tuple[Method, ...]  # a method of each list of KEY_LISTS, or of the first ones
 ParseMethod = Callable[[str, str], Method]
 SplitSizes = tuple[int, int, int]  # numbers of training, validation and test examples
 
@@ -42,7 +42,7 @@ class PublishedResults:
     recipes: Mapping[Method, Recipe]  # by data set
     exceptions: Mapping[NumberKey, Recipe]  # by data set, network and loss
     examples: Mapping[Method, SplitSizes]  # as far as the paper states them
-    runs: int | None  # number of runs that the means are over
+    runs: int | None  # number of runs that the means are over; None if unknown
     seed_split_datasets: frozenset[Method] = frozenset()  # every seed draws their validation split
     evaluation_sets: Mapping[Method, tuple[str, str]] = field(
         default_factory=dict[Method, tuple[str, str]]
@@ -65,31 +65,31 @@ class PublishedResults:
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":
-        def key(entry: Mapping[str, str]) -> NumberKey:
+        def read_training(entry: Mapping[str, str]) -> NumberKey:
             return tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
 
-        sets = {read_method("datasets", entry["name"]): entry for entry in table["datasets"].values()}
+        datasets = {read_method("datasets", entry["name"]): entry for entry in table["datasets"].values()}
         return cls(
             paper=table["paper"],
             numbers=dict(_read_numbers(table, read_method)),
-            recipes={dataset: RECIPES[entry["recipe"]] for dataset, entry in sets.items()},
-            exceptions={key(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
-            examples={d: tuple(entry["examples"]) for d, entry in sets.items() if "examples" in entry},
+            recipes={dataset: RECIPES[entry["recipe"]] for dataset, entry in datasets.items()},
+            exceptions={read_training(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
+            examples={d: tuple(entry["examples"]) for d, entry in datasets.items() if "examples" in entry},
             runs=table.get("runs"),
-            seed_split_datasets=frozenset(d for d, entry in sets.items() if entry.get("split") == "seed"),
-            evaluation_sets={d: tuple(entry["judged"]) for d, entry in sets.items() if "judged" in entry},
+            seed_split_datasets=frozenset(d for d, entry in datasets.items() if entry.get("split") == "seed"),
+            evaluation_sets={d: tuple(entry["judged"]) for d, entry in datasets.items() if "judged" in entry},
             remarks={read_method("losses", name).name: text for name, text in table.get("remarks", {}).items()},
         )
 
     def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
-        """Return the paper's recipe for a network, or None if it is unknown."""
+        """Return the paper's recipe for a network, that of an exception before that of the data set, or None."""
         paper_recipe = self.exceptions.get((dataset, network, loss), self.recipes.get(dataset))
         return None if paper_recipe is None else paper_recipe.for_loss(loss.name)
 
     @cached_property
-    def places(self) -> frozenset[tuple[Method, ...]]:
+    def setups(self) -> frozenset[tuple[Method, Method]]:
         """Pairs of data set and network with printed numbers."""
-        return frozenset(key[:2] for key in self.numbers)
+        return frozenset((dataset, network) for dataset, network, *_ in self.numbers)
 
     def find(self, *names: str | Method) -> PaperNumber | None:
         """Return the number of a data set, network, loss, calibrator and metric, however they are spelled."""
@@ -105,89 +105,90 @@ class PaperComparison:
     examples: Mapping[Method, SplitSizes] = field(default_factory=dict[Method, SplitSizes])  # of the study's data sets
 
     def find_number(self, row: Mapping[str, Any]) -> PaperNumber | None:
-        """Return the paper's number for a row; papers print none for shifts, or for variants of a training."""
+        """Return the paper's number for a row, or None; papers print none for shifts, or for variants of a training."""
         if row["shift"] or ("loss", row["loss"]) not in self._methods:
             return None
-        dataset, network, loss, *calibrator_and_metric = (self._methods[key, row[key]] for key in ROW_COLUMNS)
-        return self.published.find(*self._paper_place(dataset, network), loss, *calibrator_and_metric)
+        dataset, network, loss, calibrator, metric = (self._methods[column, row[column]] for column in ROW_COLUMNS)
+        return self.published.find(*self._paper_setup(dataset, network), loss, calibrator, metric)
 
     @cached_property
     def _methods(self) -> dict[tuple[str, str], Method]:
-        """The study's methods by column and label."""
+        """The study's methods by column and label, without the suffixes of variants."""
         methods = {("calibrator", m.text): m for m in self.study.calibrators}
         methods |= {("metric", m.text): m for m in self.study.metrics}
         for run in self.study.runs():
-            methods |= {(key, self.study.label(getattr(run, key))): getattr(run, key) for key in ROW_COLUMNS[:3]}
+            columns = {"dataset": run.dataset, "network": run.network, "loss": run.loss}
+            methods |= {(column, self.study.label(method)): method for column, method in columns.items()}
         return methods
 
     def note(self, numbers: Iterable[PaperNumber]) -> str:
         """Return the sources of the numbers, and the differences between the paper's setting and the study's."""
-        sources = ", ".join(sorted({p.source for p in numbers}, key=lambda s: (len(s), s)))
+        sources = ", ".join(sorted({p.source for p in numbers}, key=lambda s: (len(s), s)))  # "Table 2", "Table 10"
         differences = dict.fromkeys(self._differences())
-        texts = [sources, *differences] if differences else [sources, self._agreement_text()]
-        texts += [
-            text
-            for name, text in self.published.remarks.items()
-            if name in {run.loss.name for run in self.study.runs()}
-        ]
+        loss_names = {run.loss.name for run in self.study.runs()}
+        remarks = [text for name, text in self.published.remarks.items() if name in loss_names]
+        texts = [sources, *(differences or [self._agreement_text()]), *remarks]
         return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
-    def _paper_place(self, dataset: Method, network: Method) -> tuple[Method, Method]:
+    def _paper_setup(self, dataset: Method, network: Method) -> tuple[Method, Method]:
+        """Return the paper's data set and network for those of a run: the same if it prints them, or the study's."""
         setting = self.study.paper_setting
-        if (dataset, network) in self.published.places or setting is None:
+        if (dataset, network) in self.published.setups or setting is None:
             return dataset, network
         return setting.dataset, setting.network
 
     def _agreement_text(self) -> str:
         """Return what is known to be equal if no difference is known."""
-        places = {(run.dataset, self._paper_place(run.dataset, run.network)[0]) for run in self.study.runs()}
-        places = {(ours, theirs) for ours, theirs in places if theirs in self.published.recipes}
-        compared = all(ours in self.examples and theirs in self.published.examples for ours, theirs in places)
-        return "the same setting" if compared and self.published.runs else "the same recipe; data are not compared"
+        pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
+        pairs = {(our_data, paper_data) for our_data, paper_data in pairs if paper_data in self.published.recipes}
+        has_sizes = all(ours in self.examples and theirs in self.published.examples for ours, theirs in pairs)
+        return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
-        places = dict.fromkeys((run.dataset, run.network, run.loss, run.recipe, run.split) for run in self.study.runs())
-        for dataset, network, loss, our_recipe, split in places:
-            theirs = self._paper_place(dataset, network)
-            if (paper_recipe := self.published.recipe(*theirs, loss)) is None:
+        """Yield the differences of the paper's setting from each training of the study, if its recipe is known."""
+        trainings = dict.fromkeys((r.dataset, r.network, r.loss, r.recipe, r.split) for r in self.study.runs())
+        for dataset, network, loss, our_recipe, split in trainings:
+            paper_dataset, paper_network = self._paper_setup(dataset, network)
+            paper_recipe = self.published.recipe(paper_dataset, paper_network, loss)
+            if paper_recipe is None:
                 continue
-            pairs: list[tuple[str, str]] = []
-            if theirs != (dataset, network):
-                label = self.study.label
-                pairs.append((f"{theirs[1]} on {theirs[0]}", f"{label(network)} on {label(dataset)}"))
+            pairs: list[tuple[str, str]] = []  # texts of the paper's setting and of the study's
+            if (paper_dataset, paper_network) != (dataset, network):
+                our_setup = f"{self.study.label(network)} on {self.study.label(dataset)}"
+                pairs.append((f"{paper_network} on {paper_dataset}", our_setup))
             pairs += [
                 (f"{key} {value}", f"{key} {getattr(our_recipe, key)}")
                 for key, value in asdict(paper_recipe).items()
                 if key not in SPEED_ONLY_FIELDS and value != getattr(our_recipe, key)
             ]
-            pairs += self._data_differences(dataset, network, theirs[0], split)
-            if evaluation := self.published.evaluation_sets.get(theirs[0]):
+            pairs += self._data_differences(dataset, network, paper_dataset, split)
+            if evaluation := self.published.evaluation_sets.get(paper_dataset):
                 pairs.append(evaluation)
             if pairs:
                 paper_texts, our_texts = zip(*pairs, strict=True)
                 yield f"published: {', '.join(paper_texts)}; here: {', '.join(our_texts)}"
 
     def _data_differences(
-        self, dataset: Method, network: Method, theirs: Method, split: str
+        self, dataset: Method, network: Method, paper_dataset: Method, split: str
     ) -> Iterator[tuple[str, str]]:
         """Yield differences in the sizes of splits, the number of seeds and the validation split."""
-        paper_sizes, our_sizes = self.published.examples.get(theirs), self.examples.get(dataset)
+        paper_sizes, our_sizes = self.published.examples.get(paper_dataset), self.examples.get(dataset)
         if paper_sizes is not None and our_sizes is not None and paper_sizes != our_sizes:
             yield _sizes_text(paper_sizes), _sizes_text(our_sizes)
         num_seeds = len({run.seed for run in self.study.runs() if (run.dataset, run.network) == (dataset, network)})
-        if self.published.runs not in (None, num_seeds):
+        if self.published.runs is not None and self.published.runs != num_seeds:
             yield _seeds_text(self.published.runs), _seeds_text(num_seeds)
-        texts = {True: "a split per seed", False: "one split for all seeds"}
-        paper_seeded, our_seeded = theirs in self.published.seed_split_datasets, split == "seed"
-        if paper_seeded != our_seeded:
-            yield texts[paper_seeded], texts[our_seeded]
+        split_texts = {"seed": "a split per seed", "fixed": "one split for all seeds"}
+        paper_split = "seed" if paper_dataset in self.published.seed_split_datasets else "fixed"
+        if paper_split != split:
+            yield split_texts[paper_split], split_texts[split]
 
 
 def _sizes_text(sizes: SplitSizes) -> str:
     return " / ".join(f"{n:,}" for n in sizes) + " examples"
 
 
-def _seeds_text(n: int | None) -> str:
+def _seeds_text(n: int) -> str:
     return f"{n} seed" if n == 1 else f"{n} seeds"
 
 
@@ -210,29 +211,28 @@ def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> Iterato
     for part in table["tables"]:
         scale = 100.0 if part.get("percent", True) else 1.0
         for dataset, network, *cells in part["rows"]:
-            place = table["datasets"][dataset]
-            full_names = {dataset: place["name"]} | table["names"] | place.get("names", {})
+            dataset_entry = table["datasets"][dataset]
+            full_names = {dataset: dataset_entry["name"]} | table["names"] | dataset_entry.get("names", {})
             if len(cells) != len(part["losses"]):
-                row_name = f"{part['source']}, {dataset}, {network}"
-                text = f"{row_name}: Expected {len(part['losses'])} cells, one per loss, got {len(cells)}."
-                raise InputError(text, code="row_length")
+                counts = f"Expected {len(part['losses'])} cells, one per loss, got {len(cells)}."
+                raise InputError(f"{part['source']}, {dataset}, {network}: {counts}", code="row_length")
             for loss, cell in zip(part["losses"], cells, strict=True):
                 texts = cell.split()
                 if len(texts) != len(part["columns"]):
-                    text = (
-                        f"{part['source']}: Expected a number for each of {len(part['columns'])} columns, got {cell!r}."
-                    )
-                    raise InputError(text, code="cell_length")
-                for column, text in zip(part["columns"], texts, strict=True):
+                    expected = f"a number for each of {len(part['columns'])} columns"
+                    raise InputError(f"{part['source']}: Expected {expected}, got {cell!r}.", code="cell_length")
+                for calibrator, text in zip(part["columns"], texts, strict=True):
                     if text == "?" or loss not in full_names:  # not legible, or the paper does not define the loss
                         continue
-                    names = [full_names.get(name, name) for name in (dataset, network, loss, column, part["metric"])]
-                    if (key := tuple(map(read_method, KEY_LISTS, names))) not in known_keys:
+                    names = (dataset, network, loss, calibrator, part["metric"])
+                    key = tuple(read_method(kind, full_names.get(name, name)) for kind, name in zip(KEY_LISTS, names))
+                    if key not in known_keys:
                         known_keys.add(key)
                         yield key, _parse_number(text, scale, part["source"])
 
 
 def _parse_number(text: str, scale: float, source: str) -> PaperNumber:
+    """Parse a mean, with a deviation and a temperature if they are printed, and divide it by the scale."""
     if (match := _CELL_PATTERN.fullmatch(text)) is None:
         raise InputError(f"{source}: Expected a number such as 4.35±0.21(2.50), got {text!r}.", code="not_numbers")
     value, deviation, temperature = (float(part) if part else math.nan for part in match.groups())

@@ -59,6 +59,7 @@ class Recipe:
             self._check("averaged", expected, loss)
 
     def _check(self, name: str, expected: str, value: object) -> None:
+        """Raise `InputError` about a value, unless `expected` is ""; it describes the values that are allowed."""
         if expected:
             text = f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}."
             raise InputError(text, code=f"recipe_{name}")
@@ -92,12 +93,13 @@ class Recipe:
         (15, 22)
         """
         share = epochs / self.epochs
-        milestones = dict.fromkeys(max(1, round(share * milestone)) for milestone in self.milestones)
+        milestones = dict.fromkeys(max(1, round(share * milestone)) for milestone in self.milestones)  # once each
         return replace(self, epochs=epochs, milestones=tuple(milestones), warmup=round(share * self.warmup))
 
 
 @cache
 def _field_types() -> dict[str, Any]:
+    """Return the types of the fields with their ranges."""
     return get_type_hints(Recipe, include_extras=True)
 
 

@@ -5,53 +5,40 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
+from calibrant import report as html
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, group_by_setup
 from calibrant.lab.study.grids import Run, RunNames, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
-from calibrant.lab.study.measurements import FIGURE_BINS, Diagram, RunMeasurement, pooled_diagrams, primary_calibrator
+from calibrant.lab.study.measurements import (
+    FIGURE_BINS,
+    Diagram,
+    RunMeasurement,
+    diagrams_over_seeds,
+    primary_calibrator,
+)
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
-from calibrant.report import (
-    BAR_EXPLANATION,
-    CURVE_EXPLANATION,
-    INFINITE_MEAN_EXPLANATION,
-    Section,
-    bar_diagram,
-    curve_diagram,
-    details,
-    figure,
-    join_html,
-    join_names,
-    method_label,
-    note,
-    page,
-    render,
-    table,
-    term,
-    typeset,
-    version_facts,
-)
+from calibrant.report import join_html, join_names, render, typeset
 
 SMALL_FIGURE_INCHES = 2.6
 MAX_LISTED = 4  # setups, losses or metrics that are shown without unfolding
 MAX_OTHER_DIAGRAMS = 24  # diagrams of calibrators other than the primary one
 MAX_BAR_DIAGRAM_PAIRS = 30  # with more pairs of curves, there are no classical bars
 MAX_OPEN_TABLE_ROWS = 12  # with longer tables, only the first metrics are shown without unfolding
-MIN_OVERCONFIDENT_TEMPERATURE = 1.05
-MAX_UNDERCONFIDENT_TEMPERATURE = 0.95
+OVERCONFIDENT_TEMPERATURE, UNDERCONFIDENT_TEMPERATURE = 1.05, 0.95
 
-SHIFT_EXPLANATION = note(
+SHIFT_EXPLANATION = html.note(
     "The same networks and calibrators on other test sets. Corrupted images keep their labels; other data sets should "
     "only be detected as foreign. The ood_ metrics tell how well a score of the logits separates the test set from the "
     "shift; an AUROC of 50 % is chance."
 )
-SWEEP_EXPLANATION = note("Points are means over seeds, shaded from minimum to maximum.")
-LEARNING_EXPLANATION = note(
+SWEEP_EXPLANATION = html.note("Points are means over seeds, shaded from minimum to maximum.")
+LEARNING_EXPLANATION = html.note(
     "Curves are means over seeds, shaded from minimum to maximum. Histograms hold the examples of all seeds."
 )
 SECONDARY_FIGURES_HEADING = "On the training data, by correct and wrong predictions, and by confidence bin"
@@ -63,26 +50,26 @@ def study_report(
     """Return a study's HTML report: findings, tables, reliability diagrams, sweeps and learning curves."""
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
-    sections = [Section("Results", _folded_findings(tables) + result_tables(tables))]
+    sections = [html.Section("Results", _folded_findings(tables) + result_tables(tables))]
     if len(first_rows(tables[0].rows)) > 1:
         side_by_side_tables = join_html(side_by_side(t) for t in _main_tables(tables))
-        sections.append(Section("Networks side by side", side_by_side_tables))
-    sections.append(Section("Confidence against accuracy", curves + CURVE_EXPLANATION + bars))
+        sections.append(html.Section("Networks side by side", side_by_side_tables))
+    sections.append(html.Section("Confidence against accuracy", curves + html.CURVE_EXPLANATION + bars))
     if shifted := [t for t in tables if t.shift]:
-        sections.append(Section("Under shift", SHIFT_EXPLANATION + _shift_tables(shifted)))
+        sections.append(html.Section("Under shift", SHIFT_EXPLANATION + _shift_tables(shifted)))
     swept_drawings = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
     if sweep_figures := _figure_grid(swept_drawings, SWEEP_EXPLANATION, "The other metrics"):
-        sections.append(Section("Against a parameter", sweep_figures))
+        sections.append(html.Section("Against a parameter", sweep_figures))
     learned = learning_drawings(study, store)
     if learning_figures := _figure_grid(learned, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING):
-        sections.append(Section("Learning curves", learning_figures))
+        sections.append(html.Section("Learning curves", learning_figures))
     origin = {"study": f"{study.name}: {len(measurements)} sets of predictions"}
     if trained:
         minutes = sum(store.record(run)["facts"]["seconds"] for run in trained) / 60
         origin = {"study": f"{study.name}: {len(trained)} networks, {minutes:.1f} minutes of training"}
         origin |= _recipe_texts(study, trained)
-    title = study.title or study.name
-    return page(title, findings(tables), sections, origin | version_facts(command), kicker="A calibration study")
+    origin |= html.version_facts(command)
+    return html.page(study.title or study.name, findings(tables), sections, origin, kicker="A calibration study")
 
 
 def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
@@ -114,11 +101,9 @@ def findings(tables: Sequence[ResultTable]) -> list[str]:
     texts = _findings_by_setup(_main_calibration_table(tables))
     if len(texts) == 1:
         return list(texts.values())
-    num_listed = _num_listed(len(texts))
-    lines = [f"{setup}: {text}" for setup, text in texts.items()]
-    if num_listed == len(texts):
-        return lines
-    return [*lines[:num_listed], f"The results list {len(texts) - num_listed} more."]
+    lines = [f"{setup}: {text}" for setup, text in texts.items()][: _num_listed(len(texts))]
+    num_unlisted = len(texts) - len(lines)
+    return [*lines, f"The results list {num_unlisted} more."] if num_unlisted else lines
 
 
 def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
@@ -128,7 +113,7 @@ def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
     if not unlisted:
         return Markup()
     items = join_html(render("<dt>{}</dt><dd>{}</dd>", typeset(str(setup)), typeset(text)) for setup, text in unlisted)
-    return details(f"Findings for {len(unlisted)} more", render('<dl class="answers">{}</dl>', items))
+    return html.details(f"Findings for {len(unlisted)} more", render('<dl class="answers">{}</dl>', items))
 
 
 def _num_listed(count: int) -> int:
@@ -149,10 +134,7 @@ def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Itera
     """Say which loss is the best without a calibrator, if that was measured, and with its best calibrator."""
     superlative = "highest" if table.about.higher_is_better else "lowest"
     uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
-    for label, columns in (
-        ("Without a calibrator", uncalibrated_columns),
-        ("With the best calibrator", table.columns),
-    ):
+    for label, columns in (("Without a calibrator", uncalibrated_columns), ("With the best calibrator", table.columns)):
         means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
         best_mean = table.about.best(list(means.values()))
         best_keys = [key for key, mean in means.items() if mean == best_mean]
@@ -171,8 +153,8 @@ def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterat
         return
     temperatures = {row.loss: table.cells[row, column].temperature for row in rows}
     matching_by_direction = {
-        "overconfident": {loss: t for loss, t in temperatures.items() if t > MIN_OVERCONFIDENT_TEMPERATURE},
-        "underconfident": {loss: t for loss, t in temperatures.items() if t < MAX_UNDERCONFIDENT_TEMPERATURE},
+        "overconfident": {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE},
+        "underconfident": {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE},
     }
     for direction, matching in matching_by_direction.items():
         if len(matching) > MAX_LISTED:
@@ -222,22 +204,23 @@ def result_tables(tables: Sequence[ResultTable]) -> Markup:
     has_long_table = any(len(t.rows) > MAX_OPEN_TABLE_ROWS for t in unshifted)
     num_open = MAX_LISTED if has_long_table else len(unshifted)
     folded_tables = join_html(map(_table_html, unshifted[num_open:]))
-    fold = details("The other metrics", folded_tables) if folded_tables else Markup()
+    fold = html.details("The other metrics", folded_tables) if folded_tables else Markup()
     return join_html([*map(_table_html, unshifted[:num_open]), fold, _table_legend(tables)])
 
 
 def _table_html(t: ResultTable) -> Markup:
     """Return a table with its heading and notes, and a line above each network and data set if there are several."""
     group_names = {t.rows.index(row): str(setup) for setup, row in first_rows(t.rows).items()}
-    rows = [
-        [method_label(LOSSES.title(row.loss), row.loss), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)]
-        for row in t.rows
-    ]
+    rows = [[_loss_label(row.loss), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    head = [t.row_header, *(method_label(CALIBRATORS.title(c), c) for c in t.columns)]
+    head = [t.row_header, *(html.method_label(CALIBRATORS.title(c), c) for c in t.columns)]
     groups = group_names if len(group_names) > 1 else {}
-    rendered = table(head, rows, bold=best, caption=t.heading, long_row_names=True, groups=groups)
-    return join_html([_metric_heading(t.description, t.metric), rendered, *map(note, t.table_notes)])
+    rendered = html.table(head, rows, bold=best, caption=t.heading, long_row_names=True, groups=groups)
+    return join_html([_metric_heading(t.description, t.metric), rendered, *map(html.note, t.table_notes)])
+
+
+def _loss_label(loss: str) -> Markup:
+    return html.method_label(LOSSES.title(loss), loss)
 
 
 def _metric_heading(description: str, metric: str) -> Markup:
@@ -247,10 +230,8 @@ def _metric_heading(description: str, metric: str) -> Markup:
 
 def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
     """Return the number and, in small print below, the learned numbers and the paper's number."""
-    number = cell.number_text(about)
-    if number == "nan":
-        number = "\N{EN DASH}"
-    value = _unbroken_value(" ".join(filter(None, [number, cell.significance])))
+    number = "\N{EN DASH}" if cell.number_text(about) == "nan" else cell.number_text(about)
+    value = _unbroken_value(" ".join(filter(None, [number, cell.test_results])))
     small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
     small_lines += [f"paper {cell.paper.text(about)}"] if cell.paper else []
     return value + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
@@ -259,7 +240,7 @@ def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
 def _unbroken_value(value: str) -> Markup:
     """Return a value that may break only before its deviation; infinity is explained."""
     if value == "inf":
-        return term(value, INFINITE_MEAN_EXPLANATION)
+        return html.term(value, html.INFINITE_MEAN_EXPLANATION)
     mean, sign, deviation = value.partition(" ± ")
     if not sign:
         return typeset(value)
@@ -274,13 +255,13 @@ def side_by_side(t: ResultTable) -> Markup:
     setups = list(first_rows(t.rows))
     losses = list(dict.fromkeys(row.loss for row in t.rows))
     cells = {loss: [_best_cell_html(t, RunNames(*setup, loss)) for setup in setups] for loss in losses}
-    rows = [[method_label(LOSSES.title(loss), loss), *(html for html, _ in cells[loss])] for loss in losses]
+    rows = [[_loss_label(loss), *(cell_html for cell_html, _ in cells[loss])] for loss in losses]
     best = [[is_best for _, is_best in cells[loss]] for loss in losses]
     head = [t.row_header, *map(str, setups)]
-    rendered = table(head, rows, bold=best, caption=f"{t.heading}, side by side", long_row_names=True)
+    rendered = html.table(head, rows, bold=best, caption=f"{t.heading}, side by side", long_row_names=True)
     baseline = _baseline_column(t)
     large_print = "Without a calibrator" if base_name(baseline) == "Identity" else f"With {baseline}"
-    explanation = note(f"{large_print}, and below with the best one. Bold marks the best of a column.")
+    explanation = html.note(f"{large_print}, and below with the best one. Bold marks the best of a column.")
     return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, explanation])
 
 
@@ -300,10 +281,8 @@ def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
     means = {column: t.cells[row, column].mean for column in t.columns}
     best_mean = t.about.best(list(means.values()))
     best_column = next((column for column, mean in means.items() if mean == best_mean), baseline)
-    if best_column != baseline:
-        small_print = f"{t.about.text(best_mean)} by {best_column}"
-    else:
-        small_print = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
+    baseline_is_best = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
+    small_print = baseline_is_best if best_column == baseline else f"{t.about.text(best_mean)} by {best_column}"
     network_means = [t.cells[r, baseline].mean for r in t.rows if r.setup == row.setup]
     cell_html = _unbroken_value(t.cells[row, baseline].number_text(t.about))
     cell_html += render("<small>{}</small>", typeset(small_print))
@@ -313,7 +292,7 @@ def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:
     """Return a note on the cells of all tables, with each explanation of the tests once."""
     tests = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
-    return note(
+    return html.note(
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
         "the mean temperature and other numbers that a calibrator learned. The best of each table is bold. "
         f"{tests}"
@@ -328,7 +307,7 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
         main_metrics = first_metrics.get("ece"), first_metrics.get("ood_auroc")
         body += join_html(_table_html(t) for t in shift_tables if t.metric in main_metrics)
         folded_tables = join_html(_table_html(t) for t in shift_tables if t.metric not in main_metrics)
-        body += details(f"The other metrics on {shift}", folded_tables)
+        body += html.details(f"The other metrics on {shift}", folded_tables)
     return body
 
 
@@ -339,14 +318,14 @@ def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_headin
     """Return the main figures with their explanation, and the others folded; empty without figures."""
     main_figures, folded_figures = Markup(), Markup()
     for drawing in drawings:
-        html = figure(drawing.draw, drawing.description, caption=drawing.title, size=(4.2, 2.9))
+        figure_html = html.figure(drawing.draw, drawing.description, caption=drawing.title, size=(4.2, 2.9))
         if drawing.is_main:
-            main_figures += html
+            main_figures += figure_html
         else:
-            folded_figures += html
+            folded_figures += figure_html
     grid = '<div class="figures wide">{}</div>'
     parts = [render(grid, main_figures), explanation] if main_figures else []
-    parts += [details(folded_heading, render(grid, folded_figures))] if folded_figures else []
+    parts += [html.details(folded_heading, render(grid, folded_figures))] if folded_figures else []
     return join_html(parts)
 
 
@@ -365,16 +344,16 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
         titled_diagrams = [
             (f"{loss}{setup_text}, {diagram.stage}", diagram)
             for loss, loss_measurements in measurements_by_loss.items()
-            for diagram in pooled_diagrams(loss_measurements, FIGURE_BINS)
+            for diagram in diagrams_over_seeds(loss_measurements, FIGURE_BINS)
         ]
         main_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator in ("", primary)]
         other_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator not in ("", primary)]
         all_main_diagrams += main_diagrams
         main_curves = _curve_diagrams(main_diagrams)
-        curves += main_curves if i < MAX_LISTED else details(str(setup), main_curves)
+        curves += main_curves if i < MAX_LISTED else html.details(str(setup), main_curves)
         num_other_diagrams += len(other_diagrams)
         if other_diagrams and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
-            curves += details(f"After the other calibrators{setup_text}", _curve_diagrams(other_diagrams))
+            curves += html.details(f"After the other calibrators{setup_text}", _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
     if sum(map(len, by_setup.values())) > MAX_BAR_DIAGRAM_PAIRS:
@@ -391,16 +370,17 @@ def _figures_command(study: Study, drawings: str) -> Markup:
 def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
     """Return classical reliability diagrams, folded."""
     bars = join_html(
-        bar_diagram(f"{title}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        html.bar_diagram(f"{title}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
         for title, d in titled_diagrams
     )
-    return details("The same in classical bars", render('<div class="figures">{}</div>', bars + BAR_EXPLANATION))
+    grid = render('<div class="figures">{}</div>', bars + html.BAR_EXPLANATION)
+    return html.details("The same in classical bars", grid)
 
 
 def _curve_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
     """Return reliability diagrams with curves."""
     curves = join_html(
-        curve_diagram(title, d.events.ties, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        html.curve_diagram(title, d.events.ties, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
         for title, d in titled_diagrams
     )
     return render('<div class="figures">{}</div>', curves)

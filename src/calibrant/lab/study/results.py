@@ -21,8 +21,7 @@ from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells
 from calibrant.types import InputError
 
-# leftovers of killed processes
-DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"
+DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # of killed writers
 MAX_LOCK_WAIT_SECONDS = 60.0
 RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "made_with.json", "report.html")
 
@@ -116,12 +115,13 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
                 drafts.enter_context(atomic_write(folder / name)).write_text(text, encoding="utf-8")
             for name in texts:
                 remove_path(folder / name)
+            # leaving the block renames the drafts
     except Timeout:
         raise InputError(
             f"Another process is writing its results to {folder}. Try again when it is done.", code="folder_in_use"
         ) from None
     except OSError as error:
-        error.filename = str(folder)
+        error.filename = str(folder)  # for the message
         raise
 
 
@@ -135,11 +135,11 @@ def remove_path(path: Path) -> None:
 
 def group_failures(study: Study, runs: Mapping[Run, str]) -> list[str]:
     """Return the reasons of failed runs, in one line for several on one data set with the same reason."""
-    groups = group_pairs(((run.dataset, reason), run) for run, reason in runs.items())
-    return [
-        f"{study.describe(group[0]) if len(group) == 1 else f'{len(group)} runs on {study.label(dataset)}'}: {reason}"
-        for (dataset, reason), group in groups.items()
-    ]
+    lines: list[str] = []
+    for (dataset, reason), group in group_pairs(((run.dataset, reason), run) for run, reason in runs.items()).items():
+        subject = study.describe(group[0]) if len(group) == 1 else f"{len(group)} runs on {study.label(dataset)}"
+        lines.append(f"{subject}: {reason}")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ class Status:
 
     @property
     def summary(self) -> str:
-        """Number of remaining runs, and their estimated time."""
+        """Number of remaining runs, and their estimated time; without any, whether all are done or lack data."""
         if not self.remaining:
-            return f"all {len(self.runs)} runs are done" if not self.runs_without_data else "nothing can be trained"
+            return "nothing can be trained" if self.runs_without_data else f"all {len(self.runs)} runs are done"
         wait = "" if math.isnan(self.seconds) else f", {duration_text(self.seconds)}"
         from_batches = ", estimated from single batches" if self.trials else ""
         return f"{len(self.remaining)} of {len(self.runs)} runs to train{wait}{from_batches}"
@@ -199,19 +199,20 @@ class Status:
         """A line for every trial, and for all missing data."""
         lines: list[str] = []
         for run, trial in self.trials.items():
-            dataset, network, _ = self.study.names(run)
             size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-            lines.append(f"{network} on {dataset}: {size}, an epoch takes {duration_text(trial.seconds)}")
+            setup = self.study.names(run).setup
+            lines.append(f"{setup}: {size}, an epoch takes {duration_text(trial.seconds)}")
         return [*lines, *(f"cannot run: {line}" for line in group_failures(self.study, self.runs_without_data))]
 
     def __str__(self) -> str:
         lines: list[str] = []
         for status in self.runs:
+            num_epochs = status.run.recipe.epochs
+            epochs = "1 epoch" if num_epochs == 1 else f"{num_epochs} epochs"
             duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
-            reason = f": {status.reason}" if status.reason and status.run not in self.runs_without_data else ""
-            epochs = status.run.recipe.epochs
-            names = f"{self.study.describe(status.run)}, {epochs} epoch{'s' if epochs > 1 else ''}"
-            lines.append(f"{status.state:<9}{names}{duration}{reason}")
+            has_own_reason = status.reason and status.run not in self.runs_without_data  # which `trial_lines` give
+            reason = f": {status.reason}" if has_own_reason else ""
+            lines.append(f"{status.state:<9}{self.study.describe(status.run)}, {epochs}{duration}{reason}")
         return "\n".join([*lines, *self.trial_lines, self.summary])
 
 
@@ -223,12 +224,10 @@ def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
 
     The id of a run changes with its data set, network, loss, recipe, seed, traces and the revisions of their methods.
     """
+    methods = *study.calibrators, *study.metrics, *study.detection
     return {
         "calibrant": __version__,
         "study": study.name,
         "runs": {run.id: study.describe(run) for run in runs},
-        "revisions": {
-            method.text: method.code or "revision 1"
-            for method in (*study.calibrators, *study.metrics, *study.detection)
-        },
+        "revisions": {method.text: method.code or "revision 1" for method in methods},
     }

@@ -27,7 +27,7 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
         return 1.0
     from scipy.stats import ttest_rel  # imported here because it is slow
 
-    with warnings.catch_warnings():  # equal differences, for which p is 0
+    with warnings.catch_warnings():  # of equal differences, whose deviation is 0, as is the p-value
         warnings.simplefilter("ignore", RuntimeWarning)
         first_values, second_values = zip(*pairs, strict=True)
         return float(ttest_rel(first_values, second_values).pvalue)  # pyright: ignore
@@ -42,13 +42,13 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     tested = sorted((key for key, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
     adjusted, largest = dict[Key, float](), 0.0
     for i, key in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - i) * p_values[key]))
+        largest = max(largest, min(1.0, (len(tested) - i) * p_values[key]))  # no less than any before it
         adjusted[key] = largest
     return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
 
 
 def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key], float]:
-    """Return the p-value of every pair, corrected for the number of pairs."""
+    """Return the p-value of every pair by Student's paired t-test, corrected for the number of pairs."""
     return holm({pair: paired_p_value(values[pair[0]], values[pair[1]]) for pair in combinations(values, 2)})
 
 
@@ -58,13 +58,13 @@ def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, K
     >>> letter_groups(["x", "y", "z"], [("x", "z")])
     {'x': 'a', 'y': 'ab', 'z': 'b'}
     """
-    groups = [set(names)]
-    for first_name, second_name in significant_pairs:
-        split = [group for group in groups if {first_name, second_name} <= group]
-        groups = [group for group in groups if group not in split]
-        for group in (group - {removed} for group in split for removed in (second_name, first_name)):
-            if not any(group <= superset for superset in groups):
-                groups = [subset for subset in groups if not subset <= group] + [group]
-    groups.sort(key=lambda group: [name not in group for name in names])
-    letters = [*ALPHABET, *(f"({i + 1})" for i in range(len(ALPHABET), len(groups)))]
+    groups = [set(names)]  # the names that share a letter
+    for pair in significant_pairs:
+        halves = [group - {name} for group in groups if {*pair} <= group for name in reversed(pair)]
+        groups = [group for group in groups if not {*pair} <= group]
+        for half in halves:  # only the largest groups are kept
+            if not any(half <= group for group in groups):
+                groups = [group for group in groups if not group <= half] + [half]
+    groups.sort(key=lambda group: [name not in group for name in names])  # "a" is a letter of the first name
+    letters = [*ALPHABET, *(f"({i + 1})" for i in range(len(ALPHABET), len(groups)))]  # (27), (28), ... after z
     return {name: "".join(compress(letters, [name in group for group in groups])) for name in names}

@@ -20,7 +20,7 @@ from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant.backend.digests import json_digest
-from calibrant.lab.study.grids import MONITORED_FIELDS, Run, changed_methods, trains_same_network
+from calibrant.lab.study.grids import MONITORED_FIELDS, TRAINING_ID_DIGITS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     RECORD_FILE,
@@ -33,7 +33,7 @@ from calibrant.lab.study.stored_files import (
     open_draft,
     read_record,
     read_run_file,
-    seal_record,
+    serialize_record,
     sha256_hex,
     try_lock,
 )
@@ -69,7 +69,7 @@ class Store:
     data: Mapping[Method, str] = field(default_factory=dict[Method, str])
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", Path(self.root).absolute())  # the same in every process
+        object.__setattr__(self, "root", Path(self.root).absolute())  # processes may have other working folders
         try:
             for name in "runs", "drafts", "claims", "partial":
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class Store:
 
     def with_data(self, data: Mapping[Method, str]) -> "Store":
         """Return a copy that knows the digests of more data sets."""
-        store_copy = copy.copy(self)
+        store_copy = copy.copy(self)  # replace() would prepare the folder again
         object.__setattr__(store_copy, "data", {**self.data, **data})
         return store_copy
 
@@ -100,7 +100,10 @@ class Store:
         return self.root / "runs" / self.name(run) if stored_run is None else stored_run[0]
 
     def partial(self, run: Run) -> Path:
-        """Return the folder for the checkpoint of an unfinished run; unexpected files in its place are set aside."""
+        """Return the folder for the checkpoint of an unfinished run.
+
+        It is made if needed; a file in its place, and folders in it, are set aside.
+        """
         folder = self._partial_folder(run) or self.root / "partial" / self.name(run)
         if not folder.is_dir() and os.path.lexists(folder):
             self.set_aside(folder)
@@ -117,7 +120,8 @@ class Store:
         """
         if (stored_run := self._find_run(run)) is not None:
             return "diverged" if "diverged" in stored_run[1]["facts"] else "done"
-        if any(find_damage(f, record_only=True) for f in self._training_folders(run) if f.name.startswith(run.id)):
+        run_folders = [folder for folder in self._training_folders(run) if folder.name.startswith(run.id)]
+        if any(find_damage(folder, record_only=True) for folder in run_folders):
             return "damaged"
         if (partial := self._partial_folder(run)) is None:
             return "missing"
@@ -129,8 +133,9 @@ class Store:
     def get(self, run: Run, split: str) -> Predictions:
         """Read the predictions of a run on "val", "test", "shift0", ... Raises `DamagedError` if they were changed."""
         folder, record = self._require_run(run)
-        if split.startswith("shift"):  # the stored run may hold further shifts
-            split = f"shift{record['run']['shifts'].index(run.shifts[int(split[5:])].canonical)}"
+        if split.startswith("shift"):  # the stored run may number its shifts otherwise, as it may hold more of them
+            shift = run.shifts[int(split.removeprefix("shift"))]
+            split = f"shift{record['run']['shifts'].index(shift.canonical)}"
         tensors: dict[str, Any] = load(_read_finished_run(folder, record, f"{split}.safetensors"))
         return Predictions(**tensors)
 
@@ -147,19 +152,19 @@ class Store:
         return (record for _, record in _intact_runs((self.root / "runs").iterdir()))
 
     def find_reusable_run(self, run: Run, train_digest: str) -> StoredRun | None:
-        """Find a stored network that equals the one this run would train.
+        """Find a finished run whose stored network equals the one that this run would train, or return None.
 
         It learned from the same examples, and nothing that differs can have influenced the training. Its data set may
         have splits of other sizes.
         """
         for folder, record in _intact_runs((self.root / "runs").iterdir()):
+            version = record["facts"].get("versions", {}).get("calibrant", "")
+            if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
+                continue
+            same_data = record["data"].get(run.divided_dataset.canonical, "") == self.data.get(run.divided_dataset)
             with suppress(InputError):  # a damaged network, or a data set that is no longer known
-                version = record["facts"].get("versions", {}).get("calibrant", "")
-                if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
-                    continue
-                same_data = record["data"].get(run.divided_dataset.canonical, "") == self.data.get(run.divided_dataset)
                 if record["learned"] == train_digest and trains_same_network(record["run"], run, same_data):
-                    read_run_file(folder, record, NETWORK_FILE)
+                    read_run_file(folder, record, NETWORK_FILE)  # raises if it is damaged
                     return folder, record
         return None
 
@@ -172,17 +177,18 @@ class Store:
             if changed := changed_methods(record["run"], run.methods):
                 return f"was trained with other code of {', '.join(changed)}"
         id_without_code = run.id.partition("_")[0]
-        ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}
-        if any(name != run.id and name.partition("_")[0] == id_without_code for name in ids):
+        begun_ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}  # without data digests
+        if any(begun_id != run.id and begun_id.partition("_")[0] == id_without_code for begun_id in begun_ids):
             return "was begun with other code of its methods"
         return ""
 
     def _data_digests(self, run: Run) -> dict[str, str]:
+        """Return the known digests of a run's data sets by their canonical texts."""
         return {m.canonical: self.data[m] for m in run.required_datasets if m in self.data}
 
     def _training_folders(self, run: Run) -> list[Path]:
         """Return the folders with this training, whatever was monitored, on any data."""
-        return [folder for folder in (self.root / "runs").iterdir() if folder.name[:12] == run.training_id]
+        return [folder for folder in (self.root / "runs").iterdir() if folder.name.startswith(run.training_id)]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
         """Return one finished run that `_matches`, by the digest of the data set it was trained on."""
@@ -219,6 +225,7 @@ class Store:
         )
 
     def _require_run(self, run: Run) -> StoredRun:
+        """Return the folder and record of a run. Raises `InputError` if it is not finished."""
         if (stored_run := self._find_run(run)) is None:
             raise InputError(
                 f"Run {run.id} is not finished, or is damaged, in {self.root}. Run its study.", code="unfinished_run"
@@ -226,9 +233,12 @@ class Store:
         return stored_run
 
     def _partial_folder(self, run: Run) -> Path | None:
+        """Return the folder of an unfinished run, or None; on any data if the digest of its data is unknown."""
         folder = self.root / "partial" / self.name(run)
-        if folder.is_dir() or run.divided_dataset in self.data:
-            return folder if folder.is_dir() else None
+        if folder.is_dir():
+            return folder
+        if run.divided_dataset in self.data:
+            return None
         return next((f for f in (self.root / "partial").iterdir() if f.name.partition(".")[0] == run.id), None)
 
     # Writing runs
@@ -240,22 +250,23 @@ class Store:
         The operating system releases the claim of a process that dies. Until then `holder` names the process.
         """
         with try_lock(self._claim_path(self.name(run))) as is_claimed:
+            if not is_claimed:
+                yield False
+                return
             holder_path = self._holder_path(run)
-            if is_claimed:
-                with suppress(OSError):  # a full disk; the file only informs other processes
-                    holder_path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
+            with suppress(OSError):  # a full disk; the file only informs other processes
+                holder_path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
             try:
-                yield is_claimed
+                yield True
             finally:
-                if is_claimed:
-                    with suppress(OSError):
-                        holder_path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    holder_path.unlink(missing_ok=True)
 
     def holder(self, run: Run) -> str:
         """Name the process that has claimed a run, as far as it is known."""
         try:
-            owner = json.loads(self._holder_path(run).read_text())
-            return f"process {owner['pid']} on {owner['host']}"
+            process = json.loads(self._holder_path(run).read_text())
+            return f"process {process['pid']} on {process['host']}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
 
@@ -267,6 +278,7 @@ class Store:
         return path
 
     def _holder_path(self, run: Run) -> Path:
+        """Return the path of the file that names the process which works on a run."""
         return self.root / "claims" / f"{self.name(run)}.who"
 
     def save(
@@ -312,7 +324,7 @@ class Store:
         with open_draft(self.root, name) as draft:
             for file, content in files.items():
                 (draft / file).write_bytes(content)  # raises OSError if the disk is full
-            (draft / RECORD_FILE).write_text(seal_record(record))
+            (draft / RECORD_FILE).write_text(serialize_record(record))
         shutil.rmtree(self.root / "partial" / name, ignore_errors=True)
         if self.mirror:
             Mirror(self.mirror).send(self.root / "runs" / name)
@@ -333,18 +345,19 @@ class Store:
             for folder in self._training_folders(run):
                 if not self._is_copy(folder) and (damage := find_damage(folder)):
                     with try_lock(self._claim_path(folder.name)) as is_locked:
-                        if is_locked and find_damage(folder):
+                        if is_locked and find_damage(folder):  # another process may have replaced it meanwhile
                             messages[run] = f"{damage}; set aside in {self.set_aside(folder)}"
         return messages
 
     def _is_copy(self, folder: Path) -> bool:
-        """Whether a folder holds the record of a run whose own folder is intact."""
-        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+        """Whether a folder is a copy by hand: it holds the record of another run whose own folder is intact."""
+        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):  # the record may hold anything
             if not (folder / RECORD_FILE).is_file():
                 return False
             name = json.loads((folder / RECORD_FILE).read_text())["id"]
             original = self.root / "runs" / name
-            return name != folder.name and original.name == name and not find_damage(original, record_only=True)
+            is_plain_name = original.name == name  # not a path to another place
+            return name != folder.name and is_plain_name and not find_damage(original, record_only=True)
         return False
 
     # Other stores
@@ -355,7 +368,8 @@ class Store:
         Returns:
             Notes on runs that were fetched from neighbors, or rejected because they are damaged.
         """
-        runs, messages = list(runs), list[str]()
+        runs = list(runs)
+        messages: list[str] = []
         if self.mirror:
             mirror = Mirror(self.mirror)
             remote_names = mirror.run_names()
@@ -373,8 +387,9 @@ class Store:
         return messages
 
     def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        ordered_names = sorted(remote_names, key=lambda name: (len(name), name))
-        by_training = group_pairs((name[:12], name) for name in ordered_names)
+        """Fetch remote runs with the training of a missing one until one of them serves it; yield what is rejected."""
+        ordered_names = sorted(remote_names, key=lambda name: (len(name), name))  # runs without monitoring come first
+        by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
         for run in runs:
             for name in by_training.get(run.training_id, ()):
                 if run in self or (self.root / "runs" / name).exists():

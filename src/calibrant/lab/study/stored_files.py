@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
@@ -56,8 +56,8 @@ def minor_version(version: str) -> str:
 # Records of finished runs
 
 
-def seal_record(record: Mapping[str, Any]) -> str:
-    """Serialize a record as JSON with its own digest under "seal"."""
+def serialize_record(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON with its own digest under "seal"."""
     return json.dumps({**record, "seal": _record_digest(record)}, indent=1)
 
 
@@ -71,10 +71,9 @@ def read_record(folder: Path, name: str = "") -> dict[str, Any]:
     Raises:
         DamagedError: If the record is missing, changed, or belongs to another run.
     """
+    content = _read_bytes(folder / RECORD_FILE)
     try:
-        record: Any = json.loads(_read_bytes(folder / RECORD_FILE))
-    except DamagedError:
-        raise
+        record: Any = json.loads(content)
     except (ValueError, RecursionError):
         raise DamagedError(f"{RECORD_FILE} is not JSON") from None
     if not isinstance(record, dict) or record.pop("seal", "") != _record_digest(record):  # pyright: ignore
@@ -95,20 +94,21 @@ def read_run_file(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
 
 
 def find_damage(folder: Path, name: str = "", *, record_only: bool = False) -> str:
-    """Read the record of a run, and all files except its network, and return what is wrong, or "" if all are intact.
+    """Return what is wrong with the record of a run, or with its files except the network, or "" if all are intact.
 
-    The network is not needed for tables, and is verified when it is used.
+    The network is not needed for tables, and is verified when it is used. `record_only` reads no further files.
     """
     try:
         record = read_record(folder, name)
         for file in () if record_only else record["files"].keys() - {NETWORK_FILE}:
-            read_run_file(folder, record, file)
+            read_run_file(folder, record, file)  # raises if it is damaged
     except DamagedError as error:
         return str(error)
     return ""
 
 
 def _read_bytes(path: Path) -> bytes:
+    """Read a file. Raises `DamagedError` if it is missing, no file, or not readable, but not if the disk is away."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait forever
             raise DamagedError(f"{path.name} is not a file")
@@ -120,6 +120,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _record_digest(record: Any) -> str:
+    """Return the digest of a record as it is after a round trip through JSON."""
     return json_digest(json.loads(json.dumps(record)))  # turns keys into texts, so that they can be sorted
 
 
@@ -138,11 +139,12 @@ class Checkpoint:
         """Write the state and the rows, unless the last write was `MIN_SAVE_INTERVAL_SECONDS` ago or less."""
         if time.monotonic() - self.saved_at < MIN_SAVE_INTERVAL_SECONDS:
             return
-        buffer = io.BytesIO()
+        buffer = io.BytesIO()  # in memory, as torch.save hides the OSError of a full disk
         torch.save({**state, "rows": json.dumps(self.rows), "calibrant": __version__}, buffer)
-        with atomic_write(self.path) as draft, draft.open("wb") as file:  # torch.save hides the OSError of a full disk
-            file.write(MAGIC_BYTES + sha256_hex(buffer.getvalue()).encode() + b"\n")
-            file.write(buffer.getvalue())
+        content = buffer.getvalue()
+        with atomic_write(self.path) as draft, draft.open("wb") as file:
+            file.write(MAGIC_BYTES + sha256_hex(content).encode() + b"\n")
+            file.write(content)
         self.saved_at = time.monotonic()
 
     def read(self) -> Mapping[str, Any] | None:
@@ -159,7 +161,7 @@ class Checkpoint:
         state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
         if minor_version(state["calibrant"]) != minor_version(__version__):
             raise DamagedError(f"its checkpoint is of calibrant {state['calibrant']}")
-        self.rows[:] = json.loads(state["rows"])
+        self.rows[:] = json.loads(state["rows"])  # in place, as the training holds the list
         return state
 
 
@@ -174,7 +176,7 @@ def try_lock(path: Path) -> Generator[bool]:
     lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
-    except Timeout:
+    except Timeout:  # another process holds it
         yield False
         return
     try:
@@ -197,13 +199,13 @@ def open_draft(root: Path, name: str) -> Generator[Path]:
                 yield draft
                 for path in draft.iterdir():
                     apply_umask(path)
-                    _fsync(path)
+                    _fsync(path)  # before the folder is renamed, so that a crash cannot leave empty files in runs/
                 apply_umask(draft)
-                _move_into_place(root, draft, root / "runs" / name)
+                _move_draft(root, draft, root / "runs" / name)
             finally:
-                shutil.rmtree(draft, ignore_errors=True)
+                shutil.rmtree(draft, ignore_errors=True)  # still there after an error
     except OSError as error:
-        error.filename = error.filename or str(root)
+        error.filename = error.filename or str(root)  # for the message
         raise
     finally:
         with suppress(OSError):
@@ -214,8 +216,9 @@ def delete_stale_drafts(root: Path, now: float) -> None:
     """Delete drafts that are older than a day and not locked: their writers were killed."""
     for draft in {path.with_name(path.name.removesuffix(".lock")) for path in (root / "drafts").iterdir()}:
         lock = _lock_path(draft)
-        with suppress(OSError):
-            if now - (draft if draft.exists() else lock).stat().st_mtime > MAX_DRAFT_AGE_SECONDS:
+        with suppress(OSError):  # another process deletes them, too
+            written_at = (draft if draft.exists() else lock).stat().st_mtime
+            if now - written_at > MAX_DRAFT_AGE_SECONDS:
                 with try_lock(lock) as is_locked:
                     if is_locked:
                         shutil.rmtree(draft, ignore_errors=True)
@@ -223,25 +226,32 @@ def delete_stale_drafts(root: Path, now: float) -> None:
 
 
 def move_to_damaged(root: Path, path: Path) -> Path:
-    """Move a damaged file or folder into damaged/, and return its new place."""
-    folders = (root / f"damaged{f'-{i}' if i else ''}" for i in count())
-    folder = next(f for f in folders if f.is_dir() or not os.path.lexists(f))
+    """Move a damaged file or folder into damaged/, and return its new path.
+
+    Names that are taken get a number: damaged-1/ if damaged is a file, NAME-1 if damaged/ has a NAME.
+    """
+    folder = next(f for f in _numbered_paths(root / "damaged") if f.is_dir() or not os.path.lexists(f))
     folder.mkdir(exist_ok=True)
-    places = (folder / f"{path.name}{f'-{i}' if i else ''}" for i in count())
-    place = next(p for p in places if not os.path.lexists(p))
+    new_path = next(p for p in _numbered_paths(folder / path.name) if not os.path.lexists(p))
     with suppress(FileNotFoundError):  # another process moved it
-        path.rename(place)
-    return place
+        path.rename(new_path)
+    return new_path
 
 
-def _move_into_place(root: Path, draft: Path, place: Path) -> None:
-    """Rename a draft; a finished run in its place wins, a folder without its record is set aside."""
+def _numbered_paths(path: Path) -> Iterator[Path]:
+    """Yield NAME, NAME-1, NAME-2, ..."""
+    yield path
+    yield from (path.with_name(f"{path.name}-{i}") for i in count(1))
+
+
+def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
+    """Rename a draft to the folder of its run, unless that is finished; one with a damaged record is set aside."""
     try:
-        draft.rename(place)
-    except OSError:
-        if find_damage(place, record_only=True):
-            move_to_damaged(root, place)
-            draft.rename(place)
+        draft.rename(run_folder)
+    except OSError:  # the folder exists
+        if find_damage(run_folder, record_only=True):
+            move_to_damaged(root, run_folder)
+            draft.rename(run_folder)
 
 
 def _lock_path(draft: Path) -> Path:
@@ -249,6 +259,7 @@ def _lock_path(draft: Path) -> Path:
 
 
 def _fsync(path: Path) -> None:
+    """Wait until the disk holds a file."""
     with path.open("r+b") as file:  # some systems only sync files that are open for writing
         os.fsync(file.fileno())
 
@@ -271,6 +282,7 @@ class Mirror:
 
     @cached_property
     def _location(self) -> tuple[Any, str]:
+        """The file system of the URL, and the folder in it."""
         from fsspec.core import url_to_fs
 
         with self._wrap_errors():
@@ -280,8 +292,8 @@ class Mirror:
         """Return the names of the runs in the mirror."""
         files, root = self._location
         with self._wrap_errors():
-            paths = (path.split("/") for path in files.find(f"{root}/runs", maxdepth=2))
-            return {path[-2] for path in paths if path[-1] == RECORD_FILE}
+            paths = map(PurePosixPath, files.find(f"{root}/runs", maxdepth=2))
+            return {path.parent.name for path in paths if path.name == RECORD_FILE}
 
     def send(self, folder: Path) -> None:
         """Copy the folder of a finished run to the mirror."""
@@ -289,7 +301,7 @@ class Mirror:
         with self._wrap_errors():
             files.makedirs(f"{root}/runs/{folder.name}", exist_ok=True)
             folder_files = [path for path in folder.iterdir() if path.is_file()]
-            for path in sorted(folder_files, key=lambda path: path.name == RECORD_FILE):
+            for path in sorted(folder_files, key=lambda path: path.name == RECORD_FILE):  # the record comes last
                 files.put_file(str(path), f"{root}/runs/{folder.name}/{path.name}")
 
     def fetch(self, name: str, folder: Path) -> None:
@@ -297,17 +309,18 @@ class Mirror:
         files, root = self._location
         with self._wrap_errors():
             for path in files.ls(f"{root}/runs/{name}", detail=False):
-                file = path.rpartition("/")[2]
+                file_name = PurePosixPath(path).name
                 try:
                     if files.isfile(path):
-                        files.get_file(path, str(folder / file))
+                        files.get_file(path, str(folder / file_name))
                 except OSError as error:
                     if error.errno not in DAMAGE_ERRNOS:
                         raise
-                    raise DamagedError(f"{file} cannot be read ({error.strerror})") from None
+                    raise DamagedError(f"{file_name} cannot be read ({error.strerror})") from None
 
     @contextmanager
     def _wrap_errors(self) -> Generator[None]:
+        """Turn the errors of file systems into `MirrorError`, except damage."""
         try:
             yield
         except DamagedError:

@@ -14,15 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from calibrant import metrics
 from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
+from calibrant.lab.study import significance
 from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
-from calibrant.lab.study.significance import (
-    SIGNIFICANCE_LEVEL,
-    ValuesBySeed,
-    holm,
-    letter_groups,
-    paired_p_value,
-    pairwise_p_values,
-)
+from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL
 from calibrant.metrics import MetricInfo, describe_metric
 
 LEARNED_PREFIX = "learned_"  # prefix of the columns with further numbers that a calibrator reports
@@ -72,14 +66,14 @@ class Cell:
         return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
 
     @property
-    def by_seed(self) -> ValuesBySeed:
+    def by_seed(self) -> significance.ValuesBySeed:
         """The values by seed; empty if the seeds are unknown."""
         return dict(zip(self.seeds, self.values, strict=True)) if len(self.seeds) == len(self.values) else {}
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
         """Format it like the papers: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent if the metric is a share."""
         learned = f"({self.learned_text})" if self.learned_text else ""
-        return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.significance]))
+        return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.test_results]))
 
     def number_text(self, about: MetricInfo, *, deviation: bool = True) -> str:
         """Return mean and deviation; without values, "n/a" if a method does not apply, or "diverged"."""
@@ -94,7 +88,7 @@ class Cell:
         return ", ".join([*temperature, *(f"{name} {value:z.2f}" for name, value in self.learned_values.items())])
 
     @property
-    def significance(self) -> str:
+    def test_results(self) -> str:
         """Mark and letters of the tests."""
         return " ".join(filter(None, [self.mark, self.letters]))
 
@@ -148,9 +142,8 @@ class ResultTable:
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
             reference_losses = {row.loss for row in first_rows(self.rows).values()}
-            reference = "the first row of the same data set and network"
-            if len(reference_losses) == 1:
-                (reference,) = reference_losses
+            first_row = "the first row of the same data set and network"
+            reference = reference_losses.pop() if len(reference_losses) == 1 else first_row
             sentences.append(
                 f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
                 f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
@@ -177,10 +170,8 @@ class ResultTable:
     @property
     def unmeasured_notes(self) -> list[str]:
         """Reasons for missing values (n/a), and their rows."""
-        row_names = group_pairs((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
-        return [
-            f"Not measured (n/a): {reason} ({'; '.join(dict.fromkeys(names))})." for reason, names in row_names.items()
-        ]
+        pairs = dict.fromkeys((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
+        return [f"Not measured (n/a): {reason} ({'; '.join(names)})." for reason, names in group_pairs(pairs).items()]
 
     @property
     def divergence_note(self) -> str:
@@ -386,10 +377,10 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
         reference = cells.get(reference_key)
         if reference is not None and cell.mean != reference.mean:
             tests = p_values.setdefault(reference_key, {})
-            tests[row, column] = paired_p_value(reference.by_seed, cell.by_seed)
+            tests[row, column] = significance.paired_p_value(reference.by_seed, cell.by_seed)
     marks: dict[CellKey, str] = {}
     for reference_key, tests in p_values.items():
-        for key, p in holm(tests).items():
+        for key, p in significance.holm(tests).items():
             if not math.isnan(p):  # without shared seeds, there is no test
                 higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
                 marks[key] = higher if cells[key].mean > cells[reference_key].mean else lower
@@ -403,7 +394,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
         if different := [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]:
             tested = set(chain.from_iterable(p_values))
             columns = [column for cell_row, column in cells if cell_row == row and column in tested]
-            letters |= {(row, column): text for column, text in letter_groups(columns, different).items()}
+            letters |= {(row, column): text for column, text in significance.letter_groups(columns, different).items()}
     return letters
 
 
@@ -411,6 +402,6 @@ def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tupl
     """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
     values_by_row = group_pairs((row, (column, cell.by_seed)) for (row, column), cell in cells.items())
     return {
-        row: {pair: p for pair, p in pairwise_p_values(dict(values)).items() if not math.isnan(p)}
+        row: {pair: p for pair, p in significance.pairwise_p_values(dict(values)).items() if not math.isnan(p)}
         for row, values in values_by_row.items()
     }

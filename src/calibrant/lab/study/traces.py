@@ -45,11 +45,11 @@ class EpochContext:
         if split not in self.predictions_cache:
             network = self.epoch.network
             device = next(network.parameters()).device
-            self.predictions_cache[split] = (
-                self.epoch.val
-                if split == "val"
-                else predict(network, getattr(self.splits, split), self.splits.prepare, device=device)
-            )
+            if split == "val":  # predicted already
+                self.predictions_cache[split] = self.epoch.val
+            else:
+                examples = getattr(self.splits, split)
+                self.predictions_cache[split] = predict(network, examples, self.splits.prepare, device=device)
         return self.predictions_cache[split]
 
 
@@ -115,7 +115,7 @@ def bins(context: EpochContext, *, split: SplitName = "val", count: Count = 15) 
     """
     events = context.predictions(split).double().events
     bin_statistics = Bins.from_edges(mukhoti_edges(events.confidence, count), events.confidence, events.outcome)
-    return {f"{split}_bin_gaps": (-bin_statistics.gap).tolist()}
+    return {f"{split}_bin_gaps": (-bin_statistics.gap).tolist()}  # the gap of `Bins` is accuracy minus confidence
 
 
 @TRACES.register
@@ -168,7 +168,8 @@ def gradients(context: EpochContext, *, epochs: tuple[int, ...] = (10, 100, 200)
     if context.epoch.number not in epochs:
         return {}
     norms = _gradient_norms(context).numpy()
-    counts, edges = np.histogram(np.minimum(norms, np.quantile(norms, 0.999, method="higher")), count)
+    clipped_norms = np.minimum(norms, np.quantile(norms, 0.999, method="higher"))
+    counts, edges = np.histogram(clipped_norms, count)
     return {"gradient_norms": counts.tolist(), "gradient_edges": edges.tolist()}
 
 
@@ -179,22 +180,21 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
     An example's learned epoch is the first one from which it is classified correctly until the end. Every epoch has the
     column learned_bits, one bit per example in base 64, so that a resumed run can continue. The last epoch also has
     learned_counts, a histogram for each of `groups` equal spans of epochs and one for examples never learned;
-    learned_edges; and learned_spans, the first epoch of each span.
+    learned_edges; and learned_spans, the start of each span, which may be between two epochs.
     """
     p = context.predictions("train")
     is_correct = (p.logits.argmax(-1) == p.labels).numpy()
     row: EpochColumns = {"learned_bits": base64.b64encode(np.packbits(is_correct).tobytes()).decode()}
     if not context.is_last:
         return row
-    epochs = learned_epochs(
-        [*(past_row["learned_bits"] for past_row in context.history), row["learned_bits"]], len(is_correct)
-    )
-    spans = np.linspace(1, context.epoch.number + 1, groups + 1)
-    maxima = p.logits.amax(-1).numpy()
-    edges = np.histogram_bin_edges(maxima, count)
-    group = np.digitize(epochs, spans) - 1
-    counts = [np.histogram(maxima[group == i], edges)[0].tolist() for i in range(groups + 1)]
-    return row | {"learned_counts": counts, "learned_edges": edges.tolist(), "learned_spans": spans[:-1].tolist()}
+    bits = [*(past_row["learned_bits"] for past_row in context.history), row["learned_bits"]]
+    epochs = learned_epochs(bits, len(is_correct))  # one more than the number of epochs if never learned
+    *starts, end = np.linspace(1, context.epoch.number + 1, groups + 1).tolist()
+    group = np.digitize(epochs, [*starts, end]) - 1  # the last group was never learned
+    max_logits = p.logits.amax(-1).numpy()
+    edges = np.histogram_bin_edges(max_logits, count)
+    counts = [np.histogram(max_logits[group == i], edges)[0].tolist() for i in range(groups + 1)]
+    return row | {"learned_counts": counts, "learned_edges": edges.tolist(), "learned_spans": starts}
 
 
 def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
@@ -206,7 +206,7 @@ def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
     """
     epochs = np.full(n, len(bits) + 1)
     correct_to_end = np.ones(n, dtype=bool)
-    for epoch in range(len(bits), 0, -1):
+    for epoch in range(len(bits), 0, -1):  # from the last to the first
         packed = np.frombuffer(base64.b64decode(bits[epoch - 1]), dtype=np.uint8)
         correct_to_end &= np.unpackbits(packed, count=n).astype(bool)
         epochs[correct_to_end] = epoch
@@ -225,7 +225,8 @@ def last_layer(network: nn.Module) -> nn.Linear:
 
 def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
     """Return the norm of each training example's gradient in the weights and bias of the last linear layer (n)."""
-    network, examples, splits = context.epoch.network, context.splits.train, context.splits
+    network = context.epoch.network
+    examples = context.splits.train
     layer = last_layer(network)
     layer_inputs: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0].detach().float()))
@@ -236,12 +237,12 @@ def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
         for start in range(0, len(examples), batch_size):
             batch = examples[start : start + batch_size].to(device)
             with torch.no_grad():
-                logits = network(splits.prepare(batch.inputs)).float()
-            z = logits.detach().requires_grad_()
+                z = network(context.splits.prepare(batch.inputs)).float()
+            z.requires_grad_()
             with torch.enable_grad():
                 (slope,) = torch.autograd.grad(context.epoch.loss(z, batch.labels).sum(), z)
-            features = layer_inputs.pop()
-            norms.append((slope.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())
+            features = layer_inputs.pop()  # which the hook added
+            norms.append((slope.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())  # see `gradients`
     finally:
         hook.remove()
     return torch.cat(norms)

@@ -44,20 +44,20 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
         if event.kind == "epoch":
             if event.run not in trackers:
                 trackers[event.run] = TRACKERS[name](study, event.run, folder)
-            trackers[event.run].log(scalars(event), event.facts["epoch"])
+            trackers[event.run].log(scalars(event), event.content["epoch"])
         elif event.run in trackers:
             trackers.pop(event.run).close(event.kind == "done")
 
     try:
         yield track
     finally:
-        for tracker in trackers.values():
+        for tracker in trackers.values():  # runs that were interrupted
             tracker.close(False)
 
 
 def scalars(event: RunEvent) -> dict[str, float]:
     """Return the finite numbers of an event, without the number of the epoch."""
-    numbers = {key: value for key, value in event.facts.items() if isinstance(value, int | float)}
+    numbers = {key: value for key, value in event.content.items() if isinstance(value, int | float)}
     return {key: value for key, value in numbers.items() if key != "epoch" and math.isfinite(value)}
 
 

@@ -94,44 +94,47 @@ def train(
     base_optimizers = build_optimizers(network, recipe)
     base_rates = [optimizer.param_groups[0]["lr"] for optimizer in base_optimizers]
     state = _TrainingState(network, base_optimizers, checkpoint)
-    counts = splits.train.labels.bincount(minlength=len(splits.classes))
-    start, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), counts))
+    class_counts = splits.train.labels.bincount(minlength=len(splits.classes))
+    first_epoch, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), class_counts))
     compiled: Any = torch.compile(network) if recipe.compile else network
-    model, *wrapped = fabric.setup(compiled, *base_optimizers)
+    model, *optimizers = fabric.setup(compiled, *base_optimizers)
     examples = splits.train.to(fabric.device)
-    for number in range(start, recipe.epochs + 1):
-        start_time, rate = time.monotonic(), recipe.rate_factor(number - 1)
+    for number in range(first_epoch, recipe.epochs + 1):
+        start_time = time.monotonic()
+        rate_factor = recipe.rate_factor(number - 1)
         for optimizer, base_rate in zip(base_optimizers, base_rates, strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = base_rate * rate
-        torch.manual_seed(mix_seed(seed, number))
+                group["lr"] = base_rate * rate_factor
+        torch.manual_seed(mix_seed(seed, number))  # of dropout
         model.train()
-        total, num_examples, num_losses = torch.zeros((), device=fabric.device), 0, 0
-        nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)
+        total_loss = torch.zeros((), device=fabric.device)
+        num_nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)  # read once, as it waits for the GPU
+        num_examples, num_losses = 0, 0
         mixing_generator = torch.Generator().manual_seed(mix_seed(seed, number, 2))
         for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, mix_seed(seed, number, 1))):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
             count = count * len(values) // len(labels)  # mixed examples count, too
-            for optimizer in wrapped:
+            for optimizer in optimizers:
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
             if recipe.clip is not None:
-                fabric.clip_gradients(model, wrapped[0], max_norm=recipe.clip)
-            for optimizer in wrapped:
+                fabric.clip_gradients(model, optimizers[0], max_norm=recipe.clip)
+            for optimizer in optimizers:
                 optimizer.step()
-            total += values.detach().sum()
-            nonfinite += (~values.detach().isfinite()).sum()
+            total_loss += values.detach().sum()
+            num_nonfinite += (~values.detach().isfinite()).sum()
             num_losses += values.numel()
             num_examples += count
             if isinstance(loss, UpdatedLoss) and loss.is_due(batch):
                 loss = loss.update(predict(model, splits.val, splits.prepare, device=fabric.device))
-                model.train()
-        if int(nonfinite) == num_losses:
+                model.train()  # predict() ended the training mode
+        if int(num_nonfinite) == num_losses:
             raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.update_best(number, network, val, recipe.choose)
-        mean, seconds = float(total) / num_examples, time.monotonic() - start_time
-        yield Epoch(number, network, loss, mean, recipe.learning_rate * rate, val, seconds, best, int(nonfinite))
+        mean_loss = float(total_loss) / num_examples
+        rate, seconds = recipe.learning_rate * rate_factor, time.monotonic() - start_time
+        yield Epoch(number, network, loss, mean_loss, rate, val, seconds, best, int(num_nonfinite))
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
         state.save(number, loss)
@@ -158,11 +161,12 @@ def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
 
 
 def _make_fabric(precision: str) -> Any:
+    """Return Lightning's Fabric for one device of this machine, without its message about the precision."""
     from lightning_fabric import Fabric  # imported here because it is slow
 
     log = logging.getLogger("lightning_fabric")
     previous_level = log.level
-    log.setLevel(logging.WARNING)  # avoids a message about the precision of every network
+    log.setLevel(logging.WARNING)
     try:
         return Fabric(accelerator="auto", devices=1, precision=precision)  # pyright: ignore[reportArgumentType]
     finally:
@@ -170,7 +174,7 @@ def _make_fabric(precision: str) -> Any:
 
 
 def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the loss of every output of a batch; a `MixingLoss` mixes the batch first."""
+    """Return the loss of every output of a batch in float32; a `MixingLoss` mixes the batch first."""
     if not isinstance(loss, MixingLoss):
         return per_example_losses(loss, model(inputs).float(), labels)
     batch = loss.mix(inputs, labels, generator=generator)
@@ -201,12 +205,14 @@ _OPTIMIZERS = {
 def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return the recipe's optimizer, and one for word vectors if they have their own learning rate."""
     vectors_rate = recipe.vectors_learning_rate
-    tables = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
-    vectors = [p for table in tables for p in table.parameters() if p.requires_grad]
+    embeddings = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
+    vectors = [p for embedding in embeddings for p in embedding.parameters() if p.requires_grad]
     parameters = [p for p in network.parameters() if p.requires_grad and all(p is not vector for vector in vectors)]
-    undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]
     decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
-    groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
+    undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]  # biases and normalization layers
+    groups: list[dict[str, Any]] = [{"params": decayed}]
+    if undecayed:
+        groups.append({"params": undecayed, "weight_decay": 0.0})
     momentum = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
     optimizer_class: Any = _OPTIMIZERS[recipe.optimizer]
     optimizers: list[Any] = [
@@ -218,15 +224,20 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
 
 
 def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
-    """Yield inputs, the labels of their outputs, and the number of examples."""
+    """Yield the inputs of each batch of an epoch, the labels of the network's outputs, and the number of examples."""
     device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
-    num_examples = len(examples) // size * size if recipe.drop_last and len(examples) >= size else len(examples)
-    for rows in torch.randperm(len(examples), generator=generator, device=device)[:num_examples].split(size):
-        raw, labels = examples.inputs[rows], examples.labels[rows]
-        inputs = splits.prepare(raw)
-        inputs = inputs if splits.augment is None else splits.augment(inputs, generator)
-        yield inputs, labels if splits.targets is None else splits.targets(raw, labels), len(rows)
+    order = torch.randperm(len(examples), generator=generator, device=device)
+    if recipe.drop_last and len(examples) >= size:  # a single, incomplete batch is kept
+        order = order[: len(examples) // size * size]
+    for rows in order.split(size):
+        unprepared, labels = examples.inputs[rows], examples.labels[rows]
+        inputs = splits.prepare(unprepared)
+        if splits.augment is not None:
+            inputs = splits.augment(inputs, generator)
+        if splits.targets is not None:  # an example has many outputs, as trees do
+            labels = splits.targets(unprepared, labels)
+        yield inputs, labels, len(rows)
 
 
 class _TrainingState:
@@ -245,22 +256,25 @@ class _TrainingState:
         if choose == "last":
             return True
         score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
-        if self.best_epoch and not score > self.best_epoch["score"]:
+        if self.best_epoch and not score > self.best_epoch["score"]:  # not <=, which is false for nan
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
         self.best_epoch = {"score": score, "epoch": number, "network": weights}
         return True
 
     def restore_best(self, network: nn.Module) -> None:
+        """Load the weights of the best epoch if the recipe chooses epochs."""
         if self.best_epoch:
             network.load_state_dict(self.best_epoch["network"])
 
     def save(self, number: int, loss: Loss) -> None:
+        """Write the state after an epoch to the checkpoint, if there is one."""
         if self.checkpoint is not None:
             state = {name: part.state_dict() for name, part in self.parts.items()}
             self.checkpoint.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.best_epoch})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
+        """Load the checkpoint, and return the next epoch and the loss in its state; without one, 1 and the new loss."""
         state = None if self.checkpoint is None else self.checkpoint.read()
         if state is None:
             return 1, loss

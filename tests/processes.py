@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars
+from stored_rows import study_rows
 
 from calibrant import registry
 from calibrant.lab.study import Store, Study
-from calibrant.lab.study.measurements import study_rows as rows_of
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -32,7 +32,7 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
 
 def rows(study: Path, folder: Path) -> polars.DataFrame:
     """Return the measurements of the stored runs."""
-    return polars.DataFrame(list(rows_of(Study.load(study), Store(folder))))
+    return polars.DataFrame(list(study_rows(Study.load(study), Store(folder))))
 
 
 def finished_runs(folder: Path) -> dict[str, int]:

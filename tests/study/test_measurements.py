@@ -10,12 +10,12 @@ import torch
 from passes import report_passes
 from polars.testing import assert_frame_equal
 from refusals import refused
+from stored_rows import study_rows
 
 from calibrant import InputError, Predictions, metrics, registry
 from calibrant.lab.study import Store, Study
 from calibrant.lab.study import measurements as module
 from calibrant.lab.study.grids import Grid
-from calibrant.lab.study.measurements import study_rows
 
 DIES = """
 import multiprocessing, os, signal

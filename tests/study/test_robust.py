@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
+from stored_rows import study_rows
 
 from calibrant import losses
 from calibrant.lab import study as studies
 from calibrant.lab.study import Grid, Recipe, Store, Study, results
-from calibrant.lab.study.measurements import diagrams_over_seeds, study_rows
+from calibrant.lab.study.measurements import diagrams_over_seeds
 from calibrant.lab.study.significance import holm, letter_groups, paired_p_value
 from calibrant.lab.study.tables import build_tables
 

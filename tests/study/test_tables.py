@@ -4,11 +4,11 @@ from statistics import mean
 import pytest
 import torch
 from rendered import assert_rendered
+from stored_rows import study_rows
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant.lab.study import Grid, Store, Study, report
 from calibrant.lab.study.grids import RunNames
-from calibrant.lab.study.measurements import study_rows
 from calibrant.lab.study.tables import build_tables
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_rows import study_rows
 from torture.campaign import Counts
 
 from calibrant import InputError
@@ -30,7 +31,6 @@ from calibrant.lab import study as studies
 from calibrant.lab.study import Grid, Recipe, Store, Study, report, stored_files
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import execute
-from calibrant.lab.study.measurements import study_rows
 
 RECIPE = Recipe(epochs=3, batch_size=20, milestones=())
 DATA, NETWORK = "blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())"

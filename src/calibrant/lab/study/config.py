@@ -234,13 +234,12 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
-    exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
-        table,  # the keys that are left
+        table,  # what this call leaves of it
         "study",
         read_method,
-        drawn=exhibits,
+        drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=models,
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),

@@ -203,10 +203,8 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
-    example_elements = MIN_PARALLEL_BATCH_ELEMENTS  # of unknown inputs: use all threads
-    if isinstance(inputs, torch.Tensor):
-        example_elements = inputs[:1].numel()
-    with thread_limit(run.recipe.batch_size * example_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
+    num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS  # or unknown
+    with thread_limit(run.recipe.batch_size * num_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
         evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
         train_digest = data.digest(run.divided_dataset).train_digest
@@ -278,9 +276,8 @@ class _Task:
         except FloatingPointError as error:  # stored, too: the training would diverge again
             diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)  # the last if the predictions diverged
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
-        nonfinite_counts = [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]
-        if nonfinite_counts:
-            facts |= {"nonfinite": {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}}
+        if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
+            facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
         facts |= {"seconds": time.monotonic() - start_time}
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
@@ -295,8 +292,7 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        facts = record["facts"] | self._initial_facts(network)
-        facts |= {"versions": record["facts"]["versions"]}  # of the training
+        facts = record["facts"] | self._initial_facts(network) | {"versions": record["facts"]["versions"]}
         facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
         return RunEvent("done", run, facts)

@@ -71,8 +71,7 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
     contain the calibrator.
     """
     by_setup = group_by_setup(study, ((measurement.run, measurement) for measurement in measurements))
-    setup_numbers = number_setups(study)
-    primary = primary_calibrator(study).text
+    setup_numbers, primary = number_setups(study), primary_calibrator(study).text
     for setup, measurements_by_loss in by_setup.items():
         setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for loss, loss_measurements in measurements_by_loss.items():

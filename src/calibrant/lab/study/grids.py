@@ -31,14 +31,14 @@ LIST_REGISTRIES: dict[str, Registry | None] = {
     "metrics": registry.METRICS,
     "detection": registry.OOD_SCORES,
 }
-CALL_ARGUMENTS: dict[str, tuple[str, ...]] = {  # positional arguments by kind of method
-    "data": ("root",),
-    "networks": ("classes",),
-    "losses": ("logits", "labels"),
-    "calibrators": ("logits", "labels"),
-    "scores": ("logits",),
-    "corruptions": ("images",),
-    "traces": ("watched",),
+CALL_FORMS: dict[str, list[tuple[str, ...]]] = {  # possible positional arguments by kind of method
+    "data": [("root",)],
+    "networks": [("classes",), ("classes", "vectors")],  # networks for texts take the initial word vectors
+    "losses": [("logits", "labels")],
+    "calibrators": [("logits", "labels")],
+    "scores": [("logits",)],
+    "corruptions": [("images",)],
+    "traces": [("watched",)],
 }
 MethodSpec = str | Method
 SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
@@ -93,18 +93,15 @@ def _check_signature(method: Method) -> None:
             f"Expected a metric, got the function {method.name}. Declare it with @metrics.metric('its title').",
             code="undeclared_metric",
         )
-    if (arguments := CALL_ARGUMENTS.get(method.registry.kind)) is None:
+    if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:
         return
-    signature = inspect.signature(method.bound_function)
-    with_vectors = [(*arguments, "vectors")] if method.registry is registry.NETWORKS else []  # networks for texts
-    for call_form in [arguments, *with_vectors]:
+    for arguments in call_forms:
         with suppress(TypeError):
-            signature.bind(*call_form)  # raises TypeError if the function does not take these arguments
+            inspect.signature(method.bound_function).bind(*arguments)  # raises TypeError if it does not take them
             return
     function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
-    raise InputError(
-        f"Expected {function_name} to take ({', '.join(arguments)}) and hyperparameters by keyword.", code="signature"
-    )
+    expected = f"{function_name} to take ({', '.join(call_forms[0])}) and hyperparameters by keyword"
+    raise InputError(f"Expected {expected}.", code="signature")
 
 
 # Runs and grids

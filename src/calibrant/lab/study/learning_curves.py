@@ -56,12 +56,8 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     for setup, histories in group_by_setup(study, finished_runs).items():
         setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for drawing in _history_drawings(histories):
-            yield replace(
-                drawing,
-                name=numbered_name(drawing.name, setup_numbers[setup]),
-                title=drawing.title + setup_text,
-                is_main=_is_main(drawing),
-            )
+            name = numbered_name(drawing.name, setup_numbers[setup])
+            yield replace(drawing, name=name, title=drawing.title + setup_text, is_main=_is_main(drawing))
 
 
 def _is_main(drawing: Drawing) -> bool:
@@ -106,8 +102,7 @@ def _column_values(histories: Histories, column: str, item: int | None = None) -
     """
     values_by_loss: dict[str, np.ndarray] = {}
     for loss, runs in histories.items():
-        num_epochs = max(map(len, runs))
-        array = np.full((len(runs), num_epochs), np.nan)
+        array = np.full((len(runs), max(map(len, runs))), np.nan)
         for i, rows in enumerate(runs):
             for epoch, row in enumerate(rows):
                 if (value := row.get(column)) is not None:

@@ -74,14 +74,6 @@ def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasu
             return
 
 
-def study_rows(study: Study, store: Store, jobs: int = 1) -> Iterator[ResultRow]:
-    """Yield a row per model or finished run, shift, calibrator and metric of a study, with nan for diverged runs."""
-    for measurement in measure_runs(study, store, jobs):
-        yield from measurement.rows
-    for run in diverged_runs(study, store):
-        yield from diverged_rows(study, store, run)
-
-
 def diverged_runs(study: Study, store: Store) -> list[Run]:
     """Return the finished runs whose networks diverged: they have no predictions to measure."""
     return [run for run in study.runs() if store.state(run) == "diverged"]

@@ -53,11 +53,8 @@ def select_runs(study: Study, text: str | None = None) -> list[Run]:
     Raises:
         InputError: If there is none.
     """
-    runs = [
-        run
-        for run in study.runs()
-        if text is None or any(text in part for part in (*study.names(run), f"seed={run.seed}"))
-    ]
+    parts_by_run = {run: (*study.names(run), f"seed={run.seed}") for run in study.runs()}
+    runs = [run for run, parts in parts_by_run.items() if text is None or any(text in part for part in parts)]
     if not runs and (text is not None or not study.models):
         raise InputError(
             f"No run of study {study.name!r} has {shorten_repr(text)} in its data set, network, loss or seed.",
@@ -304,9 +301,9 @@ def train_all(
             speeds.pop(run, None)
         if event.kind == "failed" and run not in store:  # diverged networks are in the store
             (store.partial(run) / "error.txt").write_text(content["error"])
-        completed_epochs = total_epochs - sum(epochs_left.values())
         details = "" if event.kind == "note" else _progress_details(len(runs), epochs_left, speeds, timings)
-        yield Progress(_event_text(labels[run], event), completed_epochs, total_epochs, details, event)
+        completed = total_epochs - sum(epochs_left.values())
+        yield Progress(_event_text(labels[run], event), completed, total_epochs, details, event)
 
 
 def _event_text(label: str, event: RunEvent) -> str:

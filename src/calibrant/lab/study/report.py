@@ -25,6 +25,7 @@ from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import join_html, join_names, render, typeset
 
+FIGURE_INCHES = 4.2, 2.9
 SMALL_FIGURE_INCHES = 2.6
 MAX_LISTED = 4  # setups, losses or metrics that are shown without unfolding
 MAX_OTHER_DIAGRAMS = 24  # diagrams of calibrators other than the primary one
@@ -83,9 +84,8 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     for i, recipe in enumerate(further_recipes, 2):
         differences = [f"{key} {value}" for key, value in vars(recipe).items() if value != getattr(first, key)]
         networks = list(dict.fromkeys(trained[recipe]))  # without the repetitions by seed
-        names = join_names(networks)
-        if len(networks) > MAX_LISTED:
-            names = f"{len(networks)} kinds of networks, such as {networks[0]}"
+        many_names = f"{len(networks)} kinds of networks, such as {networks[0]}"
+        names = join_names(networks) if len(networks) <= MAX_LISTED else many_names
         texts[f"recipe {i}"] = f"{', '.join(differences)}: {names}"
     return texts
 
@@ -318,7 +318,7 @@ def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_headin
     """Return the main figures with their explanation, and the others folded; empty without figures."""
     main_figures, folded_figures = Markup(), Markup()
     for drawing in drawings:
-        figure_html = html.figure(drawing.draw, drawing.description, caption=drawing.title, size=(4.2, 2.9))
+        figure_html = html.figure(drawing.draw, drawing.description, caption=drawing.title, size=FIGURE_INCHES)
         if drawing.is_main:
             main_figures += figure_html
         else:

@@ -207,8 +207,7 @@ class Status:
     def __str__(self) -> str:
         lines: list[str] = []
         for status in self.runs:
-            num_epochs = status.run.recipe.epochs
-            epochs = "1 epoch" if num_epochs == 1 else f"{num_epochs} epochs"
+            epochs = f"{status.run.recipe.epochs} epoch{'s' if status.run.recipe.epochs > 1 else ''}"
             duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
             has_own_reason = status.reason and status.run not in self.runs_without_data  # which `trial_lines` give
             reason = f": {status.reason}" if has_own_reason else ""

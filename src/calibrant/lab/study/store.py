@@ -120,8 +120,7 @@ class Store:
         """
         if (stored_run := self._find_run(run)) is not None:
             return "diverged" if "diverged" in stored_run[1]["facts"] else "done"
-        run_folders = [folder for folder in self._training_folders(run) if folder.name.startswith(run.id)]
-        if any(find_damage(folder, record_only=True) for folder in run_folders):
+        if any(find_damage(f, record_only=True) for f in self._training_folders(run) if f.name.startswith(run.id)):
             return "damaged"
         if (partial := self._partial_folder(run)) is None:
             return "missing"
@@ -356,8 +355,8 @@ class Store:
                 return False
             name = json.loads((folder / RECORD_FILE).read_text())["id"]
             original = self.root / "runs" / name
-            is_plain_name = original.name == name  # not a path to another place
-            return name != folder.name and is_plain_name and not find_damage(original, record_only=True)
+            # the record of a damaged folder may name its own, or a path to another place
+            return name != folder.name and original.name == name and not find_damage(original, record_only=True)
         return False
 
     # Other stores
@@ -368,8 +367,7 @@ class Store:
         Returns:
             Notes on runs that were fetched from neighbors, or rejected because they are damaged.
         """
-        runs = list(runs)
-        messages: list[str] = []
+        runs, messages = list(runs), list[str]()
         if self.mirror:
             mirror = Mirror(self.mirror)
             remote_names = mirror.run_names()

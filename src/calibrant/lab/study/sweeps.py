@@ -136,10 +136,9 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
             best_mean = metrics.metric_info(metric).best(list(means.values()))
             points[size] = [parameter for parameter, mean in means.items() if mean == best_mean][:1]
         if all(points.values()) and len(points) >= MIN_LINE_POINTS:
-            quantity = f"best {losses.parameter} of {losses.name} by "
-            description = quantity + metrics.describe_metric(metric).removesuffix(" in %")
-            group_name = f"{network}, {calibrator}"
-            yield _sweep_drawing(quantity + metric, description, sizes, group_name, {losses.name: points})
+            best = f"best {losses.parameter} of {losses.name} by "
+            description = best + metrics.describe_metric(metric).removesuffix(" in %")
+            yield _sweep_drawing(best + metric, description, sizes, f"{network}, {calibrator}", {losses.name: points})
 
 
 def _sweep_drawing(

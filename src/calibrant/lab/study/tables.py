@@ -158,14 +158,12 @@ class ResultTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """All notes below a table that stands alone."""
-        return tuple(note for note in (self.significance_note, *self.table_notes) if note)
+        return tuple(filter(None, [self.significance_note, *self.table_notes]))
 
     @property
     def table_notes(self) -> tuple[str, ...]:
         """Notes on diverged networks, methods that do not apply, versions and the paper's numbers."""
-        return tuple(
-            note for note in (self.divergence_note, *self.unmeasured_notes, self.versions_note, self.paper_note) if note
-        )
+        return tuple(filter(None, [self.divergence_note, *self.unmeasured_notes, self.versions_note, self.paper_note]))
 
     @property
     def unmeasured_notes(self) -> list[str]:
@@ -176,11 +174,11 @@ class ResultTable:
     @property
     def divergence_note(self) -> str:
         """Numbers of networks that diverged."""
-        diverged_cells = group_pairs((row, cell) for (row, _), cell in self.cells.items() if cell.diverged)
-        first_cells = {row: cells[0] for row, cells in diverged_cells.items()}  # all columns have the same networks
+        first_cells = {row: self.cells[row, self.columns[0]] for row in self.rows}  # all columns have the same networks
         counts = [
             f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
             for row, cell in first_cells.items()
+            if cell.diverged
         ]
         return f"Excluded because the network diverged: {', '.join(counts)}." if counts else ""
 

@@ -42,14 +42,12 @@ class EpochContext:
         """Return the network's predictions on a split, without augmentation; cached per epoch."""
         if split not in ("train", "val", "test"):
             raise InputError(f"Expected split to be 'train', 'val' or 'test', got {split!r}.", code="option_value")
+        if split == "val":  # predicted already
+            return self.epoch.val
         if split not in self.predictions_cache:
-            network = self.epoch.network
+            network, examples = self.epoch.network, getattr(self.splits, split)
             device = next(network.parameters()).device
-            if split == "val":  # predicted already
-                self.predictions_cache[split] = self.epoch.val
-            else:
-                examples = getattr(self.splits, split)
-                self.predictions_cache[split] = predict(network, examples, self.splits.prepare, device=device)
+            self.predictions_cache[split] = predict(network, examples, self.splits.prepare, device=device)
         return self.predictions_cache[split]
 
 
@@ -225,8 +223,7 @@ def last_layer(network: nn.Module) -> nn.Linear:
 
 def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
     """Return the norm of each training example's gradient in the weights and bias of the last linear layer (n)."""
-    network = context.epoch.network
-    examples = context.splits.train
+    network, examples = context.epoch.network, context.splits.train
     layer = last_layer(network)
     layer_inputs: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0].detach().float()))

@@ -132,8 +132,8 @@ def train(
             raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         best = state.update_best(number, network, val, recipe.choose)
-        mean_loss = float(total_loss) / num_examples
-        rate, seconds = recipe.learning_rate * rate_factor, time.monotonic() - start_time
+        mean_loss, rate = float(total_loss) / num_examples, recipe.learning_rate * rate_factor
+        seconds = time.monotonic() - start_time
         yield Epoch(number, network, loss, mean_loss, rate, val, seconds, best, int(num_nonfinite))
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
@@ -194,7 +194,7 @@ def per_example_losses(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     return values
 
 
-_OPTIMIZERS = {
+_OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -210,14 +210,11 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
     parameters = [p for p in network.parameters() if p.requires_grad and all(p is not vector for vector in vectors)]
     decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
     undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]  # biases and normalization layers
-    groups: list[dict[str, Any]] = [{"params": decayed}]
-    if undecayed:
-        groups.append({"params": undecayed, "weight_decay": 0.0})
-    momentum = {"momentum": recipe.momentum} if recipe.optimizer == "sgd" else {}
-    optimizer_class: Any = _OPTIMIZERS[recipe.optimizer]
-    optimizers: list[Any] = [
-        optimizer_class(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, **momentum)
-    ]
+    groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
+    settings = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+    if recipe.optimizer == "sgd":
+        settings["momentum"] = recipe.momentum
+    optimizers: list[Any] = [_OPTIMIZERS[recipe.optimizer](groups, **settings)]
     if vectors_rate is not None and vectors:
         optimizers.append(torch.optim.SGD(vectors, lr=vectors_rate))
     return optimizers

@@ -92,14 +92,14 @@ def run(
     loaded_study, store, inputs = _open_study(study, out, mirror, scale, with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)
     paper = load_paper(loaded_study)
-    runs, source = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
+    runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     notes = _NoteLog(progress)
     for damaged_run, damage in store.set_aside_damaged(runs).items():
         # the run of a damaged copy is still in the store
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
         notes.add(f"{loaded_study.describe(damaged_run)} is damaged: {damage}; {remedy}")
     notes.add(*store.sync_runs(runs))
-    preflight = check_data(runs, store, source)
+    preflight = check_data(runs, store, dataset_cache)
     if not preflight.runs and not loaded_study.models:
         raise InputError("; ".join(dict.fromkeys(preflight.runs_without_data.values())), code="no_data")
     store = store.with_data(preflight.digests)
@@ -107,14 +107,14 @@ def run(
         check_versions(preflight.runs, store)
     missing_runs = [ready_run for ready_run in preflight.runs if ready_run not in store]
     if missing_runs and user_methods(loaded_study, missing_runs):
-        classes = source.splits(missing_runs[0].divided_dataset).classes
+        classes = dataset_cache.splits(missing_runs[0].divided_dataset).classes  # as an example of all data sets
         check_user_methods(loaded_study, missing_runs, len(classes))
     for missing_run in missing_runs:
         if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
     failed = dict(preflight.runs_without_data)
     with open_tracker(track, loaded_study, store.root) as on_event:
-        for step in train_all(loaded_study, list(preflight.runs), store, source, selected_engine, on_event):
+        for step in train_all(loaded_study, list(preflight.runs), store, dataset_cache, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.content["error"])
             notes.report(step)
@@ -195,12 +195,12 @@ def status(
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. The other arguments are those of `run`.
     """
     loaded_study, store, _ = _open_study(study, out, mirror, scale, with_)
-    runs, source = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
+    runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
     runs_without_data: Mapping[Run, str] = {}
     trials: dict[Run, Trial] = {}
     if estimate:
-        preflight = check_data(runs, store, source)
+        preflight = check_data(runs, store, dataset_cache)
         runs_without_data, store = preflight.runs_without_data, store.with_data(preflight.digests)
         start_time = time.monotonic()
         for trial_run in runs_without_timing(list(preflight.runs), store):
@@ -208,7 +208,7 @@ def status(
                 break
             if progress is not None:
                 progress(Progress(f"timing {loaded_study.names(trial_run).setup}"))
-            trials[trial_run] = run_trial(trial_run, source)
+            trials[trial_run] = run_trial(trial_run, dataset_cache)
     statuses = tuple(_run_status(study_run, store, runs_without_data) for study_run in runs)
     trainable_runs = [study_run for study_run in runs if study_run not in runs_without_data]
     return Status(loaded_study, statuses, seconds_left(trainable_runs, store, trials), trials, runs_without_data)
@@ -275,6 +275,7 @@ class _NoteLog:
         self.report, self.lines = progress or (lambda step: None), list[str]()
 
     def add(self, *lines: str) -> None:
+        """Add and report the lines that are not there yet."""
         for line in lines:
             if line not in self.lines:
                 self.lines.append(line)

@@ -37,9 +37,11 @@ class DatasetCache:
         self.shifted_splits = lru_cache(maxsize=1)(self._load_shifted_splits)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the folder only, as caches cannot be pickled."""
         return DatasetCache, (self.root,)
 
     def _load_splits(self, dataset: Method) -> Splits:
+        """Call the function of a data set, and check its result."""
         loaded = dataset(self.root)
         if not isinstance(loaded, Splits):
             raise InputError(
@@ -48,6 +50,7 @@ class DatasetCache:
         return loaded
 
     def _load_shifted_splits(self, dataset: Method, shifts: Methods) -> dict[str, Split]:
+        """Return every shift of a data set by the name of its split."""
         test = self.splits(dataset).test
         return {f"shift{i}": self._load_shift(test, dataset.name, shift) for i, shift in enumerate(shifts)}
 

@@ -65,7 +65,9 @@ class PublishedResults:
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":
-        def read_training(entry: Mapping[str, str]) -> NumberKey:
+        """Read the numbers and settings of a TOML table. Raises `KeyError` for a missing key."""
+
+        def read_training(entry: Mapping[str, str]) -> NumberKey:  # the data set, network and loss
             return tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
 
         datasets = {read_method("datasets", entry["name"]): entry for entry in table["datasets"].values()}
@@ -185,6 +187,7 @@ class PaperComparison:
 
 
 def _sizes_text(sizes: SplitSizes) -> str:
+    """Return the sizes of training, validation and test data, such as "45,000 / 5,000 / 10,000 examples"."""
     return " / ".join(f"{n:,}" for n in sizes) + " examples"
 
 

@@ -220,6 +220,7 @@ def _table_html(t: ResultTable) -> Markup:
 
 
 def _loss_label(loss: str) -> Markup:
+    """Return the title of a loss, or of a model trained elsewhere, and how the study spells it."""
     return html.method_label(LOSSES.title(loss), loss)
 
 

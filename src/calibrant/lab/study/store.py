@@ -127,6 +127,7 @@ class Store:
         return "failed" if (partial / "error.txt").is_file() else "begun"
 
     def __contains__(self, run: Run) -> bool:
+        """Whether a finished run serves this one."""
         return bool(self._matching_runs(run))
 
     def get(self, run: Run, split: str) -> Predictions:

@@ -255,6 +255,7 @@ def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
 
 
 def _lock_path(draft: Path) -> Path:
+    """Return the path of the lock beside a draft."""
     return draft.with_name(f"{draft.name}.lock")
 
 

@@ -112,6 +112,7 @@ class ResultTable:
 
     @property
     def _shift_text(self) -> str:
+        """The end of a sentence about a shifted test set; empty without a shift."""
         return f" on {self.shift}" if self.shift else ""
 
     @property

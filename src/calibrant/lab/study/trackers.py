@@ -41,6 +41,7 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
     trackers: dict[Run, RunTracker] = {}
 
     def track(event: RunEvent) -> None:
+        """Log an epoch, opening its run if needed, or close a run that has ended."""
         if event.kind == "epoch":
             if event.run not in trackers:
                 trackers[event.run] = TRACKERS[name](study, event.run, folder)

@@ -132,6 +132,14 @@ def test_a_study_that_always_calibrates_claims_no_uncalibrated_number(measuremen
     assert "uncalibrated" not in side_by_side
 
 
+def test_no_calibrator_is_the_best_of_a_diverged_network(measurements):
+    table = next(t for t in measurements[0] if t.metric == "ece")
+    cells = {key: replace(cell, values=(), seeds=(), diverged=2) for key, cell in table.cells.items()}
+    side_by_side = report.side_by_side(replace(table, cells=cells))
+    assert "diverged" in side_by_side
+    assert "best uncalibrated" not in side_by_side
+
+
 def test_findings_give_only_the_range_of_many_temperatures(measurements):
     """A sentence that lists ten losses is unreadable."""
     table = next(t for t in measurements[0] if t.metric == "ece")

@@ -132,9 +132,8 @@ def _datasets_to_check(runs: Iterable[Run], store: Store, data: DatasetCache) ->
     return networks_by_dataset
 
 
-def check_versions(runs: Iterable[Run], store: Store) -> None:
+def check_versions(runs: Sequence[Run], store: Store) -> None:
     """Raise `InputError` if runs are missing beside runs that another minor version of calibrant trained."""
-    runs = list(runs)
     finished_runs = [run for run in runs if run in store]
     versions = [training_version(run, store) for run in finished_runs]
     other_versions = [v for v in versions if v and minor_version(v) != minor_version(__version__)]
@@ -157,8 +156,7 @@ def training_version(run: Run, store: Store) -> str:
 
 def user_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
     """Return the losses, calibrators and metrics that are defined outside this package."""
-    methods = {*(run.loss for run in runs), *study.calibrators, *study.metrics}
-    return set(filter(is_user_method, methods))
+    return set(filter(is_user_method, (*(run.loss for run in runs), *study.calibrators, *study.metrics)))
 
 
 def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:

@@ -274,20 +274,23 @@ def _baseline_column(t: ResultTable) -> str:
 def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
     """Return a cell of `side_by_side`, and whether its large number is the best of its network.
 
-    A loss that was not trained with this network has a dash.
+    A loss that was not trained with this network has a dash. There is no small print if no calibrator is the best:
+    every network diverged, or neither direction of the metric is better.
     """
     if row not in t.rows:
         return "\N{EN DASH}", False
     baseline = _baseline_column(t)
+    number = _unbroken_value(t.cells[row, baseline].number_text(t.about))
     means = {column: t.cells[row, column].mean for column in t.columns}
-    best_mean = t.about.best(list(means.values()))
-    best_column = next((column for column, mean in means.items() if mean == best_mean), baseline)
-    baseline_is_best = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
-    small_print = baseline_is_best if best_column == baseline else f"{t.about.text(best_mean)} by {best_column}"
+    best_columns = [column for column, mean in means.items() if mean == t.about.best(list(means.values()))]
+    if not best_columns:
+        return number, False
+    small_print = f"{t.about.text(means[best_columns[0]])} by {best_columns[0]}"
+    if baseline in best_columns:
+        small_print = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
     network_means = [t.cells[r, baseline].mean for r in t.rows if r.setup == row.setup]
-    cell_html = _unbroken_value(t.cells[row, baseline].number_text(t.about))
-    cell_html += render("<small>{}</small>", typeset(small_print))
-    return cell_html, means[baseline] == t.about.best(network_means)
+    is_best = means[baseline] == t.about.best(network_means)
+    return number + render("<small>{}</small>", typeset(small_print)), is_best
 
 
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:

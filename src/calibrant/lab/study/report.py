@@ -334,7 +334,7 @@ def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_headin
 
 
 def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:
-    """Return reliability diagrams of the pooled seeds before and after calibrators, as curves and as bars.
+    """Return reliability diagrams of the examples of all seeds before and after calibrators, as curves and as bars.
 
     The diagrams before and after the primary calibrator come first. Those after the other calibrators are folded, up to
     `MAX_OTHER_DIAGRAMS`.

@@ -332,7 +332,7 @@ class Store:
     # Damage
 
     def set_aside(self, path: Path) -> Path:
-        """Move a damaged file or folder into damaged/, and return its new place."""
+        """Move a damaged file or folder into damaged/, and return its new path."""
         return move_to_damaged(self.root, path)
 
     def set_aside_damaged(self, runs: Iterable[Run]) -> dict[Run, str]:

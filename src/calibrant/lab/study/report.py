@@ -298,8 +298,8 @@ def _table_legend(tables: Sequence[ResultTable]) -> Markup:
     tests = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
     return html.note(
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
-        "the mean temperature and other numbers that a calibrator learned. The best of each table is bold. "
-        f"{tests}"
+        "the mean temperature and other numbers that a calibrator learned. The best of each network on a data "
+        f"set is bold. {tests}"
     )
 
 

@@ -109,6 +109,13 @@ def test_labels_without_predictions_have_a_note(files):
     assert all(word in notes[0] for word in ("'label'", "'id'"))
 
 
+def test_labels_have_the_column_of_the_most_common_name(tmp_path):
+    watch = Watch().add(draw(4), ids=range(4), labeled=[False] * 4)
+    for name, labels in (("target", [1, 2, 0, 1]), ("correct", [0, 1, 0, 1])):
+        polars.DataFrame({"id": range(4), name: labels, "label": [0, 1, 2, 0]}).write_csv(tmp_path / "labels.csv")
+        assert add_file(watch, tmp_path / "labels.csv").pending.labels.tolist() == [0, 1, 2, 0]
+
+
 def test_give_up_and_reset(files):
     run("watch", "m.watch", "day1.csv", folder=files)
     waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)

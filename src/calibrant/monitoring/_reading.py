@@ -48,25 +48,25 @@ def add_file(
         **options: For tables, as in `Predictions.from_table`.
     """
     with prefix_errors(f"{path}"):
-        reading = TableOptions.from_keywords(options)
+        table_options = TableOptions.from_keywords(options)
         labeled = times = None
         if is_table(path) or is_pattern(Path(path)):
-            table = read_table(path, reading)
+            table = read_table(path, table_options)
             frame = table.frame
             time = _find_time_column(frame, time)
-            columns = infer_columns(frame.drop(time) if time else frame, reading)
+            columns = infer_columns(frame.drop(time) if time else frame, table_options)
             if not columns.scores and columns.confidence is None:
-                ids, labels, note = _read_labels(frame, columns, reading)
+                ids, labels, note = _read_labels(frame, columns, table_options)
                 if on_note is not None:
                     for text in (*table.notes, note):
                         on_note(text)
                 return watch.add_labels(ids, labels)
-            arrays, labeled = _read_predictions(frame, columns, reading)
+            arrays, labeled = _read_predictions(frame, columns, table_options)
             arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
         else:
-            arrays = read(path, reading, needs_labels=False)
-        p, has_labels = from_unlabeled_arrays(arrays, are_logits=reading.are_logits)
+            arrays = read(path, table_options, needs_labels=False)
+        p, has_labels = from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
         if p.examples is not None:
             raise _fractions_refused()
         labeled = np.full(len(p), has_labels) if labeled is None else labeled
@@ -80,13 +80,15 @@ def add_file(
         p = p if calibrate is None else calibrate(p)
         result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
     if on_note is not None:
-        repeated = len(p) - (result.rows + len(result.pending) - watch.rows - len(watch.pending))
+        added = result.rows + len(result.pending) - watch.rows - len(watch.pending)
+        repeated = len(p) - added
         for note in (*p.notes, *([f"{repeated:,} rows were given before, and count once."] if repeated else [])):
             on_note(note)
     return result
 
 
 def _find_time_column(frame: Any, time: str | None) -> str | None:
+    """Return the column that was asked for, else the first one of TIME_COLUMNS in the table, else None."""
     if time is not None and time not in frame.columns:
         raise InputError(
             f"Expected one of the columns {shorten_list(frame.columns)} for time, got {time!r}.", code="no_column"
@@ -95,11 +97,11 @@ def _find_time_column(frame: Any, time: str | None) -> str | None:
     return time or next((by_name[name] for name in TIME_COLUMNS if name in by_name), None)
 
 
-def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[Any, np.ndarray, str]:
+def _read_labels(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, np.ndarray, str]:
     """Return ids and labels of rows that were predicted before, and a note on the columns."""
-    explicit = reading.columns.get("label") or reading.columns.get("correct")
-    roles = {name: role for role in ("correct", "label") for name in find_role_columns(role, frame.columns)}
-    label = explicit or next(reversed(roles), None)
+    correct_columns = find_role_columns("correct", frame.columns)
+    candidates = [*find_role_columns("label", frame.columns), *correct_columns, None]  # the most common name first
+    label = options.columns.get("label") or options.columns.get("correct") or candidates[0]
     if columns.id is None or label is None:
         raise InputError(
             "Expected predictions, or the columns id and label for predictions that were given before, got columns "
@@ -108,13 +110,13 @@ def _read_labels(frame: Any, columns: Columns, reading: TableOptions) -> tuple[A
         )
     frame = frame.filter(frame[label].is_not_null())
     note = f"Read {len(frame):,} labels without predictions: label from {label!r}, id from {columns.id!r}."
-    if roles.get(label) == "correct" or "correct" in reading.columns:
+    if label in correct_columns or "correct" in options.columns:
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
         if bool((correct != correct.round()).any()):
             raise _fractions_refused()
         return frame[columns.id], correct.astype(np.int64), note
     values = label_values(frame[label])
-    return frame[columns.id], values - reading.labels_from if reading.labels_from else values, note
+    return frame[columns.id], values - options.labels_from if options.labels_from else values, note
 
 
 def _fractions_refused() -> InputError:
@@ -124,12 +126,12 @@ def _fractions_refused() -> InputError:
     )
 
 
-def _read_predictions(frame: Any, columns: Columns, reading: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the arrays of predictions, and which have a label; missing labels are filled with one that occurs."""
+def _read_predictions(frame: Any, columns: Columns, options: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the arrays of predictions, and which have a label; missing labels are filled with the first one."""
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
     if truth is not None:
         labeled = frame[truth].is_not_null().to_numpy()
         frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))
-    return frame_to_arrays(frame, columns, reading), labeled
+    return frame_to_arrays(frame, columns, options), labeled

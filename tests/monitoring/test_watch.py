@@ -30,6 +30,11 @@ def ids_of(p, start=0):
 # Order and labels
 
 
+def test_event_of_two_classes_has_the_name_of_its_class():
+    for of, name in ((0, "class 0"), (1, "class 1"), ("top", "top class")):
+        assert Watch(of=of).add(draw(20, k=2)).verdict.event.name == name
+
+
 def test_state_does_not_depend_on_batches_or_on_when_labels_arrive():
     rng = np.random.default_rng(0)
     p = draw(1237, scale=1.3, groups=draw_groups(1237))
@@ -122,6 +127,8 @@ def test_changed_and_unknown_rows_are_refused():
     assert code_of(watch.add_labels, [99], [0]) == "unknown_id"
     assert code_of(watch.add_labels, [21], [3]) == "labels"
     assert code_of(watch.add, p[:2], ids=[50, 50]) == "repeated_id"
+    with pytest.raises(calibrant.InputError, match=r"rows of '50', '51'\."):  # each id once
+        watch.add(p[:5], ids=[50, 50, 50, 51, 51])
     assert code_of(watch.add, p[:2], ids=[50, None]) == "missing_id"
     assert code_of(watch.add, p[:2], ids=[50]) == "shape"
     assert code_of(watch.add, draw(20, k=4)) == "num_classes"

@@ -1,6 +1,7 @@
 """Rows that wait for labels, and fingerprints of rows that were processed."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -12,8 +13,6 @@ from calibrant.types import InputError
 
 UNKNOWN_LABEL = -1
 MAX_RECENT_ROWS = 100_000  # processed rows whose id and label are remembered
-
-
 Aligned = TypeVar("Aligned", bound="AlignedArrays")
 
 
@@ -35,8 +34,8 @@ class AlignedArrays:
 
     def concatenate(self: Aligned, added: Aligned) -> Aligned:
         """Return these rows and others after them."""
-        pairs = {name: (getattr(self, name), getattr(added, name)) for name in self.names()}
-        return type(self)(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+        arrays = {name: np.concatenate([getattr(self, name), getattr(added, name)]) for name in self.names()}
+        return type(self)(**arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +52,11 @@ class Rows(AlignedArrays):
     def empty(cls, k: int) -> "Rows":
         """Return no rows of k classes."""
         integers = np.zeros(0, dtype=np.int64)
-        return cls(np.zeros(0, dtype=np.uint64), integers, np.zeros((0, k)), integers, integers)
+        keys = np.zeros(0, dtype=np.uint64)
+        return cls(keys=keys, labels=integers, probs=np.zeros((0, k)), groups=integers, periods=integers)
 
     def with_labels(self, rows: np.ndarray, labels: np.ndarray) -> "Rows":
-        """Return the rows with more labels.
+        """Return the rows with labels of some of them; an unknown label leaves the known one.
 
         Raises:
             InputError: If one of the rows has another label.
@@ -106,8 +106,9 @@ def locate(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys, kind="stable")
-    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    return np.where(keys[order][place] == wanted, order[place], -1)
+    sorted_keys = keys[order]
+    position = np.minimum(np.searchsorted(sorted_keys, wanted), len(keys) - 1)  # the last one, for larger keys
+    return np.where(sorted_keys[position] == wanted, order[position], -1)
 
 
 def hash_ids(ids: Any) -> np.ndarray:
@@ -119,8 +120,7 @@ def hash_ids(ids: Any) -> np.ndarray:
     texts = _to_texts(ids)
     keys = np.array([_hash_text(text) for text in texts], dtype=np.uint64)
     if len(np.unique(keys)) < len(keys):
-        previous: set[str] = set()
-        repeated = [text for text in texts if text in previous or previous.add(text)]
+        repeated = [text for text, count in Counter(texts).items() if count > 1]
         raise InputError(
             f"Expected one row per id, got several rows of {shorten_list(repeated, 3)}. Try another column, or one row "
             "per prediction.",
@@ -130,13 +130,15 @@ def hash_ids(ids: Any) -> np.ndarray:
 
 
 def _to_texts(ids: Any) -> Sequence[str]:
+    """Return ids as texts; a column with a gap holds floats, whose 7.0 is the id "7"."""
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    if any(value is None or value != value for value in values):
+    if any(value is None or value != value for value in values):  # NaN differs from itself
         raise InputError("Expected an id in every row, got rows without one.", code="missing_id")
     return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
 
 
 def _hash_text(text: str) -> int:
+    """Return 64 bits of a hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
@@ -144,7 +146,7 @@ def batch_digest(*arrays: np.ndarray | None) -> int:
     """Return a 64-bit digest of the arrays of a batch."""
     digest = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+        digest.update(b"-" if array is None else array.tobytes())
     return int.from_bytes(digest.digest(), "little")
 
 

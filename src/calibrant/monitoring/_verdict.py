@@ -148,20 +148,22 @@ def build_verdict(watch: "Watch") -> WatchVerdict:
 
 
 def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
+    """Return the kind and name of each test: the event, classes, groups. The class of two has its name alone."""
     names = watch.class_names or tuple(map(str, range(watch.k)))
     event = f"class {names[watch.of]}" if isinstance(watch.of, int) else "top class"
-    if isinstance(watch.of, int) and watch.k == 2:
-        event = names[watch.of] if watch.class_names else "class 1"
+    if isinstance(watch.of, int) and watch.k == 2 and watch.class_names:
+        event = names[watch.of]
     classes = [("class", names[j]) for j in watch.settings.classes]
     return [("event", event), *classes, *(("group", name) for name in watch.group_names or ())]
 
 
 def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> TestState:
+    """Return the state of test i of the evidence."""
     evidence = watch.evidence
     rows, residual, squares, brier, brier_squares = evidence.sums[i].tolist()
     gap = mean_sequence(rows, residual, squares, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
     scores = None
-    if kind != "class":
+    if kind != "class":  # a Brier score is of all classes; it deviates from its guess by at most 2
         scores = mean_sequence(rows, brier, brier_squares, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
     alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
     since_row = None if alarm_row is None else int(evidence.peak_since[i])
@@ -181,7 +183,7 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
 
 
 def _test_content(test: TestState) -> dict[str, Any]:
-    """Return a test as JSON content, without NaN."""
+    """Return a test as JSON content; sequences without rows, whose mean is NaN, are None."""
     content = asdict(test) | {"alarm": test.alarm}
     for name, sequence in (("gap", test.gap), ("brier", test.brier)):
         content[name] = sequence._asdict() if sequence is not None and test.rows else None

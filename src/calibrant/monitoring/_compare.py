@@ -1,7 +1,7 @@
 """Compare an old and a new model, or their predictions of two samples: what differs beyond chance."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class ComparedRow:
         """Write a value of this row in its unit; empty for nan."""
         if math.isnan(value):
             return ""
-        is_share = self.name in PERCENT_SCORES or not math.isfinite(self.old)
+        is_share = self.name in PERCENT_SCORES or math.isnan(self.old)  # distributions differ in shares
         return f"{100 * value:{sign}.2f} %" if is_share else f"{value:{sign}.4f}"
 
 
@@ -116,15 +116,15 @@ class CompareResult:
 
     def save(self, path: str | Path) -> None:
         """Write the page (.html) or the numbers (.json)."""
-        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        write_by_suffix(path, writers)
+        write_by_suffix(path, {".html": self.html, ".json": self.json})
 
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:
     """Return the titles of the two clearest differences, and how many more there are."""
     ordered = sorted(rows, key=lambda row: row.adjusted_p_value)
     names = list(dict.fromkeys(TITLES[row.name] for row in ordered))
-    names = names if len(names) <= MAX_LISTED_TITLES else [*names[:MAX_LISTED_TITLES], f"{len(names) - 2} more numbers"]
+    if hidden := len(names[MAX_LISTED_TITLES:]):
+        names = [*names[:MAX_LISTED_TITLES], f"{hidden} more number{'s' * (hidden > 1)}"]
     return join_names(names)
 
 
@@ -205,7 +205,7 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
                 "Expected the same clusters of the same examples in both models.", code="different_clusters"
             )
         return paired_p_values(frame.unit_sums(pair.old), frame.unit_sums(pair.new), frame.statistics, seed)
-    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))
+    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))  # sets of the same size on both sides
     sums = frame.unit_sums(pair.old, max_old), frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
     return unpaired_p_values(*sums, frame.statistics, seed)
 
@@ -215,22 +215,22 @@ _INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compar
 
 def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
     """Return the row of a test, with values, limits and details."""
-    nan = math.nan
-    if key.name in ("confidences", "predicted classes", "labels"):
-        is_cdf = key.name == "confidences"
-        change, detail = _largest_cdf_change(frame, pair) if is_cdf else _largest_share_change(pair, key.name)
-        return ComparedRow(key.name, key.group, nan, nan, change, nan, nan, p_value, adjusted, detail)
-    pair = pair if key.group is None else pair.select_group(key.group)
-    low, high = nan, nan
-    if key.name == "confidence":
-        a, b = (_mean_confidence(p) for p in (pair.old, pair.new))
+    old = new = low = high = math.nan
+    detail = ""
+    if key.name == "confidences":
+        difference, detail = _largest_cdf_change(frame, pair)
+    elif key.name in ("predicted classes", "labels"):
+        difference, detail = _largest_share_change(pair, key.name)
     else:
-        method = METRICS.method(key.name)
-        a, b = (float(method.function(p)) for p in (pair.old, pair.new))
-        if key.name != "ece":
-            limits = difference_bounds(method, pair, 0.025)
+        pair = pair if key.group is None else pair.select_group(key.group)
+        method = None if key.name == "confidence" else METRICS.method(key.name)
+        value_of = _mean_confidence if method is None else method.function
+        old, new = float(value_of(pair.old)), float(value_of(pair.new))
+        difference = new - old
+        if method is not None and key.name != "ece":  # whose difference has no interval
+            limits = difference_bounds(method, pair, 0.025)  # on each side
             low, high = limits.low, limits.high
-    return ComparedRow(key.name, key.group, a, b, b - a, low, high, p_value, adjusted)
+    return ComparedRow(key.name, key.group, old, new, difference, low, high, p_value, adjusted, detail)
 
 
 def _mean_confidence(p: Predictions) -> float:
@@ -257,5 +257,4 @@ def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, st
 
 
 def _shares_up_to_cuts(frame: FeatureFrame, p: Predictions) -> np.ndarray:
-    totals, distribution, *_ = frame.values(frame.unit_sums(p).sum(0))
-    return distribution / totals[0]  # the total weight
+    return frame.means(frame.unit_sums(p).sum(0)).cdf

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +29,17 @@ class TestKey:
     group: str | None = None
 
 
+class FeatureMeans(NamedTuple):
+    """Weighted means of features, of one set of rows or of several draws: arrays (..., features)."""
+
+    scores: np.ndarray
+    cdf: np.ndarray  # share of confidences up to each cut
+    errors: np.ndarray  # confidence minus outcome, within each bin, of all rows; empty without labels
+    predicted: np.ndarray  # share of predictions of each class
+    labels: np.ndarray
+    groups: list[np.ndarray]  # scores of each group
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureFrame:
     """The columns of features that two sets of predictions share, and the statistics of their sums."""
@@ -52,7 +64,7 @@ class FeatureFrame:
         scores = UNLABELED_SCORES
         if has_labels:
             is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
-            scores = LABELED_SCORES if is_finite else LABELED_SCORES[:-1]
+            scores = LABELED_SCORES if is_finite else LABELED_SCORES[:-1]  # without the NLL
         classes, class_scale = _frequent_classes(old, new, lambda p: p.predicted)
         labels, label_scale = np.zeros(0, np.int64), np.zeros(0)
         if has_labels and not is_paired:
@@ -82,8 +94,8 @@ class FeatureFrame:
         for first in range(0, len(p), _FEATURE_ROWS):
             rows = slice(first, min(first + _FEATURE_ROWS, len(p)))
             features = self._row_features(p[rows])
-            place = unit[rows], np.arange(len(features))
-            sums += csr_array((np.ones(len(features)), place), shape=(len(sums), len(features))) @ features
+            entries = np.ones(len(features)), (unit[rows], np.arange(len(features)))
+            sums += csr_array(entries, shape=(len(sums), len(features))) @ features  # adds each row to its unit
         return sums
 
     def _row_features(self, p: Predictions) -> np.ndarray:
@@ -92,38 +104,43 @@ class FeatureFrame:
         values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)
         columns = [values, confidence[:, None] <= self.cuts]
         if self.bin_edges is not None:
-            place = np.clip(np.searchsorted(self.bin_edges, confidence) - 1, 0, max(len(self.bin_edges) - 2, 0))
-            is_inside = place[:, None] == np.arange(max(len(self.bin_edges) - 1, 1))
+            index = np.clip(np.searchsorted(self.bin_edges, confidence) - 1, 0, self._num_bins - 1)
+            is_inside = index[:, None] == np.arange(self._num_bins)
             columns.append(is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None])
         columns.append(p.predicted.cpu().numpy()[:, None] == self.classes)
         columns.append(p.labels.cpu().numpy()[:, None] == self.labels)
         columns += [values * _is_in_group(p, group)[:, None] for group in self.groups]
         return np.concatenate(columns, 1) * row_weights(p)[:, None]
 
-    def values(self, sums: np.ndarray) -> list[np.ndarray]:
-        """Return the means, distributions and shares of sums (..., m), each over its last axis."""
-        return np.split(sums, np.cumsum(self._sizes())[:-1], axis=-1)
+    def means(self, sums: np.ndarray) -> FeatureMeans:
+        """Return the means of features from their sums (..., m)."""
+        scores, *shares, groups = np.split(sums, np.cumsum(self._sizes())[:-1], axis=-1)
+        by_group = np.split(groups, len(self.groups), axis=-1) if self.groups else []
+        cdf, errors, predicted, labels = (x / scores[..., :1] for x in shares)  # by the weight
+        return FeatureMeans(_means(scores), cdf, errors, predicted, labels, [_means(x) for x in by_group])
+
+    @property
+    def _num_bins(self) -> int:
+        """Number of bins of the calibration error, 0 without labels; a single edge is one bin."""
+        return 0 if self.bin_edges is None else max(len(self.bin_edges) - 1, 1)
 
     def _sizes(self) -> list[int]:
-        bins = [] if self.bin_edges is None else [max(len(self.bin_edges) - 1, 1)]
-        fixed = [1 + len(self.scores), len(self.cuts), *bins, len(self.classes), len(self.labels)]
-        return fixed + [1 + len(self.scores)] * len(self.groups)
+        """Return the number of features of each kind, in the order of `FeatureMeans`; scores follow the weight."""
+        scores = 1 + len(self.scores)
+        return [scores, len(self.cuts), self._num_bins, len(self.classes), len(self.labels), scores * len(self.groups)]
 
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return how much two sets differ in each test, from their sums (draws, m)."""
-        a, b = self.values(old), self.values(new)
-        weight_a, weight_b = a[0][:, :1], b[0][:, :1]
-        columns = [*np.abs(_means(b[0]) - _means(a[0])).T]
+        a, b = self.means(old), self.means(new)
+        columns = [*np.abs(b.scores - a.scores).T]
         if self.bin_edges is not None:
-            error_a, error_b = (np.abs(x[2]).sum(1) / x[0][:, 0] for x in (a, b))
-            columns.append(np.abs(error_b - error_a))
-        columns.append(np.abs(b[1] / weight_b - a[1] / weight_a).max(1))
-        shares = 3 if self.bin_edges is not None else 2
-        columns.append((np.abs(b[shares] / weight_b - a[shares] / weight_a) / self.class_scale).max(1))
+            columns.append(np.abs(np.abs(b.errors).sum(1) - np.abs(a.errors).sum(1)))
+        columns.append(np.abs(b.cdf - a.cdf).max(1))
+        columns.append((np.abs(b.predicted - a.predicted) / self.class_scale).max(1))
         if len(self.labels):
-            columns.append((np.abs(b[shares + 1] / weight_b - a[shares + 1] / weight_a) / self.label_scale).max(1))
-        for x, y in zip(a[shares + 2 :], b[shares + 2 :], strict=True):
-            columns += [*np.abs(_means(y) - _means(x)).T]
+            columns.append((np.abs(b.labels - a.labels) / self.label_scale).max(1))
+        for group_a, group_b in zip(a.groups, b.groups, strict=True):
+            columns += [*np.abs(group_b - group_a).T]
         return np.stack(columns, 1)
 
 
@@ -146,11 +163,12 @@ def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:
 
 def _means(sums: np.ndarray) -> np.ndarray:
     """Return means from sums of weights and of values; 0 without weight."""
-    weight = sums[:, :1]
-    return np.divide(sums[:, 1:], weight, out=np.zeros_like(sums[:, 1:]), where=weight > 0)
+    weight, totals = sums[..., :1], sums[..., 1:]
+    return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
 
 def _score(p: Predictions, name: str) -> np.ndarray:
+    """Return the score of each row."""
     events = p.events
     values = {
         "accuracy": lambda: p.correct,
@@ -170,7 +188,7 @@ def _frequent_classes(
     share = counts / counts.sum()
     classes = np.argsort(-share, kind="stable")[:MAX_COMPARED_CLASSES]
     classes = np.sort(classes[share[classes] > 0])
-    return classes, np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))
+    return classes, np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0, to divide by
 
 
 def used_groups(p: Predictions) -> list[str]:

@@ -42,7 +42,7 @@ class Batch:
         check_independent(p, "one row per cluster, without weights")
         p = p.reorder_classes(class_names)
         if of is None:
-            of = "top" if p.of == "classes" else p.of
+            of = "top" if p.of == "classes" else p.of  # a watch needs one event per row
         p = p.with_event(of)
         n = len(p)
         columns: Mapping[str, Any] = {"labeled": labeled, "ids": ids, "times": times}
@@ -62,5 +62,5 @@ class Batch:
             order = np.argsort(seconds, kind="stable")
             rows, seconds = rows[order], seconds[order]
         digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
-        rows = rows if ids is not None else replace(rows, keys=number_keys(digest, n))
+        rows = rows if ids is not None else replace(rows, keys=number_keys(digest, n))  # the same batch, the same keys
         return cls(p, p.of, rows, p.group_names, seconds, is_calendar, digest)

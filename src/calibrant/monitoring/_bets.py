@@ -33,7 +33,7 @@ class Bet:
     def alternative(self, confidence: np.ndarray, logit: np.ndarray) -> np.ndarray:
         """Return the alternative probabilities of confidences."""
         q = expit(self.slope * logit + self.shift)
-        inside = (confidence >= self.low) & ((confidence < self.high) | (self.high == 1))
+        inside = (confidence >= self.low) & ((confidence < self.high) | (self.high == 1))  # the last band has both ends
         return np.where(inside, q, confidence)
 
     @property
@@ -56,18 +56,19 @@ BETS = (
 )
 _KIND_WEIGHTS = {"shift": 0.4, "slope": 0.4, "band": 0.2}
 LOG_BET_WEIGHTS: np.ndarray = np.log(
-    [_KIND_WEIGHTS[bet.kind] / sum(second.kind == bet.kind for second in BETS) for bet in BETS]
+    [_KIND_WEIGHTS[bet.kind] / sum(x.kind == bet.kind for x in BETS) for bet in BETS]  # equal within a kind
 )
 
 
 def stake_table() -> np.ndarray:
     """Return the stakes by cell of confidence and bet, within the limits that keep every factor positive."""
     middle_logits = (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2
-    logits = np.concatenate([[-_MAX_CELL_LOGIT], middle_logits, [_MAX_CELL_LOGIT]])
+    logits = np.concatenate([[-_MAX_CELL_LOGIT], middle_logits, [_MAX_CELL_LOGIT]])  # the outer cells are unbounded
     c = expit(logits)
     stakes = np.stack([(bet.alternative(c, logits) - c) / (c * (1 - c)) for bet in BETS], axis=1)
     stakes = np.clip(stakes, -MAX_STAKE, MAX_STAKE)
-    low, high = np.concatenate([[0.0], CELL_EDGES]), np.concatenate([CELL_EDGES, [1.0]])  # of the cells
+    low = np.concatenate([[0.0], CELL_EDGES])  # smallest confidence of each cell
+    high = np.concatenate([CELL_EDGES, [1.0]])
     max_stake = (1 - MIN_FACTOR) / high[:, None]  # y = 0 multiplies by 1 - stake * c
     min_stake = -(1 - MIN_FACTOR) / np.maximum(1 - low[:, None], 1e-300)  # y = 1 multiplies by 1 + stake * (1 - c)
     return np.clip(stakes, min_stake, max_stake)
@@ -80,6 +81,6 @@ def bet_factors(confidence: np.ndarray, outcome: np.ndarray) -> np.ndarray:
     """Return the factor of every bet, as a new last axis, for confidences in [0, 1] and outcomes 0 or 1."""
     cells = np.searchsorted(CELL_EDGES, confidence, side="right")
     factors = STAKES[cells]
-    factors *= (outcome - confidence)[..., None]
+    factors *= (outcome - confidence)[..., None]  # in place, as the array is large
     factors += 1.0
     return factors

@@ -27,24 +27,24 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
     computed at half of the error rate.
     """
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
-    level, shares = 1 - 2 * error_rate, _answer_shares(method, p)
+    level = 1 - 2 * error_rate
     l2_level = level if p.clusters is None else 1 - error_rate
+    answers = _answer_scores(method, p)
     with strict_limits():
-        if shares is not None:
-            return Sample.from_values(shares, p.weights, p.clusters, p.examples).bounded_interval(
-                ScoreRange(0.0, 1.0), level
-            )
+        if answers is not None:
+            sample = Sample.from_values(answers, p.weights, p.clusters, p.examples)
+            return sample.bounded_interval(ScoreRange(0.0, 1.0), level)
         if method.name not in BOUNDED_BY_L2:
             is_l2 = method.name == debiased_l2.__name__
             return metric.interval(p, level=l2_level if is_l2 else level, **method.settings)
         value = float(metric(p, **method.settings))
         high = debiased_l2.interval(p, level=l2_level, **method.settings).high
-        gap = signed_gap.interval(p, level=1 - error_rate)
+        gap = signed_gap.interval(p, level=1 - error_rate)  # both of its ends bound the size of the gap
     return Interval(value, max(gap.low, -gap.high, 0.0), high, level)
 
 
-def _answer_shares(method: Method, p: Predictions) -> Tensor | None:
-    """Return whether each answer is right, or wrong, if the metric is the accuracy, or error, of stated confidences.
+def _answer_scores(method: Method, p: Predictions) -> Tensor | None:
+    """Return how right each answer is for the accuracy of stated confidences, how wrong for the error, otherwise None.
 
     As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.
     """
@@ -59,11 +59,11 @@ def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Int
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
     level, old, new = 1 - 2 * error_rate, pair.old, pair.new
     if pair.paired_by is None:
-        return _subtract(*(metric_bounds(method, p, error_rate) for p in (new, old)))
-    values = [
-        metric.values(p) if shares is None else shares for p in (new, old) for shares in [_answer_shares(method, p)]
-    ]
-    sample = Sample.from_values(values[0] - values[1], new.weights, new.clusters, new.examples)
+        return _subtract(metric_bounds(method, new, error_rate), metric_bounds(method, old, error_rate))
+    old_scores, new_scores = _answer_scores(method, old), _answer_scores(method, new)
+    if old_scores is None or new_scores is None:
+        old_scores, new_scores = metric.values(old), metric.values(new)
+    sample = Sample.from_values(new_scores - old_scores, new.weights, new.clusters, new.examples)
     score_range = _DIFFERENCE_RANGES.get(method.name)
     if score_range is None:
         return sample.normal_interval(level)

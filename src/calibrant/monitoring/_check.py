@@ -19,6 +19,7 @@ from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
 from calibrant.planning import quick_sample_size
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
@@ -47,13 +48,14 @@ class Condition:
     @property
     def description(self) -> str:
         """The requirement, the value of its metric, and the bounds that decide it."""
-        place = "" if self.group is None else f" [{display_name(self.group)}]"
-        words = f"{self.requirement}{place}: {self._text(self.value)}"
+        group = "" if self.group is None else f" [{display_name(self.group)}]"
+        text = f"{self.requirement}{group}: {self._text(self.value)}"
         if self.status == "too_little_data":
-            words += f", between {self._text(self.low)} and {self._text(self.high)}"
-            return words + ("" if self.needed is None else f"; {self.needed:,} {self.unit}s would decide")
-        shows_high = self.is_upper == (self.status == "holds")
-        return words + f", {f'at most {self._text(self.high)}' if shows_high else f'at least {self._text(self.low)}'}"
+            text += f", between {self._text(self.low)} and {self._text(self.high)}"
+            return text if self.needed is None else f"{text}; {self.needed:,} {self.unit}s would decide"
+        if self.is_upper == (self.status == "holds"):
+            return f"{text}, at most {self._text(self.high)}"
+        return f"{text}, at least {self._text(self.low)}"
 
     def __str__(self) -> str:
         return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
@@ -195,10 +197,10 @@ def _check_requirement(
 ) -> Iterator[Condition]:
     """Yield the condition of all examples and, `by_group`, of every group."""
     is_relative = requirement.is_relative
-    evaluated: Any = pair if is_relative else p
     bounds_of = difference_bounds if is_relative else metric_bounds
-    examples = pair.new if pair is not None and is_relative else p
-    groups = (None, *(used_groups(examples) if by_group else ()))
+    evaluated: Any = pair if is_relative else p
+    new = evaluated.new if is_relative else evaluated  # a pair by id leaves out examples without a partner
+    groups = (None, *(used_groups(new) if by_group else ()))
     parts = [evaluated if group is None else evaluated.select_group(group) for group in groups]
     bounds: list[Bound] = [partial(bounds_of, requirement.method, part) for part in parts]
     broken = _broken_parts(requirement, bounds, error_rate)
@@ -206,7 +208,7 @@ def _check_requirement(
         examples = part.new if is_relative else part
         condition = _build_condition(requirement, group, examples, bounds[i](error_rate), is_broken=i in broken)
         if condition.status == "too_little_data":
-            condition = replace(condition, needed=_required_size(requirement, examples, condition, 1 - error_rate))
+            condition = replace(condition, needed=_required_size(requirement, examples, condition, error_rate))
         yield condition
 
 
@@ -214,7 +216,7 @@ def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate:
     """Return the parts that break the requirement, any of them wrongly at most at the error rate (Holm 1979)."""
     broken: set[int] = set()
     while len(broken) < len(bounds):
-        rate = error_rate / (len(bounds) - len(broken))
+        rate = error_rate / (len(bounds) - len(broken))  # shared by the parts that may still hold
         new = {i for i in range(len(bounds)) if i not in broken and _is_broken(requirement, bounds[i](rate))}
         if not new:
             break
@@ -223,15 +225,17 @@ def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate:
 
 
 def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
-    end = bounds.low if requirement.is_upper else bounds.high
-    return not math.isnan(end) and not requirement.is_met(end) and end != requirement.limit
+    """Return whether even the bound next to the limit is beyond it; a bound of NaN, or at the limit, is not."""
+    bound = bounds.low if requirement.is_upper else bounds.high
+    return not math.isnan(bound) and not requirement.is_met(bound) and bound != requirement.limit
 
 
 def _build_condition(
     requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, *, is_broken: bool
 ) -> Condition:
-    end = bounds.high if requirement.is_upper else bounds.low
-    holds = not is_broken and not math.isnan(end) and requirement.is_met(end)
+    """Return the condition, without the number of examples that would decide it."""
+    bound = bounds.high if requirement.is_upper else bounds.low
+    holds = not is_broken and requirement.is_met(bound)  # a bound of NaN meets no requirement
     return Condition(
         requirement=requirement.text,
         group=group,
@@ -247,33 +251,35 @@ def _build_condition(
     )
 
 
-def _required_size(requirement: Requirement, p: Predictions, condition: Condition, level: float) -> int | None:
+def _required_size(requirement: Requirement, p: Predictions, condition: Condition, error_rate: float) -> int | None:
     r"""Return about how many examples, or clusters, decide a condition with a power of 80 %.
 
     The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
     for it, the result is the number with which a calibrated model meets the requirement.
 
     Returns:
-        The number, or None if no number decides, or the current one is large enough for a calibrated model.
+        The number, or None if no number decides, it is unknown (fractional outcomes), or an ECE has enough examples
+        for a calibrated model already.
     """
-    units = len(p) if p.clusters is None else len(p.clusters.unique())
+    units = num_units(p)
     if requirement.method.name in BOUNDED_BY_L2:
-        if p.examples is not None:  # the simulation draws outcomes 0 or 1
+        if p.examples is not None:  # fractional outcomes: the simulation draws 0 or 1
             return None
         try:
-            needed = quick_sample_size(p.events, bound=requirement.limit, level=1 - level)
+            needed = quick_sample_size(p.events, bound=requirement.limit, level=error_rate)
         except InputError:  # out of reach
             return None
-        needed = needed * units // p.num_examples
+        needed = needed * units // p.num_examples  # clusters of the present size
         return needed if needed > units else None
     distance = requirement.limit - condition.value
     width = condition.high - condition.value if distance > 0 else condition.value - condition.low
-    z = float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
+    # a width of z standard errors must shrink until the distance has z and those of the power
     ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf
     if not math.isfinite(ratio):
         return None
-    needed = max(units * ratio**2, units + 1.0)
-    digit = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    needed = max(units * ratio**2, units + 1.0)  # the present number does not decide
+    digit = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # rounded up to two significant digits
     return math.ceil(needed / digit) * digit if needed < 1e12 else None
 
 

@@ -1,6 +1,6 @@
 """Drift of predictions without labels: tests, new class shares, and estimated accuracy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ class DriftResult:
         head = "reference", "new", "90 % limits"
         lines += ["", _table_line("estimated without labels", *head)]
         for i, estimate in enumerate(self.estimates):
-            lines.append(_table_line("  weighted form" if i % 2 else TITLES[estimate.name], *estimate.cells))
+            title = "  weighted form" if i % 2 else TITLES[estimate.name]  # two estimates of each score
+            lines.append(_table_line(title, *estimate.cells))
         if self.label_shift is not None:
             lines += ["", _table_line("class shares", *head)]
             lines += [_table_line(*share.cells) for share in self.label_shift.shares]
@@ -107,8 +108,7 @@ class DriftResult:
 
     def save(self, path: str | Path) -> None:
         """Write the page (.html) or the numbers (.json)."""
-        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        write_by_suffix(path, writers)
+        write_by_suffix(path, {".html": self.html, ".json": self.json})
 
 
 def drift(
@@ -160,9 +160,10 @@ def drift(
         rows = compared_rows(pair, has_labels=False, by_group=by_group, seed=seed)
         estimates = estimate_without_labels(pair.old, pair.new)
         shift = estimate_label_shift(first, second, seed)
-    label_shift, notes = (None, (_SAMPLE_NOTE, shift)) if isinstance(shift, str) else (shift, (_SAMPLE_NOTE,))
+    reasons = (shift,) if isinstance(shift, str) else ()  # why there are no class shares
+    label_shift = None if isinstance(shift, str) else shift
     sizes = first.num_examples, second.num_examples
-    return DriftResult(rows, label_shift, estimates, level, *sizes, notes, pair)
+    return DriftResult(rows, label_shift, estimates, level, *sizes, (_SAMPLE_NOTE, *reasons), pair)
 
 
 def _table_line(title: str, reference: str, value: str, limits: str) -> str:

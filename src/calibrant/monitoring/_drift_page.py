@@ -30,13 +30,8 @@ def drift_page(result: "DriftResult", command: str) -> str:
 
 def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
     rows = [
-        [
-            TITLES[estimate.name] if i % 2 == 0 else "",
-            estimate.method,
-            *estimate.cells,
-            estimate.assumption,
-        ]
-        for i, estimate in enumerate(estimates)
+        [TITLES[estimate.name] if i % 2 == 0 else "", estimate.method, *estimate.cells, estimate.assumption]
+        for i, estimate in enumerate(estimates)  # two of each score
     ]
     head = ["", "method", "reference", "new", "90 % limits", "assumption"]
     text = (

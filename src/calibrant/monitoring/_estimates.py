@@ -20,6 +20,7 @@ REFERENCE_MAP = "Auto"
 NUM_CALIBRATION_FOLDS = 5
 MIN_REFERENCE_ROWS = 20
 MAX_DENSITY_RATIO = 20.0
+MAX_INDICATORS = 20  # classes whose prediction is a feature of its own, the first included
 ESTIMATE_LEVEL = 0.90
 _RIDGE = 1.0
 _NEWTON_STEPS = 30
@@ -90,7 +91,7 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
 def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio: np.ndarray) -> _EventData:
     """Return the events of both sets with their calibrated probabilities, out of fold for the reference."""
     expected, new_expected = np.zeros(len(reference)), np.zeros(len(new))
-    for fitted, held_out in maps:
+    for fitted, held_out in maps:  # the new rows have the mean over all maps
         expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], fitted)
         new_expected += _calibrated_events(new, fitted) / len(maps)
     return _EventData(
@@ -142,10 +143,11 @@ def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
             values - expected, w * ratio, residual, has_clusters=data.clusters is not None
         )
         value = new_mean + (residual.mean if method == "weighted" else 0.0)
+        # the noise of the reference and of the new outcomes, which are as dependent within clusters as the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
         half_width = student_quantile(ESTIMATE_LEVEL, residual.degrees) * total_error
         low, high = value - half_width, value + half_width
-        if name in ("accuracy", "event_brier"):
+        if name != "signed_gap":  # the other scores lie in [0, 1]
             low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
         estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference, value, low, high))
     return estimates
@@ -159,7 +161,7 @@ def _residual_error(
     independent = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()
     if not has_clusters:
         return independent, 1.0
-    return sample.error, max(1.0, (sample.error / max(independent, 1e-300)) ** 2)
+    return sample.error, max(1.0, (sample.error / max(independent, 1e-300)) ** 2)  # independent may be 0
 
 
 def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
@@ -170,9 +172,10 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
     """
     x, y = _discriminating_features(reference, new), np.repeat([0.0, 1.0], [len(reference), len(new)])
     w = np.concatenate([row_weights(p) / row_weights(p).sum() for p in (reference, new)])
-    w *= min(len(reference), len(new))  # both sides weigh the same
+    w *= min(len(reference), len(new))
     coefficients = _fit_logistic(x, y, w)
-    ratio = np.exp(np.clip(x[: len(reference)] @ coefficients, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))
+    log_odds = x[: len(reference)] @ coefficients  # of being new: the log ratio, as both sides weigh the same
+    ratio = np.exp(np.clip(log_odds, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))
     weights = row_weights(reference)
     return ratio * weights.sum() / (weights @ ratio)
 
@@ -180,30 +183,28 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
 def _discriminating_features(reference: Predictions, new: Predictions) -> np.ndarray:
     """Return standardized features of the rows of both sets, the first column 1."""
     rows: list[np.ndarray] = []
-    k = reference.k
     for p in (reference.with_event("top"), new.with_event("top")):
         c = np.clip(confidences(p), 1e-6, 1 - 1e-6)
         z = np.log(c / (1 - c))
-        predicted = p.predicted.cpu().numpy()
-        one_hot = predicted[:, None] == np.arange(1, min(k, 20))
+        one_hot = p.predicted.cpu().numpy()[:, None] == np.arange(1, min(p.k, MAX_INDICATORS))  # class 0 is implied
         rows.append(np.column_stack([z, z**2, one_hot]))
     x = np.concatenate(rows)
     scale = x.std(0)
-    x = (x - x.mean(0)) / np.where(scale > 0, scale, 1.0)
+    x = (x - x.mean(0)) / np.where(scale > 0, scale, 1.0)  # constant columns become 0
     return np.column_stack([np.ones(len(x)), x])
 
 
 def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the coefficients of a ridge logistic regression by Newton's method; the intercept has no penalty."""
     penalty = np.full(x.shape[1], _RIDGE)
-    penalty[0] = 1e-9
+    penalty[0] = 1e-9  # of the intercept; above 0, to keep the Hessian regular
     coefficients = np.zeros(x.shape[1])
     for _ in range(_NEWTON_STEPS):
         p = 1 / (1 + np.exp(-np.clip(x @ coefficients, -30, 30)))
         gradient = x.T @ (w * (p - y)) + penalty * coefficients
         hessian = (x.T * (w * p * (1 - p))) @ x + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
-        coefficients = coefficients - step
+        coefficients -= step
         if np.abs(step).max() < 1e-10:
             break
     return coefficients

@@ -75,41 +75,42 @@ class Wealth(AlignedArrays):
         state, totals = self, [np.zeros((0, len(self)))]
         first = 0
         while first < len(log_factors):
-            look = row // LOOK_ROWS + first
-            if look and look % LOOKS_PER_START == 0:
+            look = row // LOOK_ROWS + first  # number of looks before
+            if look and look % LOOKS_PER_START == 0:  # `empty` has already started the bets of look 0
                 state = state._start(look * LOOK_ROWS)
-            last = min(len(log_factors), first + LOOKS_PER_START - look % LOOKS_PER_START)
-            state, total = state._advance_stretch(
-                look * LOOK_ROWS, log_factors[first:last], sums[first:last], thresholds
-            )
+            last = min(len(log_factors), first + LOOKS_PER_START - look % LOOKS_PER_START)  # to the next start
+            stretch = log_factors[first:last], sums[first:last]
+            state, total = state._advance_stretch(look * LOOK_ROWS, *stretch, thresholds)
             totals.append(total)
             first = last
         return state, np.concatenate(totals)
 
     def _start(self, row: int) -> "Wealth":
         """Put a piece of the reserve into every bet."""
-        step = reserve_after(self.starts + 1) - reserve_after(self.starts)
-        piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]
+        step = reserve_after(self.starts + 1) - reserve_after(self.starts)  # below 0: the reserve shrinks by exp(step)
+        piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]  # log of the reserve times 1 - exp(step)
         return replace(
             self,
             log_wealth=np.logaddexp(self.log_wealth, piece),
             log_reserve=self.log_reserve + step,
             starts=self.starts + 1,
-            best=np.maximum(self.best, 0.0),
+            best=np.maximum(self.best, 0.0),  # a bet that has lost since its best start does better from here
             best_start=np.where(self.best < 0, row, self.best_start),
         )
 
     def _advance_stretch(
         self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
     ) -> tuple["Wealth", np.ndarray]:
-        """Advance by looks between two starting times."""
+        """Advance by looks between two starting times, and return the log wealth at each look."""
+        # Cumulative sums that begin with the state are rounded alike however looks are divided into calls
         wealth = np.cumsum(np.concatenate([self.log_wealth[None], log_factors]), axis=0)[1:]
         best = np.cumsum(np.concatenate([self.best[None], log_factors]), axis=0)[1:]
         total = mix_bets(np.logaddexp(wealth, self.log_reserve[:, None]))
-        highest = total.argmax(0)
-        is_peak, tests = total.max(0) > self.peak, np.arange(len(self))
-        crosses = total >= thresholds
-        is_new_alarm = (self.alarm_row < 0) & crosses.any(0)
+        tests = np.arange(len(self))
+        highest = total.argmax(0)  # look
+        is_peak = total.max(0) > self.peak
+        is_crossed = total >= thresholds
+        is_new_alarm = (self.alarm_row < 0) & is_crossed.any(0)
         bet = (best[highest, tests] + LOG_BET_WEIGHTS).argmax(1)
         state = replace(
             self,
@@ -119,7 +120,7 @@ class Wealth(AlignedArrays):
             peak_row=np.where(is_peak, row + (highest + 1) * LOOK_ROWS, self.peak_row),
             peak_since=np.where(is_peak, self.best_start[tests, bet], self.peak_since),
             peak_bet=np.where(is_peak, bet, self.peak_bet),
-            alarm_row=np.where(is_new_alarm, row + (crosses.argmax(0) + 1) * LOOK_ROWS, self.alarm_row),
+            alarm_row=np.where(is_new_alarm, row + (is_crossed.argmax(0) + 1) * LOOK_ROWS, self.alarm_row),
             sums=np.cumsum(np.concatenate([self.sums[None], sums]), axis=0)[-1],
         )
         return state, total
@@ -134,12 +135,13 @@ class Wealth(AlignedArrays):
             row: Number of rows before the later ones.
             thresholds: Log wealth that raises the alarm of each test (s).
         """
-        stake, tests = self.total, np.arange(len(self))
-        # a bet that gained before, and has its best start at the first later row, has been winning since before
+        stake = self.total
+        # A bet that gained before, and has its best start at the first later row, has been winning since before
         continues = (later.best_start == 0) & (self.best > 0)
         best_start = np.where(continues, self.best_start, later.best_start + row)
-        peak_continues = (later.peak_since == 0) & (self.best[tests, later.peak_bet] > 0)
-        later_since = np.where(peak_continues, self.best_start[tests, later.peak_bet], later.peak_since + row)
+        peak_bet = np.arange(len(self)), later.peak_bet
+        peak_continues = (later.peak_since == 0) & (self.best[peak_bet] > 0)
+        later_since = np.where(peak_continues, self.best_start[peak_bet], later.peak_since + row)
         later_peak = later.peak + stake
         is_later = later_peak > self.peak
         return Wealth(

@@ -60,7 +60,7 @@ def lock_state(path: str | Path, seconds: float = LOCK_SECONDS) -> Generator[Non
 
 
 def _try_lock(file: Any) -> bool:
-    """Lock a file until it is closed, unless another process has."""
+    """Lock a file until it is closed, and return True, or return False if another process holds the lock."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -43,7 +43,7 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
         return float(constant + mixture) - log_rate
 
     high = 1.0
-    while log_excess(high) < 0:
+    while log_excess(high) < 0:  # widen the bracket of the root
         high *= 2
     return float(brentq(log_excess, 0.0, high, xtol=1e-9))  # pyright: ignore[reportArgumentType]
 

@@ -7,13 +7,14 @@ import numpy as np
 
 from calibrant._text import display_name, format_percent
 from calibrant.calibrators import PriorShift
+from calibrant.monitoring._features import confidences
 from calibrant.predictions import Predictions
 
 MAX_SHIFT_CLASSES = 20
 MIN_CLASS_ROWS = 5  # labeled examples of every class
 NUM_SCORE_CELLS = 10  # of the score of two classes
 NUM_BOOTSTRAP_DRAWS = 999
-_MAX_CONDITION = 1e-9  # relative singular value below which a moment carries no information
+_MIN_SINGULAR_VALUE = 1e-9  # relative, below which a moment carries no information
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     shares = _shares_by_em(reference, new, counts)
     statistic, moment_shares = _hansen_statistic(cells.by_class, cells.new)
     statistics, share_draws, errors = _bootstrap(cells, moment_shares, seed)
-    p_value = (1 + int((statistics >= statistic * (1 - 1e-9)).sum())) / (1 + len(statistics))
+    p_value = (1 + int((statistics >= statistic * (1 - 1e-9)).sum())) / (1 + len(statistics))  # 1e-9: for rounding
     recall = _recalls(cells.by_class, cells.predicted)
     accuracy = float(shares @ recall)
     quantile = float(stdtrit(counts.min() - 1, 0.95))  # the smallest class is known least
@@ -87,41 +88,42 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     deviations = quantile * share_draws.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
     # Limits are around the shares that fit best, as those of EM are shrunk toward the old ones in small samples
-    low, high = np.minimum(moment_shares - deviations, shares), np.maximum(moment_shares + deviations, shares)
-    numbers = zip(names, counts / counts.sum(), shares, low.clip(0, 1), high.clip(0, 1), strict=True)
-    rows = [ClassShare(name, *map(float, row)) for name, *row in numbers]
-    return LabelShift(tuple(rows), accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half), p_value)
+    low = np.minimum(moment_shares - deviations, shares).clip(0, 1)
+    high = np.maximum(moment_shares + deviations, shares).clip(0, 1)
+    columns = (column.tolist() for column in (counts / counts.sum(), shares, low, high))
+    rows = tuple(map(ClassShare, names, *columns))
+    return LabelShift(rows, accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half), p_value)
 
 
 def _shares_by_em(reference: Predictions, new: Predictions, counts: np.ndarray) -> np.ndarray:
     """Return the class shares that `PriorShift` estimates."""
     fitted = PriorShift.fit(reference, calibrator="Identity", unlabeled=new)
+    # the old shares as `PriorShift` counts them, with one more example that is spread over the classes
     shares = (counts + 1 / len(counts)) / (counts.sum() + 1) * fitted.shift.exp().cpu().numpy()
     return shares / shares.sum()
 
 
 def _count_cells(reference: Predictions, new: Predictions) -> _Cells:
-    """Divide the rows of both sets into cells."""
+    """Divide the rows of both sets into cells, as in `estimate_label_shift`."""
     k = reference.k
     if k == 2:
         scores = [p.logits.double().softmax(1)[:, 1].cpu().numpy() for p in (reference, new)]
         edges = np.quantile(np.concatenate(scores), np.linspace(0, 1, NUM_SCORE_CELLS + 1)[1:-1])
         edges = np.unique(np.append(edges, 0.5))  # on whose two sides the predicted classes differ
-        place = [np.searchsorted(edges, score, side="left") for score in scores]
-        predicted = (np.append(edges, 1.0) > 0.5).astype(np.int64)
-        size = len(edges) + 1
+        cells = [np.searchsorted(edges, score, side="left") for score in scores]
+        predicted = (np.append(edges, 1.0) > 0.5).astype(np.int64)  # by the upper edge of each cell
     else:
-        confidence = [p.with_event("top").events.confidence.cpu().double().numpy() for p in (reference, new)]
+        confidence = [confidences(p.with_event("top")) for p in (reference, new)]
         top = [p.predicted.cpu().numpy() for p in (reference, new)]
-        pooled_confidence, pooled_top = np.concatenate(confidence), np.concatenate(top)
-        medians = np.array(
-            [np.median(pooled_confidence[pooled_top == j]) if (pooled_top == j).any() else 1 for j in range(k)]
-        )
-        place = [2 * t + (c > medians[t]) for t, c in zip(top, confidence, strict=True)]
-        predicted, size = np.repeat(np.arange(k), 2), 2 * k
-    by_class = np.zeros((k, size))
-    np.add.at(by_class, (reference.labels.cpu().numpy(), place[0]), 1)
-    return _Cells(by_class, np.bincount(place[1], minlength=size).astype(float), predicted)
+        all_confidence, all_top = np.concatenate(confidence), np.concatenate(top)
+        medians = np.ones(k)  # of the confidence of each predicted class
+        for j in np.unique(all_top):
+            medians[j] = np.median(all_confidence[all_top == j])
+        cells = [2 * t + (c > medians[t]) for t, c in zip(top, confidence, strict=True)]
+        predicted = np.repeat(np.arange(k), 2)
+    by_class = np.zeros((k, len(predicted)))
+    np.add.at(by_class, (reference.labels.cpu().numpy(), cells[0]), 1)
+    return _Cells(by_class, np.bincount(cells[1], minlength=len(predicted)).astype(float), predicted)
 
 
 def _recalls(by_class: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -141,16 +143,17 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
     means, observed = by_class / n_class[:, None], new / n_new
     shares = n_class / n_class.sum()
     statistic = math.nan
-    for _ in range(2):
+    for _ in range(2):  # the second step has the covariance at the shares of the first
         positive = np.clip(shares, 0, None)
         mixture = positive / positive.sum() @ means
         covariance = (np.diag(mixture) - np.outer(mixture, mixture)) / n_new
-        for share, mean, n in zip(shares, means, n_class, strict=True):
+        for share, mean, n in zip(shares, means, n_class, strict=True):  # noise of the reference
             covariance += share**2 * (np.diag(mean) - np.outer(mean, mean)) / n
-        inverse = np.linalg.pinv(covariance, rcond=_MAX_CONDITION, hermitian=True)
+        inverse = np.linalg.pinv(covariance, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
         base, directions = means[-1], means[:-1] - means[-1]  # shares sum to 1
         normal = directions @ inverse @ directions.T
-        free = np.linalg.pinv(normal, rcond=_MAX_CONDITION, hermitian=True) @ (directions @ inverse @ (observed - base))
+        normal_inverse = np.linalg.pinv(normal, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
+        free = normal_inverse @ (directions @ inverse @ (observed - base))  # shares of all classes but the last
         shares = np.append(free, 1 - free.sum())
         residual = observed - shares @ means
         statistic = float(residual @ inverse @ residual)
@@ -172,10 +175,8 @@ def _bootstrap(cells: _Cells, shares: np.ndarray, seed: int) -> tuple[np.ndarray
     is_right = cells.predicted == np.arange(len(means))[:, None]
     statistics, share_draws, errors = list[float](), list[np.ndarray](), list[float]()
     for _ in range(NUM_BOOTSTRAP_DRAWS):
-        drawn_class = np.stack([rng.multinomial(n, m) for n, m in zip(n_class, means, strict=True)]).astype(float)
-        drawn_new = np.stack(
-            [rng.multinomial(n, m) for n, m in zip(rng.multinomial(n_new, positive), means, strict=True)]
-        )
+        drawn_class = rng.multinomial(n_class, means).astype(float)
+        drawn_new = rng.multinomial(rng.multinomial(n_new, positive), means)  # by class, which is then forgotten
         statistic, drawn_shares = _hansen_statistic(drawn_class, drawn_new.sum(0).astype(float))
         statistics.append(statistic)
         share_draws.append(drawn_shares)

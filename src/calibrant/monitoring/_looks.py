@@ -39,20 +39,22 @@ class LookSettings:
         there are neither. Classes share equally; the g-th group has the share 1 / (g (g + 1)).
         """
         num_kinds = bool(self.classes) + (self.num_groups is not None)
-        share = 0.5 / num_kinds if num_kinds else 0.0
         event = 0.5 if num_kinds else 1.0
-        classes = np.full(len(self.classes), share / max(1, len(self.classes)))
+        kind = 0.5 / max(1, num_kinds)
+        classes = np.full(len(self.classes), kind / max(1, len(self.classes)))
         g = np.arange(1, (self.num_groups or 0) + 1)
-        return np.concatenate([[event], classes, share / (g * (g + 1.0)), [0.0]])
+        groups = kind / (g * (g + 1.0))  # 1 / (g (g + 1)) sums to 1 over all g
+        return np.concatenate([[event], classes, groups, [0.0]])
 
     @property
     def thresholds(self) -> np.ndarray:
         """Log wealth that raises the alarm of each test, log(1 / (alpha weight))."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # the spare test has the weight 0, and never raises an alarm
             return -np.log(self.alpha * self.weights)
 
     def split(self, rows: Rows) -> Iterator[Rows]:
         """Yield the rows in parts whose factors fit into memory."""
+        # a row has factors of the event and of each class, but groups only one product per look
         factors_per_row = len(BETS) * (1 + len(self.classes) + (self.num_groups or 0) / LOOK_ROWS)
         size = max(1, int(MAX_FACTORS / factors_per_row) // LOOK_ROWS) * LOOK_ROWS
         for start in range(0, len(rows), size):
@@ -68,15 +70,18 @@ def compute_looks(rows: Rows, settings: LookSettings) -> Looks:
     log_factors = np.zeros((n // LOOK_ROWS, tests, len(BETS)))
     sums = np.zeros((n // LOOK_ROWS, tests, len(SUM_NAMES)))
     log_factors[:, 0], sums[:, 0] = _block_products(factors), _block_sums(columns)
-    if count := len(settings.classes):
+    first_group = 1 + len(settings.classes)  # index of its test; the event is 0
+    if settings.classes:
         class_probs = p[:, list(settings.classes)]
         is_class = (y[:, None] == np.array(settings.classes)).astype(float)
-        log_factors[:, 1 : 1 + count] = _block_products(bet_factors(class_probs, is_class))
+        log_factors[:, 1:first_group] = _block_products(bet_factors(class_probs, is_class))
         residual = is_class - class_probs
-        sums[:, 1 : 1 + count, :3] = _block_sums(np.stack([np.ones_like(residual), residual, residual**2], -1))
+        class_columns = np.stack([np.ones_like(residual), residual, residual**2], -1)
+        sums[:, 1:first_group, :3] = _block_sums(class_columns)  # classes have no Brier score
     if settings.num_groups:
-        _add_groups(rows.groups, 1 + count, factors, columns, log_factors, sums)
-    period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), columns[:, 3]], axis=1)
+        _add_groups(rows.groups, first_group, factors, columns, log_factors, sums)
+    brier = columns[:, SUM_NAMES.index("brier")]
+    period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), brier], axis=1)  # as PERIOD_COLUMNS
     return Looks(log_factors, sums, period_columns)
 
 
@@ -94,31 +99,36 @@ def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarra
     The Brier score of a calibrated model has the mean 1 - |p|^2, its predictable guess. It deviates from that by
     2 (|p|^2 - p_y), at most 2 in size, so that the deviation counts in halves.
     """
-    square, p_y = (p * p).sum(1), p[np.arange(len(y)), y]
+    square = (p * p).sum(1)  # |p|^2
+    p_y = p[np.arange(len(y)), y]
     residual = outcome - c
-    return np.stack([np.ones(len(y)), residual, residual**2, square - 2 * p_y + 1, (square - p_y) ** 2], axis=1)
+    brier = square - 2 * p_y + 1
+    return np.stack([np.ones(len(y)), residual, residual**2, brier, (square - p_y) ** 2], axis=1)
 
 
 def _block_products(factors: np.ndarray) -> np.ndarray:
+    """Return the log of the product of the factors of each look."""
     return np.log(factors.reshape(-1, LOOK_ROWS, *factors.shape[1:]).prod(axis=1))
 
 
 def _block_sums(columns: np.ndarray) -> np.ndarray:
+    """Return the sums over the rows of each look."""
     return columns.reshape(-1, LOOK_ROWS, *columns.shape[1:]).sum(axis=1)
 
 
 def _add_groups(
     groups: np.ndarray,
-    first: int,
+    first_group: int,
     factors: np.ndarray,
     columns: np.ndarray,
     log_factors: np.ndarray,
     sums: np.ndarray,
 ) -> None:
-    """Write the log factors and sums of the groups in each block, whose tests begin at index `first`."""
-    keys = np.arange(len(groups)) // LOOK_ROWS * (groups.max() + 1) + groups
+    """Write the log factors and sums of each look and group, whose tests begin at index `first_group`."""
+    look = np.arange(len(groups)) // LOOK_ROWS
+    keys = look * (groups.max() + 1) + groups  # by look, then by group
     order = np.argsort(keys, kind="stable")
-    start = np.unique(keys[order], return_index=True)[1]
-    place = order[start] // LOOK_ROWS, first + groups[order[start]]
-    log_factors[place] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
-    sums[place] = np.add.reduceat(columns[order], start, axis=0)
+    start = np.unique(keys[order], return_index=True)[1]  # first row of each look and group, in this order
+    cells = look[order[start]], first_group + groups[order[start]]
+    log_factors[cells] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
+    sums[cells] = np.add.reduceat(columns[order], start, axis=0)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
 
 MAX_LISTED_TESTS = 50  # the test of the event included
+MAX_SENTENCES = 8  # on alarms
 MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
 
 
@@ -31,7 +32,7 @@ def watch_page(watch: "Watch", num_periods: int) -> str:
         "alpha": f"{verdict.alpha:g}",
         **report.version_facts("calibrant watch"),
     }
-    return report.page(title, verdict.sentences[:8], sections, facts, kicker="Calibration watch")
+    return report.page(title, verdict.sentences[:MAX_SENTENCES], sections, facts, kicker="Calibration watch")
 
 
 def _periods_section(watch: "Watch", num_periods: int) -> Markup:
@@ -89,16 +90,16 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
 def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
     """Return the position on the figure, from 1, of the period in which the deviation of the strongest alarm starts.
 
-    None if there is no alarm with such an estimate, or the deviation starts before the periods of the figure.
+    None if there is no alarm, or the deviation starts before the periods of the figure.
 
     Args:
         watch: The watch, whose alarms begin with the strongest.
         used: Indices of the periods of the figure, in order of time.
     """
     alarms = watch.verdict.alarms
-    if not alarms or alarms[0].since_row is None:
+    if not alarms:
         return None
-    since_row = alarms[0].since_row
+    since_row = alarms[0].since_row or 0  # never None in an alarm
     positions = [n for n, i in enumerate(used, start=1) if watch.periods.first_row[i] <= since_row]
     return float(positions[-1]) if positions else None  # the last period that begins no later than the deviation
 

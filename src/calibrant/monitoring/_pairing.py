@@ -40,49 +40,48 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
     if new.k != old.k:
         raise InputError(f"Expected models of {old.k} classes, got {new.k}.", code="num_classes")
     if old_ids is not None and new_ids is not None:
-        positions = _positions(old_ids, "old")
-        _positions(new_ids, "new")
-        matches = [(i, positions[str(name)]) for i, name in enumerate(new_ids) if str(name) in positions]
-        if matches:
-            rows_new, rows_old = (torch.tensor(rows) for rows in zip(*matches, strict=True))
-            return _paired_by_id(old, new, rows_old, rows_new)
+        old_rows, new_rows = _rows_by_id(old_ids, "old"), _rows_by_id(new_ids, "new")
+        shared = [name for name in new_rows if name in old_rows]
+        if shared:
+            rows = (torch.tensor([rows[name] for name in shared]) for rows in (old_rows, new_rows))
+            return _paired_by_id(old, new, *rows)
     if len(old) == len(new) and torch.equal(old.labels, new.labels) and old_ids is None and new_ids is None:
-        _check_columns(old, new)
-        return ModelPair(
-            old, new, "order", f"Paired {old.num_examples:,} examples by their order, as all labels agree."
-        )
+        _check_same_weights(old, new)
+        note = f"Paired {old.num_examples:,} examples by their order, as all labels agree."
+        return ModelPair(old, new, "order", note)
     sizes = f"{old.num_examples:,} old with {new.num_examples:,} new examples"
     note = f"Compared {sizes} as two samples, which share no ids or order."
     return ModelPair(old, new, None, note)
 
 
-def _positions(ids: Any, name: str) -> dict[str, int]:
-    positions = {str(value): i for i, value in enumerate(ids)}
-    if len(positions) < len(ids):
+def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
+    """Return the row of each id; refuse repeated ids."""
+    rows = {str(value): i for i, value in enumerate(ids)}
+    if len(rows) < len(ids):
         raise InputError(
-            f"Expected distinct ids of the {name} model, got {len(positions):,} for {len(ids):,} rows. Try another "
-            "column with --id.",
+            f"Expected distinct ids of the {model} model, got {len(rows):,} for {len(ids):,} rows. Try another column "
+            "with --id.",
             code="repeated_ids",
         )
-    return positions
+    return rows
 
 
-def _paired_by_id(old: Predictions, new: Predictions, rows_old: torch.Tensor, rows_new: torch.Tensor) -> ModelPair:
-    left_out = len(old) + len(new) - 2 * len(rows_new)
-    note = f"Paired {len(rows_new):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")
-    old, new = old[rows_old], new[rows_new]
-    if not torch.equal(old.labels, new.labels):
-        count = int((old.labels != new.labels).sum())
+def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, new_rows: torch.Tensor) -> ModelPair:
+    """Return the pair of these rows; refuse different labels of the same id."""
+    left_out = len(old) + len(new) - 2 * len(new_rows)
+    note = f"Paired {len(new_rows):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")
+    old, new = old[old_rows], new[new_rows]
+    if count := int((old.labels != new.labels).sum()):
         raise InputError(
             f"Expected the same label for the same id, got {count:,} examples with different labels. Try without ids, "
             "as two samples, if labels tell whether the answer of each model is correct.",
             code="different_labels",
         )
-    _check_columns(old, new)
+    _check_same_weights(old, new)
     return ModelPair(old, new, "id", note)
 
 
-def _check_columns(old: Predictions, new: Predictions) -> None:
+def _check_same_weights(old: Predictions, new: Predictions) -> None:
     """Refuse weights that differ: the examples are the same."""
     if (old.weights is None) != (new.weights is None) or (
         old.weights is not None and new.weights is not None and not torch.equal(old.weights, new.weights)

@@ -38,10 +38,8 @@ class Periods:
 
     def appended(self, name: str, predicted: int) -> "Periods":
         """Return the periods followed by a new one with this number of predictions, of which no row is processed."""
-        period = Periods(
-            0, (name,), np.array([predicted]), np.array([-1]), np.zeros((1, len(PERIOD_COLUMNS))), np.zeros(1)
-        )
-        return self.then(period, 0)
+        sums = np.zeros((1, len(PERIOD_COLUMNS)))
+        return self.then(Periods(0, (name,), np.array([predicted]), np.array([-1]), sums, peak=np.zeros(1)), 0)
 
     def advance(self, row: int, periods: np.ndarray, columns: np.ndarray, peaks: np.ndarray) -> "Periods":
         """Return the periods after further rows.
@@ -53,20 +51,20 @@ class Periods:
             peaks: Largest share of the threshold at each look (n / LOOK_ROWS).
         """
         index = periods - self.first
-        retained = np.flatnonzero(index >= 0)
+        is_kept = index >= 0
         sums, peak, first_row = self.sums.copy(), self.peak.copy(), self.first_row.copy()
-        np.add.at(sums, index[retained], columns[retained])
-        looks = index[LOOK_ROWS - 1 :: LOOK_ROWS]
+        np.add.at(sums, index[is_kept], columns[is_kept])
+        looks = index[LOOK_ROWS - 1 :: LOOK_ROWS]  # a look belongs to the period of its last row
         np.maximum.at(peak, looks[looks >= 0], peaks[looks >= 0])
-        for period in np.unique(index[retained]):
+        for period in np.unique(index[is_kept]):
             if first_row[period] < 0:
-                first_row[period] = row + int(np.argmax(index == period))
+                first_row[period] = row + int(np.argmax(index == period))  # the first row of the period
         return replace(self, sums=sums, peak=peak, first_row=first_row)
 
     def then(self, later: "Periods", row: int) -> "Periods":
         """Return the last `MAX_PERIODS` of these periods and later ones, whose rows begin after `row` rows."""
         later = replace(later, first_row=np.where(later.first_row < 0, -1, later.first_row + row))
-        if later.first:  # the periods between are not kept
+        if later.first:  # the later ones have lost their first periods, and are MAX_PERIODS by themselves
             return replace(later, first=self.count + later.first)
         surplus = max(0, len(self) + len(later) - MAX_PERIODS)
         arrays = {name: np.concatenate([getattr(self, name), getattr(later, name)])[surplus:] for name in PERIOD_ARRAYS}

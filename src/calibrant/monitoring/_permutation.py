@@ -23,7 +23,7 @@ def paired_p_values(
     total_old, total_new, difference = old.sum(0), new.sum(0), new - old
     rng = np.random.default_rng(seed)
     is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
-    moved = np.concatenate([np.zeros((1, old.shape[1])), is_swapped.astype(np.float64) @ difference])
+    moved = np.concatenate([np.zeros((1, old.shape[1])), is_swapped.astype(np.float64) @ difference])  # first the data
     return step_down(statistics(total_old + moved, total_new - moved))
 
 
@@ -38,13 +38,13 @@ def unpaired_p_values(
         statistics: As for `paired_p_values`.
         seed: Seed of the draws.
     """
-    pooled = np.concatenate([old, new])
+    units = np.concatenate([old, new])
     rng = np.random.default_rng(seed)
-    is_old = np.zeros((NUM_SWAPS + 1, len(pooled)))
+    is_old = np.zeros((NUM_SWAPS + 1, len(units)))
     is_old[:, : len(old)] = 1
-    is_old[1:] = rng.permuted(is_old[1:], axis=1)
-    total_old = is_old @ pooled
-    return step_down(statistics(total_old, pooled.sum(0) - total_old))
+    is_old[1:] = rng.permuted(is_old[1:], axis=1)  # row 0 is the data
+    total_old = is_old @ units
+    return step_down(statistics(total_old, units.sum(0) - total_old))
 
 
 def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -55,13 +55,14 @@ def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     test of the family different without reason is at most 5 %.
     """
     p_values = np.stack([_upper_ranks(column) for column in statistics.T], 1) / len(statistics)
-    adjusted, smallest = np.empty(p_values.shape[1]), np.full(len(p_values), np.inf)
-    for j in np.argsort(-p_values[0], kind="stable"):
+    observed = p_values[0]
+    adjusted, smallest = np.empty_like(observed), np.full(len(p_values), np.inf)
+    for j in np.argsort(-observed, kind="stable"):  # from the largest p-value down
         smallest = np.minimum(smallest, p_values[:, j])
-        adjusted[j] = np.mean(smallest <= p_values[0, j])
-    order = np.argsort(p_values[0], kind="stable")
-    adjusted[order] = np.maximum.accumulate(adjusted[order])
-    return p_values[0], adjusted
+        adjusted[j] = np.mean(smallest <= observed[j])
+    order = np.argsort(observed, kind="stable")
+    adjusted[order] = np.maximum.accumulate(adjusted[order])  # in the order of the p-values
+    return observed, adjusted
 
 
 def _upper_ranks(values: np.ndarray) -> np.ndarray:

@@ -81,11 +81,9 @@ class OnlineScaling:
         """Return the log-probabilities of the mixture for any number of samples."""
         z = self._check_classes(logits)
         used = self.log_weights > -40  # other maps change no digit
-        parts = z.split(max(1, MAX_LOGITS // (self.k * int(used.sum()))))
-        mixed = [
-            torch.logsumexp(self._log_probs(part, used) + self.log_weights[used, None, None], dim=0) for part in parts
-        ]
-        return torch.cat(mixed) if mixed else z
+        weights = self.log_weights[used, None, None]
+        parts = z.split(max(1, MAX_LOGITS // (self.k * len(weights))))
+        return torch.cat([torch.logsumexp(self._log_probs(part, used) + weights, dim=0) for part in parts])
 
     def update(self, predictions: Any, labels: Any = None) -> "OnlineScaling":
         """Return the mixture after one more batch. Batches come in the order of prediction.
@@ -140,6 +138,7 @@ class OnlineScaling:
         return math.log(len(self.slopes)) - max(0, self.rows - 1) * math.log1p(-self.share)
 
     def _check_classes(self, logits: Any) -> Tensor:
+        """Return logits in float64; refuse another shape than (n, k)."""
         z = torch.as_tensor(logits, dtype=torch.float64)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(z.shape)}.", code="num_classes")
@@ -148,23 +147,24 @@ class OnlineScaling:
     def _log_probs(self, z: Tensor, maps: Tensor | slice) -> Tensor:
         """Return the log-probabilities of the selected maps (m n k)."""
         scaled = z * self.slopes[maps, None, None]
-        if self.k == 2:
-            scaled = scaled + torch.stack([torch.zeros_like(self.shifts), self.shifts], 1)[maps, None]
+        if self.k == 2:  # the second logit is shifted
+            scaled[..., 1] += self.shifts[maps, None]
         return scaled.log_softmax(-1)
 
     def _update_weights(self, log_likelihoods: Tensor) -> tuple[Tensor, float]:
         """Return the weights after all rows, and the loss of the mixture with an update after every row."""
-        if self.share == 0:
+        if self.share == 0:  # the losses of the rows sum to that of all rows at once
             weights = self.log_weights + log_likelihoods.sum(1)
             log_total = torch.logsumexp(weights, 0)
             return weights - log_total, -float(log_total)
         weights, loss = self.log_weights, 0.0
-        log_kept, spread = math.log1p(-self.share), math.log(self.share / len(self.slopes))
+        log_kept = math.log1p(-self.share)
+        log_spread = torch.tensor(math.log(self.share / len(self.slopes)), dtype=torch.float64)  # to each map
         for log_likelihood in log_likelihoods.T:
             weights = weights + log_likelihood
             log_total = torch.logsumexp(weights, 0)
             loss -= float(log_total)
-            weights = torch.logaddexp(weights - log_total + log_kept, torch.tensor(spread, dtype=torch.float64))
+            weights = torch.logaddexp(weights - log_total + log_kept, log_spread)
         return weights, loss
 
 

@@ -64,19 +64,19 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def _parse_limit(text: str, requirement: str) -> float:
-    """Return a number, or a percentage as a share."""
-    number = text.strip().removesuffix("%")
-    value = float(number) if _LIMIT_NUMBER.fullmatch(number.strip()) else None
-    if value is None:
+    """Return a number, or a percentage as a share; refuse other texts."""
+    number = text.strip().removesuffix("%").strip()
+    if _LIMIT_NUMBER.fullmatch(number) is None:
         raise InputError(
             f"Expected a number, a percentage or 'old + NUMBER' as the limit in {shorten_repr(requirement)}, got "
             f"{shorten_repr(text)}. Try {EXAMPLE!r}.",
             code="requirement_limit",
         )
-    return value / 100 if text.strip().endswith("%") else value
+    return float(number) / 100 if text.strip().endswith("%") else float(number)
 
 
 def _check_metric(requirement: Requirement) -> None:
+    """Raise `InputError` if the bounds, or those of a difference, do not exist for this metric and its settings."""
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
     if requirement.is_relative:
@@ -95,6 +95,7 @@ def _check_metric(requirement: Requirement) -> None:
 
 
 def _check_limit(requirement: Requirement) -> None:
+    """Raise `InputError` if the limit is on the wrong side of a better model, or a share beyond 1."""
     about, text = requirement.metric.about, shorten_repr(requirement.text)
     if about.higher_is_better is requirement.is_upper:
         word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")

@@ -15,27 +15,24 @@ def to_seconds(times: Any) -> tuple[np.ndarray, bool]:
     (array([ 0., 60.]), True)
     """
     values = np.asarray(times.to_numpy() if hasattr(times, "to_numpy") else times)
-    if values.dtype.kind in "iuf":
-        seconds = values.astype(np.float64)
-        is_calendar = False
-    else:
-        seconds, is_calendar = _parse_dates(values), True
+    is_calendar = values.dtype.kind not in "iuf"  # integers or floats
+    seconds = _parse_dates(values) if is_calendar else values.astype(np.float64)
     if seconds.ndim != 1 or not np.isfinite(seconds).all():
         raise InputError("Expected a time in every row, got rows without one.", code="time")
     return seconds, is_calendar
 
 
 def _parse_dates(values: np.ndarray) -> np.ndarray:
+    """Return dates or texts in seconds since 1970, NaN for missing ones; refuse other values."""
     try:
-        if values.dtype.kind in "OU":
+        if values.dtype.kind in "OU":  # Python objects or texts
             values = np.array([_parse_text(value) for value in values.tolist()], dtype="datetime64[us]")
         dates = values.astype("datetime64[us]")
     except (TypeError, ValueError):
         raise InputError(
             "Expected times as numbers or dates such as 2026-03-04T10:00, got other texts.", code="time"
         ) from None
-    seconds = dates.astype(np.int64) / 1e6
-    return np.where(np.isnat(dates), np.nan, seconds)
+    return np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 1e6)
 
 
 def _parse_text(value: Any) -> Any:

@@ -15,14 +15,7 @@ from calibrant.monitoring._batch import Batch
 from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
 from calibrant.monitoring._looks import LookSettings, compute_looks
 from calibrant.monitoring._periods import Periods
-from calibrant.monitoring._rows import (
-    UNKNOWN_LABEL,
-    RecentRows,
-    Rows,
-    check_same_labels,
-    hash_ids,
-    locate,
-)
+from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
 from calibrant.monitoring._times import format_time
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
@@ -66,15 +59,15 @@ class Watch:
     recent: RecentRows = field(default_factory=RecentRows.empty)
     periods: Periods = field(default_factory=Periods.empty)
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
-    contract: str | None = None  # seal of the contract by which predictions are calibrated
+    contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 1:
             raise InputError(f"Expected alpha between 0 and 1, got {self.alpha:g}. Try 0.05.", code="alpha")
 
     def __repr__(self) -> str:
-        facts = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"
-        return f"Watch({facts})"
+        fields = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"
+        return f"Watch({fields})"
 
     @property
     def settings(self) -> LookSettings:
@@ -83,7 +76,7 @@ class Watch:
         assert not isinstance(self.of, str) or self.of == "top"
         classes: tuple[int, ...] = ()
         if self.by_class and self.k == 2:
-            classes = (1,) if self.of == "top" else ()
+            classes = (1,) if self.of == "top" else ()  # the other class would repeat the test
         elif self.by_class and self.k <= MAX_CLASSES:
             classes = tuple(j for j in range(self.k) if j != self.of)
         num_groups = None if self.group_names is None else len(self.group_names)
@@ -145,16 +138,16 @@ class Watch:
             raise InputError(
                 f"Expected one label in 0 .. {self.k - 1} per id, got {len(index)} for {len(keys)} ids.", code="labels"
             )
-        place, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)
-        if unknown := int(((place < 0) & (recent < 0)).sum()):
+        pending, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)
+        if unknown := int(((pending < 0) & (recent < 0)).sum()):
             raise InputError(
                 f"Expected ids of predictions that were given before, got {unknown:,} others of {len(keys):,}. Try the "
                 "predictions first.",
                 code="unknown_id",
             )
-        in_recent = (place < 0) & (recent >= 0)
-        check_same_labels(self.recent.labels[recent[in_recent]], index[in_recent])
-        return replace(self, pending=self.pending.with_labels(place[place >= 0], index[place >= 0]))._process()
+        is_pending = pending >= 0
+        check_same_labels(self.recent.labels[recent[~is_pending]], index[~is_pending])
+        return replace(self, pending=self.pending.with_labels(pending[is_pending], index[is_pending]))._process()
 
     def give_up(self, rows: int | None = None) -> "Watch":
         """Return the state without the rows that wait for a label, so that later rows can be processed.
@@ -165,11 +158,10 @@ class Watch:
             rows: Number of waiting rows, in the order of prediction, among which unlabeled ones are dropped.
                 Default: all.
         """
-        is_dropped = (self.pending.labels == UNKNOWN_LABEL) & (
-            np.arange(len(self.pending)) < (len(self.pending) if rows is None else rows)
-        )
-        dropped = self.pending[is_dropped]
-        recent = self.recent.extended(dropped)
+        is_dropped = self.pending.labels == UNKNOWN_LABEL
+        if rows is not None:
+            is_dropped[rows:] = False
+        recent = self.recent.extended(self.pending[is_dropped])
         return replace(self, pending=self.pending[~is_dropped], recent=recent)._process()
 
     def reset(self) -> "Watch":
@@ -188,7 +180,7 @@ class Watch:
             InputError: If the settings differ, or rows of the first state wait for labels.
         """
         if not (self.k and later.k):
-            return later if self.k == 0 else self
+            return self if self.k else later
         names = ("alpha", "of", "by_class", "k", "class_names", "contract")
         different = [name for name in names if getattr(self, name) != getattr(later, name)]
         different += ["groups"] if (self.group_names is None) != (later.group_names is None) else []
@@ -241,16 +233,11 @@ class Watch:
     def _with_settings(self, batch: "Batch") -> "Watch":
         """Return the state with the classes, the event and the groups of the first batch."""
         p = batch.predictions
-        of = batch.of
+        groups = None if batch.group_names is None else ()
         state = replace(
-            self,
-            of=of,
-            k=p.k,
-            class_names=p.class_names,
-            group_names=None if batch.group_names is None else (),
-            pending=Rows.empty(p.k),
+            self, of=batch.of, k=p.k, class_names=p.class_names, group_names=groups, pending=Rows.empty(p.k)
         )
-        return replace(state, evidence=Wealth.empty(1 + len(state.settings.classes) + 1))  # and a spare test
+        return replace(state, evidence=Wealth.empty(len(state.settings.weights)))
 
     def _check_batch(self, batch: "Batch") -> None:
         if batch.predictions.k != self.k:
@@ -265,18 +252,19 @@ class Watch:
 
     def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
         """Return the state with labels of rows that it has, and a mask of the rows that are new."""
-        place, recent = locate(self.pending.keys, batch.rows.keys), locate(self.recent.keys, batch.rows.keys)
-        is_pending, is_recent = place >= 0, (place < 0) & (recent >= 0)
-        if is_pending.any():
-            old = self.pending.probs[place[is_pending]]
-            if not np.array_equal(old, batch.rows.probs[is_pending]):
-                raise InputError(
-                    "Expected the predictions that were given before, got others for the same ids. Try ids that name "
-                    "one prediction each.",
-                    code="row_changed",
-                )
-        check_same_labels(self.recent.labels[recent[is_recent]], batch.rows.labels[is_recent])
-        state = replace(self, pending=self.pending.with_labels(place[is_pending], batch.rows.labels[is_pending]))
+        rows = batch.rows
+        pending, recent = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
+        is_pending = pending >= 0
+        is_recent = ~is_pending & (recent >= 0)
+        if not np.array_equal(self.pending.probs[pending[is_pending]], rows.probs[is_pending]):
+            raise InputError(
+                "Expected the predictions that were given before, got others for the same ids. Try ids that name "
+                "one prediction each.",
+                code="row_changed",
+            )
+        check_same_labels(self.recent.labels[recent[is_recent]], rows.labels[is_recent])
+        state = replace(self, pending=self.pending.with_labels(pending[is_pending], rows.labels[is_pending]))
+        # without ids, rows that are no longer recent are known by the digest of their batch only
         is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
         return state, is_new
 
@@ -302,27 +290,27 @@ class Watch:
         """Return the state with tests of new groups, and the group of each new row."""
         if batch.group_names is None or self.group_names is None:
             return self, np.full(int(rows.sum()), -1)
-        used, first = np.unique(batch.rows.groups[rows], return_index=True)
-        names = [batch.group_names[i] for i in used[np.argsort(first)]]
-        group_names = (*self.group_names, *(name for name in names if name not in self.group_names))
+        groups = batch.rows.groups[rows]  # indices of the names of the batch
+        used, first_row = np.unique(groups, return_index=True)
+        names = [batch.group_names[i] for i in used[np.argsort(first_row)]]
+        group_names = tuple(dict.fromkeys([*self.group_names, *names]))  # new ones by their first row
         index_of = {name: i for i, name in enumerate(group_names)}
-        index = np.array([index_of.get(name, -1) for name in batch.group_names])
+        new_index = np.array([index_of.get(name, -1) for name in batch.group_names])  # -1: a name without rows
         state = replace(self, group_names=group_names, evidence=_arrange_groups(self, group_names))
-        return state, index[batch.rows.groups[rows]]
+        return state, new_index[groups]
 
     def _process(self) -> "Watch":
         """Return the state after all whole blocks of leading labeled rows."""
         count = self.pending.num_leading_labels // LOOK_ROWS * LOOK_ROWS
         if not self.k or not count:
             return self
-        processed = self.pending[:count]
-        settings = self.settings
+        processed, settings = self.pending[:count], self.settings
         thresholds = settings.thresholds
         evidence, periods, row = self.evidence, self.periods, self.rows
         for part in settings.split(processed):
             looks = compute_looks(part, settings)
             evidence, totals = evidence.advance(row, looks.log_factors, looks.sums, thresholds)
-            peaks = (totals / thresholds).max(1)
+            peaks = (totals / thresholds).max(1)  # 1 raises an alarm
             periods = periods.advance(row, part.periods, looks.period_columns, peaks)
             row += len(part)
         return replace(
@@ -344,20 +332,19 @@ def _join(first: Watch, later: Watch) -> Watch:
     evidence, later_evidence = first.evidence, later.evidence
     groups = later.pending.groups
     if first.group_names is not None and later.group_names is not None:
-        group_names = (*first.group_names, *(name for name in later.group_names if name not in first.group_names))
+        group_names = tuple(dict.fromkeys([*first.group_names, *later.group_names]))
         evidence = _arrange_groups(first, group_names)
         later_evidence = _arrange_groups(later, group_names)
         new_index = np.array([group_names.index(name) for name in later.group_names])
         groups = new_index[groups] if len(groups) else groups  # without rows, the later watch may have no group
     joined = replace(first, group_names=group_names)  # its settings have a threshold for every group
-    periods = first.periods.then(later.periods, first.rows)
     pending = replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count)
     return replace(
         joined,
         rows=first.rows + later.rows,
         last_time=max(first.last_time, later.last_time),
         evidence=evidence.then(later_evidence, first.rows, joined.settings.thresholds),
-        periods=periods,
+        periods=first.periods.then(later.periods, first.rows),
         pending=pending,
         recent=first.recent.extended(later.recent),
         batches=np.concatenate([first.batches, later.batches]),
@@ -367,7 +354,8 @@ def _join(first: Watch, later: Watch) -> Watch:
 def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
     """Return the evidence with tests of these groups in this order; unknown ones are copies of the spare test."""
     assert watch.group_names is not None
-    spare = len(watch.evidence) - 1
-    num_fixed = spare - len(watch.group_names)
-    places = {name: num_fixed + i for i, name in enumerate(watch.group_names)}
-    return watch.evidence[np.array([*range(num_fixed), *(places.get(name, spare) for name in group_names), spare])]
+    spare = len(watch.evidence) - 1  # the last test, to which no rows have been added
+    first_group = spare - len(watch.group_names)  # after the tests of the event and of the classes
+    index_of = {name: first_group + i for i, name in enumerate(watch.group_names)}
+    group_tests = [index_of.get(name, spare) for name in group_names]
+    return watch.evidence[np.array([*range(first_group), *group_tests, spare])]

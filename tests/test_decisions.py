@@ -92,6 +92,7 @@ def test_cross_conformal_files_keep_every_bit(tmp_path):
     assert loaded.guaranteed_coverage == fitted.guaranteed_coverage
     calibrators.save(calibrators.fit("Temperature", p), tmp_path / "c.safetensors")
     assert code_of(CrossSets.load, tmp_path / "c.safetensors") == "file_content"
+    assert code_of(fitted.save, tmp_path / "s.json") == "suffix"
     assert code_of(CrossSets.fit_folds, draw(60, 7, clusters=np.arange(60) // 2)) == "dependent_rows"
 
 
@@ -114,7 +115,11 @@ def test_too_few_examples_give_all_classes_and_a_note():
     sets = Sets.fit(draw(8, seed=0), alpha=0.1)
     assert sets.thresholds == (math.inf,)
     assert sets(torch.zeros(3, 6)).all()
-    assert len(sets.notes) == 1
+    assert sets.notes == ("All sets contain all classes: at alpha 0.1 a threshold needs at least 9 examples.",)
+    by_class = Sets.fit(draw(40, seed=0), alpha=0.02, by="class")
+    assert by_class.notes[0].startswith("All sets contain '0', ")
+    by_group = Sets.fit(draw(60, seed=0, groups=["a"] * 55 + ["b"] * 5), alpha=0.1, by="groups")
+    assert by_group.notes[0].startswith("Sets of 'b' contain all classes: ")
 
 
 def test_groups_that_were_not_seen_have_the_threshold_of_all():

@@ -59,7 +59,7 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
     if logits.ndim != 2:
         raise InputError(f"Expected logits (n, k), got {tuple(logits.shape)}.", code="shape")
     check_finite(logits.double())
-    return _expected(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
+    return _action_costs(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
 
 
 def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90) -> CostTable:
@@ -76,7 +76,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
     check_level(level)
     with as_predictions(predictions) as p:
         matrix = _cost_matrix(costs, p.k)
-        expected = _expected(p.logits, matrix)
+        expected = _action_costs(p.logits, matrix)
         actions = expected.argmin(1)
         realized = matrix.to(p.labels.device)[p.labels]  # (n, actions)
         model = realized.gather(1, actions[:, None]).squeeze(1)
@@ -87,7 +87,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
         def mean_interval(values: Tensor, possible: Tensor) -> Interval:
             """Return the mean of costs with its interval within the range of possible costs."""
             low, high = float(possible.min()), float(possible.max())
-            if low == high:
+            if low == high:  # no interval has a range of width 0
                 return Interval(low, low, low, level)
             sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             return sample.bounded_interval(ScoreRange(low, high), level)
@@ -137,7 +137,7 @@ def net_benefit(
         for t in cuts.tolist():
             odds = t / (1 - t)
             gain = a - odds * (1 - a)
-            values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)
+            values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)  # t itself, apart from rounding, acts
             sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
@@ -147,11 +147,12 @@ def net_benefit(
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:
+    """Return the costs in float64 (k, actions); refuse other shapes, texts, NaN and infinity."""
     try:
         matrix = torch.as_tensor(costs, dtype=torch.float64)
     except (TypeError, ValueError):  # texts, or rows of different lengths
         matrix = torch.empty(0)
-    if matrix.ndim != 2 or matrix.shape[0] != k or matrix.shape[1] < 1 or not bool(matrix.isfinite().all()):
+    if matrix.ndim != 2 or len(matrix) != k or not matrix.shape[1] or not bool(matrix.isfinite().all()):
         raise InputError(
             f"Expected a finite cost of each action in each of {k} classes, ({k}, actions), got shape "
             f"{tuple(matrix.shape)}.",
@@ -160,5 +161,6 @@ def _cost_matrix(costs: Any, k: int) -> Tensor:
     return matrix
 
 
-def _expected(logits: Tensor, matrix: Tensor) -> Tensor:
+def _action_costs(logits: Tensor, matrix: Tensor) -> Tensor:
+    """Return the expected cost of each action (n, actions)."""
     return logits.double().softmax(1) @ matrix.to(logits.device)

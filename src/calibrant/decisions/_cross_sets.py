@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
-from calibrant.decisions._sets import SCORE_TOLERANCE, SetTable, check_set_settings, set_table
+from calibrant.decisions._sets import SCORE_TOLERANCE, SetTable, check_set_settings, save_sets, set_table
 from calibrant.decisions._thresholds import check_independent
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
@@ -105,7 +105,8 @@ class CrossSets:
         if logits.ndim != 2 or logits.shape[1] != self.k:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
         z = logits.double()
-        at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # scores of the fit, and the class's own
+        # number of scores that are at least that of the class: its own, and those of the fit
+        at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             own_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
             at_least += len(scores) - torch.searchsorted(scores.to(z.device), own_scores - SCORE_TOLERANCE)
@@ -127,7 +128,7 @@ class CrossSets:
 
     def save(self, path: str | Path) -> None:
         """Write the sets, with their calibrators, to a .safetensors file."""
-        calibrators.save(self, path)
+        save_sets(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "CrossSets":
@@ -141,7 +142,7 @@ class CrossSets:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty)
+        check_set_settings(self.alpha, self.score, self.penalty)  # raises
         is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
         class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
-        return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}
+        return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}  # 0: any number

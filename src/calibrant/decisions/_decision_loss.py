@@ -80,10 +80,11 @@ def decision_loss(
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))
         c, a = p.events.confidence.double(), p.events.outcome.double()
         weights = torch.ones_like(c) if p.weights is None else p.weights.double()
+        # share of each example (n) in each point j / bins (bins + 1): 1 at the point, 0 from the next one on
         nearness = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
         shares = weights @ nearness / weights.sum()
         used = (shares > 0).nonzero().squeeze(1)
-        bin_level = 1 - (1 - level) / len(used)
+        bin_level = 1 - (1 - level) / len(used)  # all intervals hold at once (Bonferroni)
         bounds = torch.zeros(3, len(used), dtype=torch.float64)  # value, low, high of the frequency
         confidence = torch.zeros(len(used), dtype=torch.float64)
         for i, j in enumerate(used.tolist()):
@@ -96,11 +97,10 @@ def decision_loss(
             confidence[i] = (w @ c[rows]) / w.sum()
     t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
     value, low, high = bounds
-    curves = torch.stack(
-        [_losses(t, shares[used].cpu(), confidence, *ends) for ends in ((value, value), (low, high), (high, low))]
-    )
+    scenarios = ((value, value), (high, low), (low, high))  # estimated frequencies, those that lose least, and most
+    curves = torch.stack([_losses(t, shares[used].cpu(), confidence, *scenario) for scenario in scenarios])
     worst = int(curves[0].argmax())
-    estimate, upper, lower = curves.amax(1).tolist()
+    estimate, lower, upper = curves.amax(1).tolist()
     return DecisionLoss(Interval(estimate, lower, upper, level), float(t[worst]), bins)
 
 
@@ -115,5 +115,6 @@ def _losses(t: Tensor, shares: Tensor, confidence: Tensor, above: Tensor, below:
         below: The same if it is less.
     """
     t = t[:, None]
+    # below the frequency t, acting loses t - q; above it, waiting loses q - t
     gains = torch.where(confidence >= t * PROBABILITY_ROUNDING, t - above, below - t).clamp_min(0)
     return (gains @ shares) / torch.maximum(t, 1 - t).squeeze(1)

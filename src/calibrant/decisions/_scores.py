@@ -1,6 +1,5 @@
 """Nonconformity scores of all classes: small for classes that fit the example."""
 
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -34,6 +33,7 @@ def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> 
 
 
 def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
+    """Return the scores of a block of rows, which all but "lac" compute from the likeliest class on."""
     p = logits.double().softmax(1)
     if score == "lac":
         return 1 - p
@@ -41,18 +41,19 @@ def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) ->
     in_order = p.gather(1, order)
     u = row_uniforms(logits, seed)[:, None]
     ranks = torch.arange(p.shape[1], dtype=torch.float64, device=p.device)  # from 0
-    by_rank: dict[SetScore, Callable[[], Tensor]] = {
-        "aps": lambda: in_order.cumsum(1) - (1 - u) * in_order,
-        "raps": lambda: in_order.cumsum(1) - (1 - u) * in_order + penalty * (ranks + 1),
-        "saps": lambda: torch.where(ranks == 0, u * in_order, in_order[:, :1] + penalty * (ranks - 1 + u)),
-    }
-    return torch.empty_like(p).scatter_(1, order, by_rank[score]())
+    if score == "saps":
+        by_rank = torch.where(ranks == 0, u * in_order, in_order[:, :1] + penalty * (ranks - 1 + u))
+    else:
+        by_rank = in_order.cumsum(1) - (1 - u) * in_order  # the sum includes the class itself
+        by_rank += penalty * (ranks + 1) if score == "raps" else 0.0
+    return torch.empty_like(p).scatter_(1, order, by_rank)
 
 
 def row_uniforms(logits: Tensor, seed: int) -> Tensor:
     """Return a number in [0, 1) for every row, which is random as a hash is: equal rows have equal numbers."""
     labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
     hashes = hash_rows(logits, labels) + np.uint64((seed * _GOLDEN_STEP) % 2**64)
-    hashes ^= hashes >> np.uint64(31)
-    hashes *= np.uint64(_GOLDEN_STEP)  # wraps
-    return torch.from_numpy((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53).to(logits.device)
+    hashes ^= hashes >> np.uint64(31)  # mix high bits into low ones
+    hashes *= np.uint64(_GOLDEN_STEP)  # modulo 2^64
+    mantissa = (hashes >> np.uint64(11)).astype(np.float64)  # the 53 bits of a float64
+    return torch.from_numpy(mantissa * 2.0**-53).to(logits.device)

@@ -132,10 +132,6 @@ class Sets:
         if by not in (None, "class", "groups"):
             raise InputError(f"Expected by as 'class' or 'groups', got {by!r}.", code="by")
         with as_predictions(predictions) as p:
-            if by == "groups" and p.groups is None:
-                raise InputError(
-                    "Expected predictions with groups. Try groups=, one name per sample.", code="no_groups"
-                )
             scores = class_scores(p.logits, score, penalty, seed).gather(1, p.labels[:, None]).squeeze(1)
             names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
         return cls(alpha, score, penalty, seed, by, names, thresholds, counts, p.class_names, p.k)
@@ -169,19 +165,22 @@ class Sets:
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions, by their groups if the sets were fitted by groups."""
         p = predictions.reorder_classes(self.class_names)
-        return self(p.logits, None if self.by != "groups" else _group_names(p))
+        return self(p.logits, _group_names(p) if self.by == "groups" else None)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what limits the sets."""
-        unbounded = [name or "all" for name, t in zip(self.names, self.thresholds, strict=True) if math.isinf(t)]
+        """A sentence on thresholds that have too few examples, if there are any."""
+        unbounded = [name for name, t in zip(self.names, self.thresholds, strict=True) if math.isinf(t)]
         if not unbounded:
             return ()
-        needed = math.ceil(1 / self.alpha) - 1
-        return (
-            f"Sets of {shorten_list(unbounded)} always contain the class: at alpha {self.alpha:g} a threshold needs at "
-            f"least {needed:,} examples.",
-        )
+        names = shorten_list([name or "unknown groups" for name in unbounded])
+        effect = {
+            "class": f"All sets contain {names}",
+            "groups": f"Sets of {names} contain all classes",
+            None: "All sets contain all classes",
+        }[self.by]
+        needed = math.ceil(1 / self.alpha) - 1  # the smallest n with (n + 1) (1 - alpha) <= n
+        return (f"{effect}: at alpha {self.alpha:g} a threshold needs at least {needed:,} examples.",)
 
     def unseen_groups(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the groups of predictions that the sets were not fitted on; they have the threshold of all."""
@@ -199,10 +198,7 @@ class Sets:
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a .safetensors file, which has the format of calibrators."""
-        path = Path(path)
-        check_suffix(path, (CALIBRATOR_SUFFIX,))
-        with atomic_write(path) as draft:
-            calibrators.save(self, draft)
+        save_sets(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Sets":
@@ -216,8 +212,8 @@ class Sets:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty)
-        num_thresholds = self.k if self.by == "class" else 1 if self.by is None else len(self.names)
+        check_set_settings(self.alpha, self.score, self.penalty)  # raises
+        num_thresholds = {"class": self.k, "groups": len(self.names), None: 1}[self.by]
         return (
             len(self.names) == len(set(self.names)) == len(self.thresholds) == len(self.counts) == num_thresholds
             and (self.by == "class" or ALL_ROWS in self.names)
@@ -234,6 +230,14 @@ def check_set_settings(alpha: float, score: str, penalty: float) -> None:
         raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
     if not 0 <= penalty < math.inf:
         raise InputError(f"Expected a finite penalty of at least 0, got {penalty}.", code="penalty_range")
+
+
+def save_sets(sets: Any, path: str | Path) -> None:
+    """Write `Sets` or `CrossSets` to a .safetensors file; an existing one is replaced only if writing succeeds."""
+    path = Path(path)
+    check_suffix(path, (CALIBRATOR_SUFFIX,))
+    with atomic_write(path) as draft:
+        calibrators.save(sets, draft)
 
 
 def set_table(
@@ -264,36 +268,43 @@ def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tu
     if by == "class":
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j
-    elif by == "groups" and p.groups is not None and p.group_names is not None:
-        for i in p.groups.unique().tolist():
-            yield p.group_names[i], p.groups == i
+    elif by == "groups":
+        groups, names = _check_groups(p)
+        for i in groups.unique().tolist():
+            yield names[i], groups == i
 
 
 def _conformal_quantile(
     scores: Tensor, alpha: float, weights: Tensor | None, clusters: Tensor | None
 ) -> tuple[float, int]:
-    """Return the smallest score that at least (n + 1) (1 - alpha) of n are at most, or inf; and n."""
+    """Return the smallest score that (n + 1) (1 - alpha) of n scores do not exceed, or inf if n is too small; and n."""
     w = torch.ones_like(scores) if weights is None else weights.to(scores)
     if clusters is not None:
         index = clusters.unique(return_inverse=True)[1]
         size = torch.bincount(index, w)
-        w = w / size.clamp_min(1e-300)[index]
+        w = w / size.clamp_min(1e-300)[index]  # the examples of a cluster share one count
         n = float((size > 0).sum())
     else:
         n = float(w.sum())
-    order = scores.argsort()
-    reached = w[order].cumsum(0) >= (n + 1) * (1 - alpha) - _RANK_ROUNDING * (n + 1)
-    first = reached.nonzero()
-    return float(scores[order][first[0, 0]]) if len(first) else math.inf, round(n)
+    ordered, order = scores.sort()
+    reached = ordered[w[order].cumsum(0) >= (n + 1) * (1 - alpha - _RANK_ROUNDING)]
+    return float(reached[0]) if len(reached) else math.inf, round(n)
+
+
+def _check_groups(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the index of each row's group, and the names of groups; refuse predictions without groups."""
+    if p.groups is None or p.group_names is None:
+        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
+    return p.groups, p.group_names
 
 
 def _group_names(p: Predictions) -> list[str]:
-    if p.groups is None or p.group_names is None:
-        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
-    return [p.group_names[i] for i in p.groups.tolist()]
+    groups, names = _check_groups(p)
+    return [names[i] for i in groups.tolist()]
 
 
 def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: float) -> SetRow:
+    """Return the row of the examples of a mask, with NaN if they have no weight."""
     labels, members = p.labels[mask], sets[mask]
     w = torch.ones_like(labels, dtype=torch.float64) if p.weights is None else p.weights[mask].double()
     total = float(w.sum())
@@ -301,7 +312,7 @@ def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: flo
         return SetRow(name, 0, Interval(math.nan, 0.0, 1.0, level), math.nan, math.nan, math.nan)
     hits = members.gather(1, labels[:, None]).squeeze(1).double()
     clusters = None if p.clusters is None else p.clusters[mask]
-    coverage = share_interval(hits, None if p.weights is None else w, level, clusters)
+    coverage = share_interval(hits, None if p.weights is None else w, level, clusters)  # exact without weights
     size = members.sum(1)
     mean_size, empty, single = (float((w * part).sum()) / total for part in (size, size == 0, size == 1))
     return SetRow(name, len(labels), coverage, mean_size, empty, single)

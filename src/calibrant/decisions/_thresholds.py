@@ -11,7 +11,8 @@ from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
-GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)  # fixed before the data are seen
+# increasing, and fixed before the data are seen
+GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)
 STARTS = (0.999, 0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share of delta
 
 
@@ -71,9 +72,8 @@ def certify_threshold(
     with as_predictions(predictions) as p:
         p = p if of is None else p.with_event(of)
         check_independent(p, "one row per cluster, without weights")
-        counts = _counts_above(p)
-    grid = np.array(sorted(GRID, reverse=True))
-    n, errors = counts
+        n, errors = _counts_above(p)
+    grid = np.array(GRID[::-1])
     certified = _certified_thresholds(grid, n, errors, risk, delta)
     last = certified.nonzero()[0]
     if not len(last):
@@ -99,28 +99,36 @@ def check_independent(p: Predictions, remedy: str) -> None:
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
     ties = p.events.ties  # sorted once for all risks
-    value, count, correct = (part.cpu().numpy() for part in (ties.value, ties.total_weight, ties.correct))
-    first = np.searchsorted(value, np.array(sorted(GRID, reverse=True)) * PROBABILITY_ROUNDING)
-    n, hits = (np.append(np.cumsum(part[::-1])[::-1], 0.0)[first] for part in (count, correct))
-    return n.round().astype(np.int64), (n - hits).round().astype(np.int64)
+    first = np.searchsorted(ties.value.cpu().numpy(), np.array(GRID[::-1]) * PROBABILITY_ROUNDING)
+
+    def totals_from_first(counts: torch.Tensor) -> np.ndarray:
+        """Return the sums over all confidences from the first one at each threshold on; 0 if there is none."""
+        return np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)[first].round().astype(np.int64)
+
+    n = totals_from_first(ties.total_weight)
+    return n, n - totals_from_first(ties.correct)
 
 
 def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
-    """Return which hypotheses the fallback procedure rejects, in the order of the grid."""
+    """Return at which thresholds of the grid the hypothesis "the error is above `risk`" is rejected (Wiens 2003).
+
+    A threshold has the level that the one before it has passed on, and each of STARTS an equal share of delta more. It
+    passes its level on if its hypothesis is rejected; otherwise that level is spent.
+    """
     from scipy.special import bdtr  # slow to import
 
     p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)  # binomial probability of so few errors
-    available, rejected = 0.0, np.zeros(len(grid), dtype=bool)
+    level, is_rejected = 0.0, np.zeros(len(grid), dtype=bool)
     for i, threshold in enumerate(grid):
-        available += delta / len(STARTS) if threshold in STARTS else 0.0
-        rejected[i] = p_values[i] <= available
-        if not rejected[i]:
-            available = 0.0
-    return rejected
+        level += delta / len(STARTS) if threshold in STARTS else 0.0
+        is_rejected[i] = p_values[i] <= level
+        level = level if is_rejected[i] else 0.0
+    return is_rejected
 
 
 def _refusal(p: Predictions, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> str:
     """Return a sentence on why no threshold is certified."""
+    # without errors, the p-value is (1 - risk)^n, and at most the level of the first threshold from this n on
     needed = math.ceil(math.log(delta / len(STARTS)) / math.log1p(-risk))
     if len(p) < needed:
         return (

@@ -1,4 +1,4 @@
-"""A contract: a calibrator, and what was promised for it on the data that tested it, sealed in one file."""
+"""A contract: a calibrator, and what was promised for it on the data that tested it, in one file with a checksum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.types import InputError
 
-_SEAL_CHARACTERS = 12  # of the seal in texts
+_SEAL_CHARACTERS = 12  # digits of the seal in texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,7 @@ class Contract:
                 be certified.
         """
         with as_predictions(predictions) as p:
-            calibrated = calibrators.calibrate(calibrator, p.double())
-            calibrated = calibrated.with_default_event(of)
+            calibrated = calibrators.calibrate(calibrator, p.double()).with_default_event(of)
             verdicts = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else ()
             threshold = None if risk is None else certify_threshold(calibrated, risk=risk, delta=delta)
             if threshold is not None and not threshold.is_certified:
@@ -99,12 +98,11 @@ class Contract:
             )
 
     def __str__(self) -> str:
-        lines = [
-            f"Contract {self.seal[:_SEAL_CHARACTERS]}: {type(self.calibrator).__name__} for {self.k} classes, tested "
-            f"on {self.n:,} examples."
-        ]
+        seal, name = self.seal[:_SEAL_CHARACTERS], type(self.calibrator).__name__
+        lines = [f"Contract {seal}: {name} for {self.k} classes, tested on {self.n:,} examples."]
         lines += [f"Required, and held: {text}" for text in self.verdicts]
-        lines += [] if self.threshold is None else [self.threshold.reason]
+        if self.threshold is not None:
+            lines.append(self.threshold.reason)
         if self.sets is not None:
             lines.append(f"Prediction sets contain the class with probability {format_percent(1 - self.sets.alpha)}.")
         return "\n".join(lines)
@@ -118,7 +116,7 @@ class Contract:
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
         sets_fit = self.sets is None or (self.sets.k, self.sets.class_names) == (self.k, self.class_names)
-        return sets_fit and calibrators.num_classes(self.calibrator) in (None, 0, self.k)
+        return sets_fit and calibrators.num_classes(self.calibrator) in (None, 0, self.k)  # None, 0: any number
 
     # Use
 
@@ -142,7 +140,8 @@ class Contract:
         requirements = _promise(self.requirements, "requirements", "require=...", "no_requirement")
         calibrated = self.calibrate(predictions)
         result = check(calibrated, requirements, of=self.of, by_group=by_group, level=self.level)
-        return replace(result, notes=(*result.notes, *calibrated.notes[len(predictions.notes) :]))
+        new_notes = calibrated.notes[len(predictions.notes) :]  # such as other rows that the calibrator was fitted on
+        return replace(result, notes=(*result.notes, *new_notes))
 
     def acts_on(self, predictions: Predictions) -> Tensor:
         """Return whether to act on each new prediction (n), as the network gives it, or to abstain.
@@ -182,7 +181,7 @@ class Contract:
 
 
 def _promise(part: Any, name: str, option: str, code: str) -> Any:
-    """Return a part of a contract; raise `InputError` if it was not promised."""
+    """Return a part of a contract; raise `InputError` if it is None or empty."""
     if not part:
         raise InputError(f"Expected a contract with {name}, got none. Try Contract.create(..., {option}).", code=code)
     return part
@@ -191,9 +190,6 @@ def _promise(part: Any, name: str, option: str, code: str) -> Any:
 def _check_holds(result: CheckResult) -> tuple[str, ...]:
     """Return the values and bounds of all conditions; raise `InputError` unless all hold."""
     if result.status != "holds":
-        failed = [str(condition) for condition in result.conditions if condition.status != "holds"]
-        raise InputError(
-            f"Expected requirements that hold, got {'; '.join(' '.join(text.split()) for text in failed)}.",
-            code="requirement_not_met",
-        )
+        failed = [" ".join(str(x).split()) for x in result.conditions if x.status != "holds"]  # without padding
+        raise InputError(f"Expected requirements that hold, got {'; '.join(failed)}.", code="requirement_not_met")
     return tuple(condition.description for condition in result.conditions)

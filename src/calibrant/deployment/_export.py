@@ -70,7 +70,7 @@ def export(
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
-    k = 0 if isinstance(calibrator, Fusion) else calibrators.num_classes(calibrator)
+    k = 0 if isinstance(calibrator, Fusion) else calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
@@ -79,9 +79,8 @@ def export(
     if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
         raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
     if to == "numpy":
-        text = (
-            fusion_source(calibrator) if isinstance(calibrator, Fusion) else numpy_source(calibrator, sets, threshold)
-        )
+        is_fusion = isinstance(calibrator, Fusion)
+        text = fusion_source(calibrator) if is_fusion else numpy_source(calibrator, sets, threshold)
         with atomic_write(path) as draft:
             draft.write_text(text, encoding="utf-8")
         return
@@ -103,10 +102,8 @@ def numpy_source(
     parts, usage, code = "", "", [_NUMBERS, f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
-        code += [
-            f"SETS: Fitted = {_format(_set_numbers(sets))}",
-            _CROSS_SETS if isinstance(sets, CrossSets) else _PREDICTION_SETS,
-        ]
+        code.append(f"SETS: Fitted = {_format(_set_numbers(sets))}")
+        code.append(_CROSS_SETS if isinstance(sets, CrossSets) else _PREDICTION_SETS)
     if threshold is not None:
         value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
         usage += " acts_on(logits) tells which rows to act on."
@@ -181,16 +178,17 @@ def serialize(calibrator: Any) -> dict[str, Any]:
             code="custom_calibrator",
         )
     learned = {key: value for key, value in learned_fields(calibrator).items() if key not in _UNUSED_FIELDS}
-    if isinstance(calibrator, Auto):
+    if isinstance(calibrator, Auto):  # whose members and weights are properties
         learned |= {"members": calibrator.members, "weights": calibrator.weights}
     return {"class": name} | {key: _to_plain(value) for key, value in learned.items()}
 
 
 def _to_plain(value: Any) -> Any:
+    """Return arrays and tuples as lists, a calibrator as its numbers, and anything else as it is."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Tensor):
-        return value.double().tolist() if value.is_floating_point() else value.tolist()
+        return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return serialize(value)
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
@@ -198,7 +196,7 @@ def _to_plain(value: Any) -> Any:
 
 def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
     """Return what the numpy form of prediction sets needs."""
-    keys = hash_keys((sets.k + 1) // 2).tolist()
+    keys = hash_keys((sets.k + 1) // 2).tolist()  # one for two float32 logits
     numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
     if isinstance(sets, CrossSets):
         scores = [part.tolist() for part in sets.scores]
@@ -229,7 +227,7 @@ def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: 
         )
     module = CalibratedNetwork(torch.nn.Identity(), calibrator).eval()
     example = torch.linspace(-1, 1, 2 * k).view(2, k)
-    shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)
+    shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)  # torch takes a batch of 1 for a constant
     with atomic_write(path) as draft:
         if to == "torch":
             torch.export.save(torch.export.export(module, (example,), dynamic_shapes=shapes), draft)

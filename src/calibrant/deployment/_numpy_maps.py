@@ -19,7 +19,7 @@ TIE_ROUNDING = 2.0**-48
 def log_sum_exp(z: Array) -> Array:
     """Return the logarithm of the sum of exponentials of each row, (n, 1)."""
     top = z.max(-1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
+    top = np.where(np.isfinite(top), top, 0.0)  # -inf - -inf is NaN
     return top + np.log(np.exp(z - top).sum(-1, keepdims=True))
 
 
@@ -81,37 +81,43 @@ def log_shares(p: Array) -> Array:
 
 
 def matrix(z: Array, a: Fitted) -> Array:
+    """Return W x + b, with x = z / T centered in each row."""
     x = scaled(z, a)
     return (x - x.mean(-1, keepdims=True)) @ a["weight"].T + a["bias"]
 
 
 def structured_matrix(z: Array, a: Fitted) -> Array:
-    u = smoothed(z, a)
-    weight = a["weight"]
+    """Return (u + W u + b) / T with smoothed log-probabilities u; W is a matrix or a number."""
+    u, weight = smoothed(z, a), a["weight"]
     return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + a["bias"]) / a["final"]
 
 
 def ensemble_temperature(z: Array, a: Fitted) -> Array:
+    """Return the log of a mixture of three distributions: scaled, unscaled, and uniform."""
     members = np.exp(log_softmax(z / a["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
     return np.log(sum(w * p for w, p in zip(a["weights"], members)))
 
 
 def beta(z: Array, a: Fitted) -> Array:
+    """Map the log-odds to a log p - b log q + c, with q = 1 - p."""
     s = score(z, a)
-    log_p, minus_log_q = np.maximum(log_sigmoid(s), LOG_FLOOR), -np.maximum(log_sigmoid(-s), LOG_FLOOR)
-    return score_to_logits(a["a"] * log_p + a["b"] * minus_log_q + a["c"])
+    log_p, log_q = np.maximum(log_sigmoid(s), LOG_FLOOR), np.maximum(log_sigmoid(-s), LOG_FLOOR)
+    return score_to_logits(a["a"] * log_p - a["b"] * log_q + a["c"])
 
 
 def quadratic(z: Array, a: Fitted) -> Array:
+    """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
     s, (low, high) = score(z, a), a["ends"]
     length = high - low if high > low else 1e-300
     position = (np.clip(s, low, high) - low) / length
-    rising = length * position**2 / 2
-    first = length * position - rising - np.maximum(low - s, 0)
-    return score_to_logits(np.stack([first, rising + np.maximum(s - high, 0)], 1) @ a["slopes"] + a["bias"])
+    rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1
+    falling = length * position - rising  # integral of one that falls from 1 to 0
+    columns = np.stack([falling - np.maximum(low - s, 0), rising + np.maximum(s - high, 0)], 1)
+    return score_to_logits(columns @ a["slopes"] + a["bias"])
 
 
 def monotone(z: Array, a: Fitted) -> Array:
+    """Map -log p by a function that is linear between knots, written as a sum of min(v, knot)."""
     v = -log_softmax(z / a["temperature"])
     total = v * a["slopes"][-1]
     for knot, change in zip(a["knots"][1:], a["slopes"][:-1] - a["slopes"][1:]):
@@ -142,7 +148,7 @@ def focal_map(z: Array, gamma: Any) -> Array:
     odds = -log_sum_exp(np.where(top, -np.inf, np.maximum(gap, -1e30)))
     log_q = gap + log_sigmoid(odds)
     rest = np.where(top, -np.inf, log_q)
-    log_o = np.where(top, log_sigmoid(-odds), np.log1p(-np.exp(rest)))
+    log_o = np.where(top, log_sigmoid(-odds), np.log1p(-np.exp(rest)))  # log(1 - q)
     distance = np.minimum(odds, 80.0)
     top_r = -log_sigmoid(distance) * np.exp(distance)
     r = np.where(top, top_r, -np.maximum(rest, -1e4) * np.exp(rest - log_o))
@@ -151,17 +157,20 @@ def focal_map(z: Array, gamma: Any) -> Array:
 
 
 def isotonic(z: Array, a: Fitted) -> Array:
+    """Map the probability of each class by its points, of which class j has those from start[j] to start[j + 1]."""
     p, bounds = softmax(z), a["start"]
     columns = [interpolate(a["p"][i:j], a["value"][i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
     return log_shares(np.maximum(np.stack(columns, 1), a["floor"]))
 
 
 def shared_isotonic(z: Array, a: Fitted) -> Array:
+    """Map the probabilities of all classes by the same points; epsilon p keeps their order."""
     p = softmax(z)
     return log_shares(interpolate(a["p"], a["value"], p) + a["epsilon"] * p)
 
 
 def venn_abers(z: Array, a: Fitted) -> Array:
+    """Return high / (1 - low + high) for each class, with the two isotonic values of its probability."""
     p, bounds, columns = softmax(z), a["start"], []
     for i, j, column in zip(bounds[:-1], bounds[1:], p.T):
         x, low, high = (a[name][i:j] for name in ("p", "low", "high"))
@@ -215,33 +224,30 @@ def cap(log_p: Array, log_limit: float) -> Array:
     return np.minimum(log_p + np.log(factor[feasible[0]]), log_limit) if len(feasible) else log_p
 
 
-def histogram(z: Array, a: Fitted) -> Array:
-    return replace_confidence(z, look_up(a["edges"], a["accuracy"], confidence(z, a["of"])), a["of"])
-
-
-def data_bins(z: Array, a: Fitted) -> Array:
+def data_bins(z: Array, a: Fitted, name: str = "value") -> Array:
     """Replace the confidence by the value of its bin."""
-    return replace_confidence(z, look_up(a["edges"], a["value"], confidence(z, a["of"])), a["of"])
+    return replace_confidence(z, look_up(a["edges"], a[name], confidence(z, a["of"])), a["of"])
 
 
 def top_label_binning(z: Array, a: Fitted) -> Array:
+    """Replace the confidence by the accuracy of its bin, whose edges are those of the group of the predicted class."""
     index = z.argmax(-1) if a["of"] == "top" else np.full(len(z), a["of"])
     rows = np.arange(len(z))
     without_top = z.copy()
     without_top[rows, index] = -np.inf
     odds = z[rows, index] - log_sum_exp(without_top)[:, 0]
     group = a["group"][index]
-    place = [int(np.searchsorted(a["edges"][g], x)) for g, x in zip(group, odds)]
-    in_bin = a["accuracy"][group, place]
+    bins = [int(np.searchsorted(a["edges"][g], x)) for g, x in zip(group, odds)]
+    in_bin = a["accuracy"][group, bins]
     c = confidence(z, a["of"])
-    return replace_confidence(z, np.where(np.isnan(in_bin), c, in_bin), a["of"])
-
-
-def scaling_binning(z: Array, a: Fitted) -> Array:
-    return data_bins(apply(a["scaler"], z), a)
+    return replace_confidence(z, np.where(np.isnan(in_bin), c, in_bin), a["of"])  # an empty bin changes nothing
 
 
 def auto(z: Array, a: Fitted) -> Array:
+    """Return the log of the weighted mean of the members' probabilities, or their weighted log-odds for two classes.
+
+    Beyond the log-odds of the fit, the mixture changes at most as fast as the log-odds do.
+    """
     if z.shape[-1] > 2:
         log_p = np.stack([log_softmax(apply(member, z)) + np.log(w) for member, w in zip(a["members"], a["weights"])])
         top = log_p.max(0)
@@ -267,15 +273,16 @@ def log_odds(z: Array) -> Array:
 
 
 def group_calibrated(z: Array, a: Fitted, groups: Any) -> Array:
-    pooled = apply(a["pooled"], z)
+    """Apply the map of all examples, then the slope and biases of each row's group; without groups, the first alone."""
+    common = apply(a["pooled"], z)
     if not len(a["names"]):
-        return pooled
+        return common
     if groups is None or len(groups) != len(z):
         raise ValueError("Expected the group of each row: calibrate(logits, groups).")
     position = {name: i for i, name in enumerate(a["names"])}
     index = np.array([position.get(str(name), len(position)) for name in groups])  # the last one is for new groups
     slopes, biases = np.append(a["slopes"], 1.0), np.concatenate([a["biases"], np.zeros((1, z.shape[1]))])
-    return pooled * slopes[index, None] + biases[index]
+    return common * slopes[index, None] + biases[index]
 
 
 MAPS: dict[str, Any] = {
@@ -287,7 +294,7 @@ MAPS: dict[str, Any] = {
     "EnsembleTemperature": ensemble_temperature,
     "FocalMap": lambda z, a: focal_map(z, a["gamma"]),
     "FocalTemperature": lambda z, a: focal_map(z / a["temperature"], a["gamma"]),
-    "HistogramBinning": histogram,
+    "HistogramBinning": lambda z, a: data_bins(z, a, "accuracy"),
     "Identity": lambda z, a: z,
     "IntraOrderPreserving": intra_order_preserving,
     "Isotonic": isotonic,
@@ -296,7 +303,7 @@ MAPS: dict[str, Any] = {
     "Platt": lambda z, a: score_to_logits(a["slope"] * score(z, a) + a["bias"]),
     "PriorShift": lambda z, a: apply(a["calibrator"], z) + a["shift"],
     "Quadratic": quadratic,
-    "ScalingBinning": scaling_binning,
+    "ScalingBinning": lambda z, a: data_bins(apply(a["scaler"], z), a),
     "SharedIsotonic": shared_isotonic,
     "SmoothedTemperature": smoothed,
     "Spline": lambda z, a: replace_confidence(
@@ -314,7 +321,7 @@ MAPS: dict[str, Any] = {
 def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
     """Return the calibrated logits of a fitted map, by its class."""
     numbers = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
-    numbers |= {"members": fitted["members"]} if "members" in fitted else {}
+    numbers |= {"members": fitted["members"]} if "members" in fitted else {}  # a list of maps
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         if fitted["class"] == "Chain":
             return apply(fitted["second"], apply(fitted["first"], z, groups), groups)

@@ -37,16 +37,20 @@ class PairedUnits:
 
     @classmethod
     def from_examples(cls, values: np.ndarray, weight: np.ndarray, unit: np.ndarray | None) -> "PairedUnits":
-        """Collect the smallest, actual and largest difference (3, n) of examples by unit.
+        """Add up the differences of examples by unit; without units, draw each example as often as its weight says.
 
-        Without units, each example is drawn with a probability proportional to its weight.
+        Args:
+            values: Difference of each example: the smallest over its possible labels, the actual, the largest, (3, n).
+            weight: Weight of each example (n).
+            unit: Index of its unit (n), or None.
         """
         low, difference, high = values
         squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
-            return cls(np.ones(len(weight)), difference, weight / weight.sum(), squares)
-        size, *sums = (np.bincount(unit, weight * x) for x in (np.ones(len(unit)), difference, *squares))
-        return cls(size, sums[0], np.full(len(size), 1 / len(size)), np.stack(sums[1:]))
+            return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
+        size, difference, *sums = (np.bincount(unit, weight * x) for x in (np.ones(len(unit)), difference, *squares))
+        share = np.full(len(size), 1 / len(size))
+        return cls(weight=size, difference=difference, share=share, squares=np.stack(sums))
 
     @property
     def mean(self) -> float:
@@ -85,7 +89,7 @@ class PairedUnits:
                 f"on average, got {abs(mean):g}. Try {largest / 2:.2g}.",
                 code="unreachable",
             )
-        scaled = residual / np.abs(residual).max()
+        scaled = residual / np.abs(residual).max()  # so that MAX_TILT suits any score
 
         def shares(strength: float) -> np.ndarray:
             exponent = strength * scaled
@@ -100,12 +104,11 @@ class PairedUnits:
         if n < len(self.weight):
             index = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
             index, count = np.minimum(index, len(self.share) - 1), np.ones(n)
-        else:
+        else:  # count how often each unit is drawn
             index, count = slice(None), rng.multinomial(n, self.share)
         w, s = self.weight[index], self.difference[index]
-        moments = (count @ w, count @ s, count @ w**2, count @ (w * s), count @ s**2, *(self.squares[:, index] @ count))
-        sums = (float(n), *map(float, moments))
-        return metrics.paired_p_value(sums)
+        columns = [np.ones(len(w)), w, s, w**2, w * s, s**2, *self.squares[:, index]]  # as in `PairedScores.sums`
+        return metrics.paired_p_value((np.stack(columns) @ count).tolist())
 
 
 def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:
@@ -137,12 +140,14 @@ def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | N
     rng = np.random.default_rng([seed, 0])
 
     def draw(n: int) -> np.ndarray:
-        first, fresh = scores[:, rng.integers(scores.shape[1], size=(2, n))].swapaxes(0, 1)
-        return (fresh - first[::-1]) * (rng.random(n) >= correlation)
+        """Draw the smallest, actual and largest difference (3, n)."""
+        first_index, second_index = rng.integers(scores.shape[1], size=(2, n))
+        difference = scores[:, second_index] - scores[::-1, first_index]  # smallest minus largest, ..., and vice versa
+        return difference * (rng.random(n) >= correlation)
 
     if clusters is None:
         return PairedUnits.from_examples(draw(NUM_PAIRS), np.ones(NUM_PAIRS), None)
-    num_clusters = NUM_PAIRS // 4
+    num_clusters = NUM_PAIRS // 4  # fewer draws, as a cluster has several examples
     cluster = np.repeat(np.arange(num_clusters), rng.choice(clusters.sizes, num_clusters))
     is_common = rng.random(len(cluster)) < math.sqrt(min(clusters.icc, MAX_CLUSTER_CORRELATION))
     values = np.where(is_common, draw(num_clusters)[:, cluster], draw(len(cluster)))

@@ -69,6 +69,7 @@ class Population:
 
     @cached_property
     def _latent_correlation(self) -> float:
+        """Correlation of the normal variables of a cluster, 0 without clusters."""
         return 0.0 if self.clusters is None else latent_correlation(self.truth, self.share, self.clusters.icc)
 
     @cached_property
@@ -93,6 +94,7 @@ class Population:
         return to_events(np.tile(self.confidence, 2)[occupied], outcome[occupied], weights[occupied])
 
     def _draw_places(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw n indices of confidences by their share; rounding of the sum of shares may not lead beyond the last."""
         place = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
         return np.minimum(place, len(self.share) - 1)
 
@@ -102,17 +104,17 @@ class Population:
 
         drawn = rng.integers(len(clusters.sizes), size=n)
         sizes = clusters.sizes[drawn]
-        name = np.repeat(np.arange(n), sizes)
+        cluster = np.repeat(np.arange(n), sizes)  # of each row
         if clusters.start is None:
-            place = self._draw_places(len(name), rng)
+            place = self._draw_places(len(cluster), rng)
         else:
-            within = np.arange(len(name)) - np.repeat(sizes.cumsum() - sizes, sizes)
-            place = clusters.start[drawn][name] + within
+            index_in_cluster = np.arange(len(cluster)) - np.repeat(sizes.cumsum() - sizes, sizes)
+            place = clusters.start[drawn][cluster] + index_in_cluster
         latent = self._latent_correlation
-        effect = math.sqrt(latent) * rng.standard_normal(n)[name]
-        residual = math.sqrt(1 - latent) * rng.standard_normal(len(name))
+        effect = math.sqrt(latent) * rng.standard_normal(n)[cluster]
+        residual = math.sqrt(1 - latent) * rng.standard_normal(len(cluster))
         weights = None if clusters.weights is None else clusters.weights[place]
-        return to_events(self.confidence[place], effect + residual < ndtri(self.truth[place]), weights, name)
+        return to_events(self.confidence[place], effect + residual < ndtri(self.truth[place]), weights, cluster)
 
 
 def to_events(confidence: Any, outcome: Any, weights: Any = None, clusters: Any = None) -> Events:
@@ -136,7 +138,7 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
 
     if icc <= 0:
         return 0.0
-    step = max(1, len(p) // 500)  # a sample is precise enough
+    step = max(1, len(p) // 500)  # 500 to 1,000 probabilities are precise enough
     p, share = p[::step], share[::step] / share[::step].sum()
     t, goal = ndtri(p), icc * float(share @ np.sqrt(p * (1 - p))) ** 2
     z, weight = np.polynomial.hermite_e.hermegauss(NUM_QUADRATURE_NODES)
@@ -163,7 +165,8 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 def observed_population(ties: GroupedScores, chance: float) -> Population:
     """Return the population of the confidences of independent examples, as often as their weights say."""
     value, weight = ties.value.cpu().numpy(), ties.total_weight.cpu().numpy()
-    if len(value) > NUM_PLACES or 2 * len(value) > weight.sum() > 2 * MIN_CONTINUOUS:  # interpolate the quantiles
+    is_continuous = 2 * len(value) > weight.sum() > 2 * MIN_CONTINUOUS
+    if is_continuous or len(value) > NUM_PLACES:  # interpolate the quantiles
         quantile = (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES
         value = np.interp(quantile, (weight.cumsum() - weight / 2) / weight.sum(), value)
         weight = np.ones(NUM_PLACES)
@@ -200,20 +203,22 @@ def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
-    """Return the variance of the sum of gaps between clusters by that of independent examples, at least 1."""
-    gap, n = sums.gap.sum(1), sums.total_weight.sum(1)
+    """Return the variance of the signed gap of clusters by that of independent examples, at least 1."""
+    gap = sums.gap.sum(1)  # sum of outcomes minus confidences in each cluster
+    n = sums.total_weight.sum(1)
     residual = gap - n * gap.sum() / n.sum()
-    expected = float(variance.sum())
-    return max(1.0, float(residual.square().sum()) / expected) if expected > 0 else 1.0
+    independent = float(variance.sum())
+    return max(1.0, float(residual.square().sum()) / independent) if independent > 0 else 1.0
 
 
-def cluster_correlation(gap: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
+def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
     """Return the correlation within clusters: the mean product of two residuals of a cluster, by that of their scales.
 
-    Residuals are taken around their mean, and a negative estimate counts as 0.
+    Residuals are values minus their mean, scales standard deviations. A negative estimate counts as 0.
     """
-    residual = w * (gap - w @ gap / w.sum())
+    residual = w * (values - w @ values / w.sum())
     scale = w * np.sqrt(variance)
+    # the square of a sum is all products of two, of which those of a row with itself are left out
     products, scales = (float((np.add.reduceat(x, start) ** 2).sum() - (x**2).sum()) for x in (residual, scale))
     return min(max(products / scales, 0.0), MAX_CLUSTER_CORRELATION) if scales > 0 else 0.0
 
@@ -270,22 +275,23 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
     c, share = population.confidence, population.share
 
     def truth(strength: float) -> np.ndarray:
+        """Return true probabilities that differ from the confidences the more, the larger the strength in [0, 1]."""
         if pattern == "scale":
             return scale_odds(c, 1 - strength, population.chance)
         sign = -1 if population.mean >= 0.5 else 1
         return np.clip(c + sign * strength, 0.0, 1.0)
 
-    def size(strength: float) -> float:
+    def mean_error(strength: float) -> float:
         return float(share @ np.abs(truth(strength) - c))
 
-    largest = size(1.0)
+    largest = mean_error(1.0)
     if not 0 < error < largest:
         raise InputError(
             f"Expected a calibration error above 0 and below {largest:.4g}, the largest that these confidences allow "
             f"with pattern={pattern!r}, got {error:g}. Try {min(0.05, largest / 2):.2g}.",
             code="unreachable",
         )
-    return replace(population, truth=truth(find_root(lambda strength: size(strength) - error, 0.0, 1.0)))
+    return replace(population, truth=truth(find_root(lambda strength: mean_error(strength) - error, 0.0, 1.0)))
 
 
 def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
@@ -293,4 +299,5 @@ def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
     from scipy.special import expit, logit  # slow to import
 
     base = float(logit(chance))
-    return expit(base + exponent * (logit(np.clip(c, 1e-12, 1 - 1e-12)) - base))
+    z = logit(np.clip(c, 1e-12, 1 - 1e-12))  # finite, so that the exponent 0 gives chance
+    return expit(base + exponent * (z - base))

@@ -106,14 +106,14 @@ def event_trial(
     """Return the simulation of a test, or of an upper bound of the error."""
     metric: Any = method.target
     if goal == "detect":
-        wrong = miscalibrate(population, effect, pattern)
-        return lambda n, rng: metric.test(wrong.draw(n, rng), **method.settings).p_value < level
+        miscalibrated = miscalibrate(population, effect, pattern)
+        return lambda n, rng: metric.test(miscalibrated.draw(n, rng), **method.settings).p_value < level
     if not 0 < effect < 1:
         raise InputError(f"Expected a bound in (0, 1), got {effect:g}. Try 0.05.", code="unreachable")
 
     def is_bounded(n: int, rng: np.random.Generator) -> bool:
         interval = metric.interval(population.draw(n, rng), level=1 - 2 * level, **method.settings)
-        return max(interval.high, -interval.low) < effect
+        return max(interval.high, -interval.low) < effect  # a signed gap is bounded on both sides
 
     return is_bounded
 
@@ -154,13 +154,14 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
 def difference_problem(
     data: PlanningData, method: registry.Method, effect: float, correlation: float, level: float, seed: int
 ) -> Problem:
+    """Return the simulation of the paired test of two given models, or of one and an assumed second one."""
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
         first, second = (p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second))
         metrics.compare(first, second, names=[], groups=2)  # refuses different examples
         pairs = observed_pairs(first, second, metric)
-        pairs = pairs.tilt(math.copysign(effect, pairs.mean))
-        has_clusters, text = data.predictions.clusters is not None, ()
+        pairs = pairs.tilt(math.copysign(effect, pairs.mean))  # the model that is better stays better
+        has_clusters, texts = first.clusters is not None, ()
     else:
         if not 0 <= correlation < 1:
             raise InputError(f"Expected a correlation in [0, 1), got {correlation}. Try 0.5.", code="correlation_range")
@@ -168,12 +169,14 @@ def difference_problem(
         pairs = assumed_pairs(scores, correlation, clusters, seed).tilt(effect)
         has_clusters = clusters is not None
         agreement = f"The scores of the two models have the correlation {correlation:g}."
-        text = (*_cluster_text(clusters, "differences"), agreement)
+        texts = (*_cluster_text(clusters, "differences"), agreement)
+
+    def is_significant(n: int, rng: np.random.Generator) -> bool:
+        return pairs.p_value(n, rng) < level
+
     start = START_FACTOR * (pairs.error / effect) ** 2
     unit = "cluster" if has_clusters else "example"
-    return Problem(
-        lambda n, rng: pairs.p_value(n, rng) < level, start, unit, pairs.unit_size, (_source_text(data), *text)
-    )
+    return Problem(is_significant, start, unit, pairs.unit_size, (_source_text(data), *texts))
 
 
 def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
@@ -183,13 +186,13 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
         return population_scores(population, method.text, seed), _assumed_clusters(data)
     metric: Any = method.target
     p = data.predictions if data.of is None else data.predictions.with_event(data.of)
-    scores = torch.stack(metrics.score_values(metric, p)).cpu().numpy()
+    scores = torch.stack(metrics.score_values(metric, p)).cpu().numpy()  # (3, n) smallest, actual, largest
     if not np.isfinite(scores).all():
         raise InputError("Expected finite scores, got a probability of 0 for a true class. Try brier.", code="infinite")
-    w = np.ones(len(scores)) if p.weights is None else p.weights.cpu().numpy()
+    w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy()
     clusters = _assumed_clusters(data)
     if p.clusters is not None and clusters is None:
-        clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)
+        clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)  # of the actual scores
     rng = np.random.default_rng([seed, 2])
     return rng.choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
 
@@ -198,9 +201,10 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
 
 
 def _source_text(data: PlanningData) -> str:
+    """Return a sentence on the confidences: those of predictions, of a distribution, or given ones."""
     if data.predictions is not None:
-        rows = f"{len(data.predictions):,} given predictions"
-        return f"Future examples are like the {rows}" + (" of each of two models." if data.second is not None else ".")
+        models = "" if data.second is None else " of each of two models"
+        return f"Future examples are like the {len(data.predictions):,} given predictions{models}."
     confidence = data.confidence
     if isinstance(confidence, float | int):
         return f"Confidences follow beta({10 * confidence:g}, {10 * (1 - confidence):g}), with mean {confidence:g}."
@@ -210,12 +214,11 @@ def _source_text(data: PlanningData) -> str:
 
 
 def _cluster_text(clusters: Clusters | None, values: str = "outcomes") -> tuple[str, ...]:
+    """Return a sentence on clusters, and none without them."""
     if clusters is None:
         return ()
-    size = float(clusters.sizes.mean())
-    return (
-        f"A cluster has {size:.3g} examples on average, and {values} in it have the correlation {clusters.icc:.3g}.",
-    )
+    size = f"{clusters.sizes.mean():.3g}"
+    return (f"A cluster has {size} examples on average, and {values} in it have the correlation {clusters.icc:.3g}.",)
 
 
 # Validation
@@ -237,13 +240,11 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
     """Return the metric of a goal, which needs a test, an interval of an error, or a number per example."""
     method = registry.METRICS.method(text or GOAL_METRICS[goal])
     metric = method.target
+    is_mean = isinstance(metric, Metric) and metric.per_example is not None and not method.settings
     needed, is_suitable = {
         "detect": ("a metric with a test", lambda m: m.has_test and m.is_of_event),
         "bound": ("a calibration error with an interval", _is_error_with_interval),
-        "difference": (
-            "a metric that is a mean over examples",
-            lambda m: m.per_example is not None and not method.settings,
-        ),
+        "difference": ("a metric that is a mean over examples", lambda _: is_mean),
     }[goal]
     if not isinstance(metric, Metric) or not is_suitable(metric):
         raise InputError(f"Expected {needed}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
@@ -251,15 +252,13 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
 
 
 def _is_error_with_interval(metric: Metric[...]) -> bool:
-    return (
-        metric.has_interval
-        and metric.is_of_event
-        and (metric is metrics.signed_gap or metric.about.higher_is_better is False)
-    )
+    """Return whether a metric is an error with an interval; a signed gap is one without a better direction."""
+    is_error = metric is metrics.signed_gap or metric.about.higher_is_better is False
+    return metric.has_interval and metric.is_of_event and is_error
 
 
 def check_settings(power: float, level: float, pattern: str, draws: int | None, seed: int) -> None:
-    """Refuse settings that mean nothing."""
+    """Raise `InputError` for settings that are out of range."""
     if not 0 < level < 0.5:
         raise InputError(f"Expected a level in (0, 0.5), got {level}. Try 0.05.", code="level_range")
     if not level < power < 1:

@@ -46,8 +46,8 @@ class SampleSize:
         return power_between(self.curve, n)
 
     def __str__(self) -> str:
-        units = f"{self.n:,} {self.unit}s"
-        units += "" if self.unit == "example" else f" (about {self.examples:,} examples)"
+        examples = "" if self.unit == "example" else f" (about {self.examples:,} examples)"
+        units = f"{self.n:,} {self.unit}s{examples}"
         info, at_n = metric_info(self.metric), self.simulated
         effect = f"{100 * self.effect:g} %" if info.percent else f"{self.effect:g}"
         check = f"simulated: {at_n.power:.3f} ± {at_n.error:.3f}"

@@ -71,6 +71,7 @@ def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -
         if abs(confirmed[n] - power) <= error:
             return n
         fitted = math.ceil(fitted_size(curve.points, power, n))
+        # after too little power, n grows by 1 % at least
         n = max(MIN_UNITS, fitted) if confirmed[n] > power else max(n + 1, math.ceil(1.01 * n), fitted)
         if n in confirmed:
             break
@@ -91,7 +92,7 @@ def estimate_size(curve: PowerCurve, start: float | int, power: float, draws: in
     for _ in range(NUM_ROUNDS):
         n = max(MIN_UNITS, round(fitted_size(curve.points, power, n)))
         for factor in (0.9, 1.0, 1.1):
-            curve.simulate(max(MIN_UNITS, round(factor * n)), math.ceil(draws / 9))
+            curve.simulate(max(MIN_UNITS, round(factor * n)), math.ceil(draws / (3 * NUM_ROUNDS)))
     return max(MIN_UNITS, math.ceil(fitted_size(curve.points, power, n)))
 
 
@@ -126,9 +127,10 @@ def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> fl
 
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
     intercept, slope = fit_power(window if len(window) > 1 else points, 1)
-    if slope <= 0:
+    if slope <= 0:  # noise: more units cannot lower the power
         return float(center)
-    return min(max((float(ndtri(power)) - intercept) / slope, 0.0) ** 2, 1.5 * center)
+    root = (float(ndtri(power)) - intercept) / slope  # of n
+    return min(max(root, 0.0) ** 2, 1.5 * center)
 
 
 def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
@@ -140,11 +142,12 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     from scipy.special import ndtri  # slow to import
 
     x = np.sqrt([p.n for p in points])
-    share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])
+    share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])  # never 0 or 1
     y = ndtri(share)
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
+    # one over the standard error of the probit: that of the share, divided by the slope of the distribution function
     root_weight = density * np.sqrt([p.draws for p in points] / (share * (1 - share)))
-    basis = np.vander(x, min(degree, len(set(x)) - 1) + 1, increasing=True)
+    basis = np.vander(x, min(degree, len(set(x)) - 1) + 1, increasing=True)  # two points give a line at most
     coefficients = np.linalg.lstsq(basis * root_weight[:, None], y * root_weight)[0]
     return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
 
@@ -155,5 +158,5 @@ def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
 
     a, b, c = fit_power(points, 2)
     inside = math.sqrt(min(max(n, points[0].n), points[-1].n))
-    slope = max(b + 2 * c * inside, 0.0)
+    slope = max(b + 2 * c * inside, 0.0)  # the power does not fall
     return float(ndtr(a + b * inside + c * inside**2 + slope * (math.sqrt(n) - inside)))

@@ -107,7 +107,8 @@ def beta(z: Array, a: Fitted) -> Array:
 
 def quadratic(z: Array, a: Fitted) -> Array:
     """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
-    s, (low, high) = score(z, a), a["ends"]
+    s = score(z, a)
+    low, high = a["ends"]
     length = high - low if high > low else 1e-300
     position = (np.clip(s, low, high) - low) / length
     rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1

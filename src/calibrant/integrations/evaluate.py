@@ -28,6 +28,7 @@ class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseCl
     """
 
     def _info(self) -> Any:
+        """Return the description, and the types of inputs: lists or single numbers."""
         label = {"references": datasets.Value("int64")}
         return evaluate.MetricInfo(
             description=CalibrationModule.__doc__ or "",
@@ -49,6 +50,7 @@ class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseCl
         sample_weight: Any = None,
         of: EventSelector | None = None,
     ) -> dict[str, float]:
+        """Return the metrics by name."""
         scores, labels = np.asarray(predictions), np.asarray(references)
         if logits:
             p = predictions_from_scores(scores, labels, sample_weight, binary=scores.ndim == 1, logits=True)

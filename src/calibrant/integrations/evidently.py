@@ -50,8 +50,9 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):  # pyright: i
         return METRICS.method(self.metric.name).target.about.title  # pyright: ignore
 
     def _value(self, data: Dataset) -> float:
-        roles = {role: getattr(self.metric, role) for role in ("label", "probs", "confidence", "correct")}
-        options = {role: column for role, column in roles.items() if column is not None}
+        """Return the metric of a data set; refuse NaN."""
+        names = ("label", "probs", "confidence", "correct")
+        options = {name: column for name in names if (column := getattr(self.metric, name)) is not None}
         p = Predictions.from_table(data.as_dataframe(), **options).with_default_event(self.metric.of)
         value = float(METRICS.method(self.metric.name)(p))
         if math.isnan(value):

@@ -64,10 +64,10 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         """
         if not self._logits:
             raise NotComputableError("Expected at least one batch before compute(), got none.")
-        parts = (torch.cat(self._logits), torch.cat(self._labels))
+        columns = torch.cat(self._logits), torch.cat(self._labels)
         if distributed.get_world_size() > 1:
-            gathered: Any = map(distributed.all_gather, parts)  # one tensor for parts of equal length, else a list
-            parts = tuple(part if isinstance(part, Tensor) else torch.cat(part) for part in gathered)
-        scores, labels = (part.cpu() for part in parts)
+            gathered: Any = map(distributed.all_gather, columns)  # a tensor from processes of equal length, else a list
+            columns = tuple(column if isinstance(column, Tensor) else torch.cat(column) for column in gathered)
+        scores, labels = (column.cpu() for column in columns)
         self.predictions = predictions_from_scores(scores, labels, binary=self.binary, logits=self.accepts_shares)
         return float(self.method(self.predictions))

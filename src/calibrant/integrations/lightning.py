@@ -69,7 +69,7 @@ class CalibrationCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Collect the logits and labels of a batch."""
-        if dataloader_idx:
+        if dataloader_idx:  # the first loader alone counts
             return
         if not (isinstance(outputs, Mapping) and {"logits", "labels"} <= outputs.keys()):
             raise InputError(
@@ -85,7 +85,7 @@ class CalibrationCallback(Callback):
         batches = self._batches
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             gathered: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, batches)
+            dist.all_gather_object(gathered, batches)  # fills the list
             batches = [batch for rank in gathered for batch in rank]
         logits, labels = zip(*batches, strict=True)
         self._val = self.make_predictions(torch.cat(logits), torch.cat(labels))

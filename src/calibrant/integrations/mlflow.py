@@ -60,10 +60,11 @@ def log(result: Measurement | Assessment, prefix: str = "") -> None:
 
 
 def _to_predictions(predictions: Any, targets: Any) -> Predictions:
-    """Build predictions from probabilities, one number or a list per row."""
+    """Build predictions from probabilities, one number or a list per row; refuse predicted classes."""
     values = np.asarray(predictions)
-    values = np.stack([np.asarray(row) for row in values]) if values.dtype == object and len(values) else values
-    if values.dtype.kind not in "f":
+    if values.dtype == object and len(values):  # a list per row
+        values = np.stack([np.asarray(row) for row in values])
+    if values.dtype.kind != "f":
         raise InputError(
             f"Expected probabilities, got predicted classes of type {values.dtype}. Try a model that returns "
             "predict_proba, without model_type.",

@@ -83,14 +83,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             InputError: If folds divide groups, or the classifier takes no sample weights.
         """
         _check_settings(self.calibrator, self.cv, self.method)
-        frozen = isinstance(self.estimator, FrozenEstimator)
+        frozen = isinstance(self.estimator, FrozenEstimator)  # whose features need not be an array
         x, y = (X, np.asarray(y)) if frozen else validate_data(self, X, y)
         check_classification_targets(y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         check_consistent_length(y, groups)  # ignores None
         clusters = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
         self.classes_, labels = np.unique(y, return_inverse=True)
-        if frozen:
+        if frozen:  # a class may be missing among these examples
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
         if len(self.classes_) < 2:
@@ -102,9 +102,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
             self.estimator_ = model.fit(x, labels, **final_fit_params)
         normalized_weights = None if weights is None else weights / weights.mean()
-        self.calibrator_ = calibrators.fit(
-            self.calibrator, _to_predictions(scores, labels, normalized_weights, clusters=clusters)
-        )
+        p = _to_predictions(scores, labels, normalized_weights, clusters=clusters)
+        self.calibrator_ = calibrators.fit(self.calibrator, p)
         return self
 
     def get_metadata_routing(self) -> MetadataRouter:
@@ -116,6 +115,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
 
     def _classifier(self) -> Any:
+        """Return the classifier, or a logistic regression, which requests weights if metadata is routed."""
         if self.estimator is not None:
             return self.estimator
         routing = get_config()["enable_metadata_routing"]
@@ -141,7 +141,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return (method, np.asarray(values)), dict(final_fit_params)
 
     def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
-        if not isinstance(self.cv, int):  # folds of one's own, as scikit-learn takes them
+        """Return the rows of each fold; refuse folds that divide groups, or lack a class in the training part."""
+        if not isinstance(self.cv, int):  # a splitter, or pairs of rows
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
             splits = list(user_splitter.split(x, labels, **split_params))
         else:
@@ -187,6 +188,7 @@ def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, po
 
 
 def _named_predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, pos_label: Any) -> Predictions:
+    """Return predictions with the names of the classifier's classes, and the event `pos_label` if it is given."""
     classes = np.asarray(estimator.classes_)
     labels = _label_indices(np.asarray(y), classes)
     p = _to_predictions(scores, labels, sample_weight, [str(name) for name in classes])
@@ -224,7 +226,7 @@ class _Scorer:
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         method, values = _scores(estimator, X)
         info = metrics.metric_info(self.metric)
-        if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:  # may be infinite
+        if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:  # a log loss
             eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo(np.float64).eps
             values = values.clip(eps, 1 - eps)
         p = _named_predictions(estimator, (method, values), y, sample_weight, self.pos_label)
@@ -287,20 +289,17 @@ class ReliabilityDisplay:
         y = np.asarray(y_true)
         classes, labels = np.unique(y, return_inverse=True)
         names = [str(class_label) for class_label in classes]
-        if pos_label is not None and np.ndim(y_prob) == 1:
+        if pos_label is not None and np.ndim(y_prob) == 1:  # any other label is the negative class
             index = _positive_index(pos_label, classes)
             negative_name = names[1 - index] if len(names) == 2 else f"not {names[index]}"
-            p = Predictions.from_probs(
-                y_prob,
-                torch.from_numpy(labels == index).long(),
-                sample_weight,
-                class_names=[negative_name, names[index]],
-            )
+            is_positive = torch.from_numpy(labels == index).long()
+            p = Predictions.from_probs(y_prob, is_positive, sample_weight, class_names=[negative_name, names[index]])
             return cls(p, name).plot(ax)
-        columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
-        name_options: dict[str, Any] = {"class_names": names} if columns == len(names) else {}
-        values = torch.from_numpy(labels) if columns == len(names) else y_true
-        p = Predictions.from_probs(y_prob, values, sample_weight, **name_options)
+        num_columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
+        if num_columns == len(names):
+            p = Predictions.from_probs(y_prob, torch.from_numpy(labels), sample_weight, class_names=names)
+        else:  # some class does not occur: labels must be indices
+            p = Predictions.from_probs(y_prob, y_true, sample_weight)
         return cls(p if pos_label is None else p.with_event(_positive_index(pos_label, classes)), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
@@ -327,7 +326,7 @@ def _to_predictions(
 ) -> Predictions:
     """Build predictions from probabilities, or from decision scores as logits."""
     method, values = scores
-    labels = torch.as_tensor(labels)  # positions, whatever the classes are called
+    labels = torch.as_tensor(labels)
     if method == "predict_proba":
         p = Predictions.from_probs(values, labels, weights, class_names=names, clusters=clusters)
     elif values.ndim == 1:
@@ -338,17 +337,16 @@ def _to_predictions(
 
 
 def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Where each label stands among the classes."""
+    """Return the index of each label among the classes, which may have any order; refuse unknown labels."""
     order = classes.argsort()
-    place = np.searchsorted(classes[order], y).clip(max=len(classes) - 1)
-    positions = order[place]
-    if not bool((classes[positions] == y).all()):
-        unknown = y[classes[positions] != y][0]
-        raise ValueError(f"label {unknown!r} is none of the classifier's classes {classes.tolist()[:10]}")
-    return positions
+    index = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
+    if len(unknown := y[classes[index] != y]):
+        raise ValueError(f"label {unknown[0]!r} is none of the classifier's classes {classes.tolist()[:10]}")
+    return index
 
 
 def _positive_index(pos_label: Any, classes: np.ndarray) -> int:
+    """Return the index of a label among the classes; refuse an unknown one."""
     matches = [i for i, name in enumerate(classes.tolist()) if name == pos_label]
     if not matches:
         raise InputError(
@@ -358,16 +356,16 @@ def _positive_index(pos_label: Any, classes: np.ndarray) -> int:
 
 
 def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
-    """Refuse scikit-learn's names, and name ours."""
-    sklearn_name = calibrator if method is None else method
-    if method is not None or (isinstance(sklearn_name, str) and sklearn_name in SKLEARN_CALIBRATORS):
-        calibrant_name = SKLEARN_CALIBRATORS.get(str(sklearn_name), "Auto")
+    """Refuse scikit-learn's names of calibrators, with ours, and folds for a fitted classifier."""
+    sklearn_name = str(calibrator if method is None else method)
+    if method is not None or sklearn_name in SKLEARN_CALIBRATORS:
+        calibrant_name = SKLEARN_CALIBRATORS.get(sklearn_name, "Auto")
         raise InputError(
-            f"Expected a calibrator of calibrant, got {str(sklearn_name)[:50]!r}. Try CalibratedClassifier(model, "
+            f"Expected a calibrator of calibrant, got {sklearn_name[:50]!r}. Try CalibratedClassifier(model, "
             f"{calibrant_name!r}).",
             code="sklearn_name",
         )
-    if isinstance(cv, str) and cv == "prefit":
+    if isinstance(cv, str) and cv == "prefit":  # an array of folds has no truth value
         raise InputError(
             "Expected folds, got cv='prefit'. Try CalibratedClassifier(FrozenEstimator(model)).", code="cv_prefit"
         )
@@ -379,7 +377,7 @@ def _fit_arguments(model: Any, weights: Any, fit_params: dict[str, Any]) -> dict
         return dict(fit_params)
     if has_fit_parameter(model, "sample_weight"):
         return {**fit_params, "sample_weight": weights}
-    if any(name.endswith("__sample_weight") for name in fit_params):  # those of a pipeline's step
+    if any(name.endswith("__sample_weight") for name in fit_params):  # the caller has passed them to a pipeline's step
         return dict(fit_params)
     raise InputError(
         f"Expected a classifier whose fit takes sample_weight, got {type(model).__name__}. For a pipeline, try "
@@ -389,6 +387,7 @@ def _fit_arguments(model: Any, weights: Any, fit_params: dict[str, Any]) -> dict
 
 
 def _check_group_folds(splits: list[Any], labels: np.ndarray, clusters: np.ndarray, cv: Any) -> None:
+    """Raise `InputError` if a group is in both parts of a fold, or a class in the test part alone."""
     for train, test in splits:
         if np.intersect1d(clusters[train], clusters[test]).size:
             raise InputError(

@@ -20,7 +20,7 @@ def add(report: Any, *metrics: str) -> None:
     """
     for name in reversed(metrics or ("ece", "smooth_ece")):  # each goes before the metrics that are there
         metric, info = _UnsignedMetric(METRICS.method(name).text), metrics_.metric_info(name)
-        higher_is_better = bool(info.higher_is_better)
+        higher_is_better = bool(info.higher_is_better)  # None, of a signed gap, is no better direction
         report.metrics.add(metric, name=metric.text, verbose_name=info.title, greater_is_better=higher_is_better)
 
 

@@ -57,12 +57,12 @@ class CalibrationMetric(Metric):
         super().__init__(**kwargs)
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
-        default_event: EventSelector = 1 if binary else "top"
-        self.of: EventSelector = default_event if of is None else of
+        self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._single_scores = SingleScoreEvidence() if binary and not (probs or logits) else None
         empty = Summary.empty(bins=bins, of=self.of)
+        # Summary.slots: (3 f m b)
         cluster_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
-        # the integers hold 26 bits each, so that their sum over processes does not overflow
+        # The integers hold 26 bits each, so that their sum over processes does not overflow
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
         self.add_state("slots", cluster_slots, dist_reduce_fx="sum")
@@ -71,10 +71,11 @@ class CalibrationMetric(Metric):
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add a batch of logits (n, k, d1, ...) with labels (n, d1, ...), validated like `Predictions`."""
         if self.ignore_index is not None and bool((labels == self.ignore_index).all()):
-            return
+            return  # predictions need an example
         self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
 
     def _to_predictions(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
+        """Build predictions from logits, or from probabilities; remember whether all binary logits lie in [0, 1]."""
         if not self.probs:
             p = predictions_from_scores(
                 scores, labels, weights, binary=self.binary, logits=True, ignore_index=self.ignore_index
@@ -102,12 +103,13 @@ class CalibrationMetric(Metric):
     @property
     def summary(self) -> Summary:
         """The state as a summary."""
-        state: Any = self
+        state: Any = self  # `add_state` sets attributes that type checkers do not know
         slots = state.slots if bool(state.slots.any()) else None
         accumulated = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
         return accumulated + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
     def _store(self, summary: Summary) -> None:
+        """Make a summary the state, in which slots of clusters are zeros if it has none."""
         self.sums, self.cells = summary.sums, summary.cells
         self.slots = torch.zeros_like(self.slots) if summary.slots is None else summary.slots
         self.classes = torch.tensor(summary.k, device=self.device)

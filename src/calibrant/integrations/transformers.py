@@ -73,9 +73,8 @@ class CalibrationTrainerCallback(TrainerCallback):
         loss = criterion(logits, labels)
         if num_items_in_batch is None:
             return loss
-        num_used, num_counted = (
-            (labels != ignored_label).sum().clamp_min(1) for ignored_label in (criterion.ignore_index, -100)
-        )
+        num_used = (labels != criterion.ignore_index).sum().clamp_min(1)
+        num_counted = (labels != -100).sum().clamp_min(1)
         return loss / num_items_in_batch * (num_counted / num_used)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
@@ -105,7 +104,7 @@ class CalibrationTrainerCallback(TrainerCallback):
         loss = losses.for_epochs(self.criterion.loss, state.num_train_epochs)
         saved: dict[str, Any] = _callback_states(state).get(STATE_KEY, {})
         initial_state = losses.state(loss)
-        restored_state = {
+        restored_state = {  # JSON holds tensors as lists
             name: torch.tensor(v).to(initial_state[name]) if isinstance(v, list) else v for name, v in saved.items()
         }
         self.criterion.loss = losses.restore_state(loss, restored_state) if restored_state else loss

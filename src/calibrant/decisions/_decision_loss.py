@@ -85,20 +85,19 @@ def decision_loss(
         shares = weights @ nearness / weights.sum()
         used = (shares > 0).nonzero().squeeze(1)
         bin_level = 1 - (1 - level) / len(used)  # all intervals hold at once (Bonferroni)
-        bounds = torch.zeros(3, len(used), dtype=torch.float64)  # value, low, high of the frequency
-        confidence = torch.zeros(len(used), dtype=torch.float64)
-        for i, j in enumerate(used.tolist()):
+        frequencies, confidences = list[Interval](), list[Tensor]()  # of each bin
+        for j in used.tolist():
             rows = nearness[:, j] > 0
             w = (weights * nearness[:, j])[rows]
             clusters = None if p.clusters is None else p.clusters[rows]
             with strict_limits():
-                interval = share_interval(a[rows], w, bin_level, clusters)
-            bounds[:, i] = bounds.new_tensor([interval.value, interval.low, interval.high])
-            confidence[i] = (w @ c[rows]) / w.sum()
+                frequencies.append(share_interval(a[rows], w, bin_level, clusters))
+            confidences.append((w @ c[rows]) / w.sum())
     t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
-    value, low, high = bounds
+    value, low, high = torch.tensor([(x.value, x.low, x.high) for x in frequencies], dtype=torch.float64).T
+    confidence, shares = torch.stack(confidences).cpu(), shares[used].cpu()
     scenarios = ((value, value), (high, low), (low, high))  # estimated frequencies, those that lose least, and most
-    curves = torch.stack([_losses(t, shares[used].cpu(), confidence, *scenario) for scenario in scenarios])
+    curves = torch.stack([_losses(t, shares, confidence, *scenario) for scenario in scenarios])
     worst = int(curves[0].argmax())
     estimate, lower, upper = curves.amax(1).tolist()
     return DecisionLoss(Interval(estimate, lower, upper, level), float(t[worst]), bins)

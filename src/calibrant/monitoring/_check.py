@@ -1,6 +1,7 @@
 """Check predictions against requirements: each holds, is broken, or has too little data."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -106,12 +107,9 @@ class CheckResult:
 
     def junit(self) -> str:
         """Return a JUnit XML report: a broken condition is a failure, too little data an error."""
-        counts = {status: sum(c.status == status for c in self.conditions) for status in EXIT_STATUSES}
-        totals = {
-            "tests": str(len(self.conditions)),
-            "failures": str(counts["broken"]),
-            "errors": str(counts["too_little_data"]),
-        }
+        counts = Counter(condition.status for condition in self.conditions)
+        numbers = {"tests": counts.total(), "failures": counts["broken"], "errors": counts["too_little_data"]}
+        totals = {name: str(number) for name, number in numbers.items()}
         root = ElementTree.Element("testsuites", totals)
         suite = ElementTree.SubElement(root, "testsuite", {"name": "calibrant check", **totals})
         for condition in self.conditions:

@@ -23,6 +23,8 @@ from calibrant.types import InputError
 COMPARISON_LEVEL = 0.05
 MIN_COMPARED_UNITS = 2
 MAX_LISTED_TITLES = 2
+_HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
+_INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,6 @@ def list_titles(rows: Sequence[ComparedRow]) -> str:
     return join_names(names)
 
 
-_HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
-
-
 def compare(
     old: Predictions,
     new: Predictions,
@@ -210,9 +209,6 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
     return unpaired_p_values(*sums, frame.statistics, seed)
 
 
-_INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
-
-
 def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
     """Return the row of a test, with values, limits and details."""
     old = new = low = high = math.nan
@@ -249,12 +245,8 @@ def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
 
 def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, str]:
     """Return the largest change of the share of confidences up to a cut, and a text on it."""
-    old, new = (_shares_up_to_cuts(frame, p) for p in (pair.old, pair.new))
+    old, new = (frame.means(frame.unit_sums(p).sum(0)).cdf for p in (pair.old, pair.new))
     change = new - old
     j = int(np.abs(change).argmax())
     cut = format_percent(float(frame.cuts[j]), 1)
     return float(change[j]), f"up to {cut}: {format_percent(old[j])} to {format_percent(new[j])} of all"
-
-
-def _shares_up_to_cuts(frame: FeatureFrame, p: Predictions) -> np.ndarray:
-    return frame.means(frame.unit_sums(p).sum(0)).cdf

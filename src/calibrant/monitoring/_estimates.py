@@ -125,27 +125,25 @@ def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
 
     The score is linear in the outcome a: $s_0 + (s_1 - s_0) a$.
     """
-    at_0, at_1 = _SCORES[name](data.confidence)
-    new_at_0, new_at_1 = _SCORES[name](data.new_confidence)
-    values, expected = (at_0 + (at_1 - at_0) * outcome for outcome in (data.outcome, data.expected))
-    new_slope = new_at_1 - new_at_0
-    new_expected = new_at_0 + new_slope * data.new_expected
     w, new_w = data.weights, data.new_weights
-    reference = float(w @ values / w.sum())
-    new_mean = float(new_w @ new_expected / new_w.sum())
+    at_0, at_1 = _SCORES[name](data.confidence)
+    slope = at_1 - at_0
+    reference = float(w @ (at_0 + slope * data.outcome) / w.sum())
+    residuals = slope * (data.outcome - data.expected)
+    new_at_0, new_at_1 = _SCORES[name](data.new_confidence)
+    new_slope = new_at_1 - new_at_0
+    new_mean = float(new_w @ (new_at_0 + new_slope * data.new_expected) / new_w.sum())
     score_variance = new_slope**2 * data.new_expected * (1 - data.new_expected)
     new_mean_variance = float(new_w**2 @ score_variance) / new_w.sum() ** 2  # for independent outcomes
     estimates: list[Estimate] = []
     for method, ratio in (("confidence-based", np.ones_like(w)), ("weighted", data.ratio)):
-        weights = torch.from_numpy(w * ratio)
-        residual = Sample.from_values(torch.from_numpy(values - expected), weights, data.clusters)
-        error, design_effect = _residual_error(
-            values - expected, w * ratio, residual, has_clusters=data.clusters is not None
-        )
-        value = new_mean + (residual.mean if method == "weighted" else 0.0)
+        weights = w * ratio
+        sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), data.clusters)
+        error, design_effect = _residual_error(residuals, weights, sample, has_clusters=data.clusters is not None)
+        value = new_mean + (sample.mean if method == "weighted" else 0.0)
         # the noise of the reference and of the new outcomes, which are as dependent within clusters as the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
-        half_width = student_quantile(ESTIMATE_LEVEL, residual.degrees) * total_error
+        half_width = student_quantile(ESTIMATE_LEVEL, sample.degrees) * total_error
         low, high = value - half_width, value + half_width
         if name != "signed_gap":  # the other scores lie in [0, 1]
             low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
@@ -170,7 +168,8 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
     A logistic regression tells new rows from the reference by the log-odds of the confidence, their square, and the
     predicted class. Ratios beyond 20 are cut.
     """
-    x, y = _discriminating_features(reference, new), np.repeat([0.0, 1.0], [len(reference), len(new)])
+    x = _discriminating_features(reference, new)
+    y = np.repeat([0.0, 1.0], [len(reference), len(new)])  # whether a row is new
     w = np.concatenate([row_weights(p) / row_weights(p).sum() for p in (reference, new)])
     w *= min(len(reference), len(new))
     coefficients = _fit_logistic(x, y, w)

@@ -48,8 +48,8 @@ class FeatureFrame:
     cuts: np.ndarray  # of confidence, for its distribution
     bin_edges: np.ndarray | None  # of bins of equal mass, for the calibration error; None without labels
     classes: np.ndarray  # predicted classes whose shares are compared
-    labels: np.ndarray  # labels whose shares are compared; empty for paired or unlabeled rows
     class_scale: np.ndarray  # standard deviation of being predicted as each class
+    labels: np.ndarray  # labels whose shares are compared; empty for paired or unlabeled rows
     label_scale: np.ndarray
     groups: tuple[str, ...]
 
@@ -60,9 +60,9 @@ class FeatureFrame:
         """Choose cuts, bins, classes and groups from both sets together, so that no permutation changes them."""
         confidence = np.concatenate([confidences(p) for p in (old, new)])
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
-        edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1))) if has_labels else None
-        scores = UNLABELED_SCORES
+        scores, bin_edges = UNLABELED_SCORES, None
         if has_labels:
+            bin_edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1)))
             is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
             scores = LABELED_SCORES if is_finite else LABELED_SCORES[:-1]  # without the NLL
         classes, class_scale = _frequent_classes(old, new, lambda p: p.predicted)
@@ -70,7 +70,7 @@ class FeatureFrame:
         if has_labels and not is_paired:
             labels, label_scale = _frequent_classes(old, new, lambda p: p.labels)
         groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS] if by_group else ()
-        return cls(scores, cuts, edges, classes, labels, class_scale, label_scale, tuple(groups))
+        return cls(scores, cuts, bin_edges, classes, class_scale, labels, label_scale, tuple(groups))
 
     @property
     def tests(self) -> list[TestKey]:
@@ -101,7 +101,7 @@ class FeatureFrame:
     def _row_features(self, p: Predictions) -> np.ndarray:
         """Return the features of every row, times its weight, (n, m)."""
         confidence = confidences(p)
-        values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)
+        values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)  # ones sum to the weight
         columns = [values, confidence[:, None] <= self.cuts]
         if self.bin_edges is not None:
             index = np.clip(np.searchsorted(self.bin_edges, confidence) - 1, 0, self._num_bins - 1)
@@ -109,7 +109,7 @@ class FeatureFrame:
             columns.append(is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None])
         columns.append(p.predicted.cpu().numpy()[:, None] == self.classes)
         columns.append(p.labels.cpu().numpy()[:, None] == self.labels)
-        columns += [values * _is_in_group(p, group)[:, None] for group in self.groups]
+        columns += [values * group_mask(p, group).cpu().numpy()[:, None] for group in self.groups]
         return np.concatenate(columns, 1) * row_weights(p)[:, None]
 
     def means(self, sums: np.ndarray) -> FeatureMeans:
@@ -176,7 +176,7 @@ def _score(p: Predictions, name: str) -> np.ndarray:
         "event_brier": lambda: (events.confidence - events.outcome).square(),
         "nll": lambda: -p.log_likelihood,
         "confidence": lambda: events.confidence,
-    }
+    }  # functions, as only one is computed
     return values[name]().cpu().double().numpy()
 
 
@@ -198,7 +198,8 @@ def used_groups(p: Predictions) -> list[str]:
     return [p.group_names[i] for i in p.groups.unique().tolist()]
 
 
-def _is_in_group(p: Predictions, group: str) -> np.ndarray:
+def group_mask(p: Predictions, group: str) -> torch.Tensor:
+    """Return whether each row belongs to a group, which `used_groups` has listed."""
     assert p.groups is not None
     assert p.group_names is not None
-    return (p.groups == p.group_names.index(group)).cpu().numpy()
+    return p.groups == p.group_names.index(group)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import torch
 
+from calibrant.monitoring._features import group_mask
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -20,12 +21,9 @@ class ModelPair:
 
     def select_group(self, group: str) -> "ModelPair":
         """Return the examples of a group in both models; those of a pair have the group of the new model."""
-        new = self.new.select_group(group)
-        if self.paired_by is None:
-            return replace(self, old=self.old.select_group(group), new=new)
-        assert self.new.groups is not None
-        assert self.new.group_names is not None
-        return replace(self, old=self.old[self.new.groups == self.new.group_names.index(group)], new=new)
+        is_in_group = group_mask(self.new, group)
+        old = self.old.select_group(group) if self.paired_by is None else self.old[is_in_group]
+        return replace(self, old=old, new=self.new[is_in_group])
 
 
 def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids: Any = None) -> ModelPair:

@@ -195,6 +195,7 @@ def _prometheus_head(name: str, text: str, kind: str) -> list[str]:
 
 
 def _escape_label(text: str) -> str:
+    """Escape the three characters that Prometheus reads otherwise in the value of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -165,7 +165,7 @@ class Watch:
         return replace(self, pending=self.pending[~is_dropped], recent=recent)._process()
 
     def reset(self) -> "Watch":
-        """Return an empty state with the same settings: a new epoch, for a retrained model or corrected labels.
+        """Return an empty state with the same alpha, of and by_class: a new epoch, for a new model or corrected labels.
 
         Waiting rows, and what was given before, are forgotten; the limit on false alarms holds for each epoch.
         """
@@ -240,6 +240,7 @@ class Watch:
         return replace(state, evidence=Wealth.empty(len(state.settings.weights)))
 
     def _check_batch(self, batch: "Batch") -> None:
+        """Raise `InputError` for another number of classes, or groups in some batches only."""
         if batch.predictions.k != self.k:
             raise InputError(
                 f"Expected {self.k} classes as in the batches before, got {batch.predictions.k}.", code="num_classes"

@@ -288,6 +288,19 @@ def test_headline_counts_the_numbers_that_it_does_not_list():
         assert list_titles(rows[:n]).endswith(f" and {hidden}")
 
 
+def test_accuracy_of_stated_confidences_is_the_share_of_right_answers():
+    """Wrong answers with a low confidence are wrong, not right predictions of the class "incorrect"."""
+    confidence = np.linspace(0.05, 0.4, 200)
+    old = Predictions.from_confidence(confidence, [0] * 180 + [1] * 20)
+    new = Predictions.from_confidence(confidence, [0] * 140 + [1] * 60)
+    for result in (compare(old, new), compare(old, old[:100])):
+        row = result.rows[0]
+        assert (row.name, row.old, row.new) == ("accuracy", 0.1, result.pair.new.labels.double().mean())
+        assert row.low <= row.difference <= row.high
+    estimate = drift(old, new).estimates[0]
+    assert (estimate.name, estimate.reference) == ("accuracy", pytest.approx(0.1))
+
+
 def test_fractional_outcomes_count_as_one_example():
     p = Predictions.from_confidence([0.6, 0.8] * 20, [0.5, 1.0] * 20)
     result = compare(p, p)

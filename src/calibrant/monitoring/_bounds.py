@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor
 
-from calibrant.events import describe_event
 from calibrant.metrics import Interval, Metric, Sample, ScoreRange, debiased_l2, signed_gap, strict_limits
+from calibrant.monitoring._features import states_confidence
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._requirement import BOUNDED_BY_L2
 from calibrant.predictions import Predictions
@@ -44,12 +44,8 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
 
 
 def _answer_scores(method: Method, p: Predictions) -> Tensor | None:
-    """Return how right each answer is for the accuracy of stated confidences, how wrong for the error, otherwise None.
-
-    As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.
-    """
-    event = describe_event(p.of, p.k, p.class_names)
-    if event.classes is None or not event.is_confidence or method.name not in ("accuracy", "error"):
+    """Return how right each stated answer is for the accuracy, how wrong for the error, and None for anything else."""
+    if method.name not in ("accuracy", "error") or not states_confidence(p):
         return None
     return p.events.outcome if method.name == "accuracy" else 1 - p.events.outcome
 

@@ -11,7 +11,15 @@ import numpy as np
 from calibrant._text import cut_middle, display_name, format_percent, join_names
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, confidences, row_weights
+from calibrant.monitoring._features import (
+    MAX_UNITS,
+    FeatureFrame,
+    TestKey,
+    class_shares,
+    row_scores,
+    row_weights,
+    states_confidence,
+)
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
 from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
@@ -219,18 +227,19 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
         difference, detail = _largest_share_change(pair, key.name)
     else:
         pair = pair if key.group is None else pair.select_group(key.group)
-        method = None if key.name == "confidence" else METRICS.method(key.name)
-        value_of = _mean_confidence if method is None else method.function
-        old, new = float(value_of(pair.old)), float(value_of(pair.new))
+        old, new = (_score_value(p, key.name) for p in (pair.old, pair.new))
         difference = new - old
-        if method is not None and key.name != "ece":  # whose difference has no interval
-            limits = difference_bounds(method, pair, 0.025)  # on each side
+        if key.name not in ("confidence", "ece"):  # whose differences have no interval
+            limits = difference_bounds(METRICS.method(key.name), pair, 0.025)  # on each side
             low, high = limits.low, limits.high
     return ComparedRow(key.name, key.group, old, new, difference, low, high, p_value, adjusted, detail)
 
 
-def _mean_confidence(p: Predictions) -> float:
-    return float(np.average(confidences(p), weights=row_weights(p)))
+def _score_value(p: Predictions, name: str) -> float:
+    """Return a metric, the mean confidence, or the share of right answers with stated confidences."""
+    if name == "confidence" or (name == "accuracy" and states_confidence(p)):
+        return float(np.average(row_scores(p, name), weights=row_weights(p)))
+    return float(METRICS.method(name).function(p))
 
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:

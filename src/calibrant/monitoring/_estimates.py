@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent
 from calibrant.metrics import Sample, student_quantile
-from calibrant.monitoring._features import confidences, row_weights
+from calibrant.monitoring._features import confidences, row_weights, states_confidence
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
@@ -84,8 +84,9 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
     ratio, maps = density_ratio(reference, new), _fit_folds(reference)
     top = _event_data(reference.with_event("top"), new.with_event("top"), maps, ratio)
     data = top if reference.of == "top" else _event_data(reference, new, maps, ratio)
+    accuracy_data = data if states_confidence(reference) else top
     event_estimates = [estimate for name in ("signed_gap", "event_brier") for estimate in _estimate_score(name, data)]
-    return (*_estimate_score("accuracy", top), *event_estimates)
+    return (*_estimate_score("accuracy", accuracy_data), *event_estimates)
 
 
 def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio: np.ndarray) -> _EventData:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from calibrant.events import describe_event
 from calibrant.predictions import Predictions
 
 NUM_CONFIDENCE_CUTS = 30
@@ -101,7 +102,9 @@ class FeatureFrame:
     def _row_features(self, p: Predictions) -> np.ndarray:
         """Return the features of every row, times its weight, (n, m)."""
         confidence = confidences(p)
-        values = np.stack([np.ones(len(p)), *(_score(p, name) for name in self.scores)], 1)  # ones sum to the weight
+        values = np.stack(
+            [np.ones(len(p)), *(row_scores(p, name) for name in self.scores)], 1
+        )  # ones sum to the weight
         columns = [values, confidence[:, None] <= self.cuts]
         if self.bin_edges is not None:
             index = np.clip(np.searchsorted(self.bin_edges, confidence) - 1, 0, self._num_bins - 1)
@@ -167,11 +170,20 @@ def _means(sums: np.ndarray) -> np.ndarray:
     return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
 
-def _score(p: Predictions, name: str) -> np.ndarray:
+def states_confidence(p: Predictions) -> bool:
+    """Return whether rows are answers with stated confidences, whose accuracy is the share of right answers.
+
+    As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.
+    """
+    event = describe_event(p.of, p.k, p.class_names)
+    return event.classes is not None and event.is_confidence
+
+
+def row_scores(p: Predictions, name: str) -> np.ndarray:
     """Return the score of each row."""
     events = p.events
     values = {
-        "accuracy": lambda: p.correct,
+        "accuracy": lambda: events.outcome if states_confidence(p) else p.correct,
         "signed_gap": lambda: events.confidence - events.outcome,
         "event_brier": lambda: (events.confidence - events.outcome).square(),
         "nll": lambda: -p.log_likelihood,

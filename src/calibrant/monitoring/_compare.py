@@ -11,15 +11,7 @@ import numpy as np
 from calibrant._text import cut_middle, display_name, format_percent, join_names
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import (
-    MAX_UNITS,
-    FeatureFrame,
-    TestKey,
-    class_shares,
-    row_scores,
-    row_weights,
-    states_confidence,
-)
+from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, mean_score, states_confidence
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
 from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
@@ -238,7 +230,7 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
 def _score_value(p: Predictions, name: str) -> float:
     """Return a metric, the mean confidence, or the share of right answers with stated confidences."""
     if name == "confidence" or (name == "accuracy" and states_confidence(p)):
-        return float(np.average(row_scores(p, name), weights=row_weights(p)))
+        return mean_score(p, name)
     return float(METRICS.method(name).function(p))
 
 

@@ -103,7 +103,7 @@ class FeatureFrame:
         """Return the features of every row, times its weight, (n, m)."""
         confidence = confidences(p)
         values = np.stack(
-            [np.ones(len(p)), *(row_scores(p, name) for name in self.scores)], 1
+            [np.ones(len(p)), *(_row_scores(p, name) for name in self.scores)], 1
         )  # ones sum to the weight
         columns = [values, confidence[:, None] <= self.cuts]
         if self.bin_edges is not None:
@@ -179,7 +179,7 @@ def states_confidence(p: Predictions) -> bool:
     return event.classes is not None and event.is_confidence
 
 
-def row_scores(p: Predictions, name: str) -> np.ndarray:
+def _row_scores(p: Predictions, name: str) -> np.ndarray:
     """Return the score of each row."""
     events = p.events
     values = {
@@ -190,6 +190,11 @@ def row_scores(p: Predictions, name: str) -> np.ndarray:
         "confidence": lambda: events.confidence,
     }  # functions, as only one is computed
     return values[name]().cpu().double().numpy()
+
+
+def mean_score(p: Predictions, name: str) -> float:
+    """Return the weighted mean of a score."""
+    return float(np.average(_row_scores(p, name), weights=row_weights(p)))
 
 
 def _frequent_classes(

@@ -398,7 +398,7 @@ def test_odd_arrays_are_refused(tmp_path, extra, expected):
     assert code_of(Predictions.load, tmp_path / "p.npz") == expected
 
 
-INTERNAL = ["notes", "several", "judged", "percent", "predicted", "of", "kind"]
+INTERNAL = ["notes", "is_multilabel", "event_kind", "percent", "predicted", "of", "kind"]
 
 
 @pytest.mark.parametrize("name", INTERNAL)
@@ -413,7 +413,7 @@ def test_files_cannot_set_internal_fields(tmp_path, name, suffix):
     else:
         from safetensors.torch import save_file
 
-        save_file(arrays, path, {"notes": json.dumps(["x"]), "several": "true"})
+        save_file(arrays, path, {"notes": json.dumps(["x"]), "is_multilabel": "true"})
     p = Predictions.load(path)
     assert p.notes == ()
     assert torch.equal(p.logits, arrays["logits"])
@@ -437,7 +437,7 @@ ODD_ARRAYS: list[Callable[[random.Random], Any]] = [
     lambda r: np.longdouble([1, 2, 3, 4]),
     lambda r: np.uint64([2**64 - 1, 1, 2, 3]),
 ]
-KEYS = [*SCORE_KEYS, *ROW_ARRAY_KEYS, *NAME_LIST_KEYS, "notes", "several", "judged"]
+KEYS = [*SCORE_KEYS, *ROW_ARRAY_KEYS, *NAME_LIST_KEYS, "notes", "is_multilabel", "event_kind"]
 
 
 def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):

@@ -268,7 +268,7 @@ def _load(
             # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
             load = Predictions.load_chunks if stream else Predictions.load
             return load(path, **load_options), bool(stream)
-        floats_per_row = file.width + FLOATS_PER_ROW_AND_MAP * num_maps
+        floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
         if stream or exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
             for note in file.notes:
                 print_line(f"{path}: {note}")

@@ -1,7 +1,8 @@
 """Files of named arrays: .npz, .npy, .safetensors and dicts of tensors, whole or in chunks."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,24 +28,29 @@ class ChunkedFile:
     """A file that is read some rows at a time."""
 
     num_rows: int
-    width: int  # numbers in a row
+    numbers_per_row: int  # of the scores
     read: Callable[[slice], Arrays]
     notes: tuple[str, ...] = ()  # sentences on the roles of columns
 
 
-def find_score_and_label_keys(names: Mapping[str, Any] | set[str]) -> tuple[str, str]:
-    """Return the names of the scores (confidence, logits or probs) and of the labels in a file."""
-    if {"confidence", "correct"} <= {*names} and not {"logits", "probs"} & {*names}:
+def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str]:
+    """Return the names of the scores (confidence, logits or probs) and of the labels in a file.
+
+    Raises:
+        InputError: Unless there are either one kind of scores with labels, or confidence with correct.
+    """
+    names = {*names}
+    if {"confidence", "correct"} <= names and not {"logits", "probs"} & names:
         return "confidence", "correct"
     score_keys = [key for key in ("logits", "probs") if key in names]
     label_keys = [key for key in ("labels", "label") if key in names]
     if len(score_keys) != 1 or len(label_keys) != 1:
-        raise _missing_scores_error(sorted({*names} - {*NAME_LIST_KEYS, "ids", "notes", "several", "judged"}))
+        raise _missing_scores_error(sorted(names - {*NAME_LIST_KEYS, "ids", "notes", "is_multilabel", "event_kind"}))
     return score_keys[0], label_keys[0]
 
 
 def _missing_scores_error(names: Sequence[str]) -> InputError:
-    """Return the error for a file that holds only arrays of these other names."""
+    """Return the error for a file whose arrays have only these names, which are not those of scores and labels."""
     return InputError(
         "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
         f"{shorten_list(names) or 'nothing'}.",
@@ -69,7 +75,7 @@ def read_npy(path: Path) -> Arrays:
 
 
 def npy_label_files(path: Path) -> list[Path]:
-    """Return the files of labels that are read with a .npy file."""
+    """Return the file of labels that is read with a .npy file, none if its name tells no kind of scores."""
     return [_npy_labels(path)[1]] if path.stem.endswith(("logits", "probs")) else []
 
 
@@ -127,6 +133,7 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
     Raises:
         InputError: If scores are missing, or a tensor is not dense.
     """
+    # Labels may be missing: only some commands need them
     if not any(name in contents for name in SCORE_KEYS):
         raise _missing_scores_error([str(key) for key in contents])
     arrays: dict[str, Any] = {name: contents[name] for name in NAME_LIST_KEYS if name in contents}
@@ -134,7 +141,9 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
         if name in contents:
             value = contents[name]
             arrays[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
-    return arrays | ({"ids": arrays["ids"].tolist()} if "ids" in arrays else {})
+    if "ids" in arrays:
+        arrays["ids"] = arrays["ids"].tolist()  # plain values: str() of an element of a tensor is no id
+    return arrays
 
 
 # Reading in chunks
@@ -147,30 +156,30 @@ def open_npy_chunked(path: Path) -> ChunkedFile:
         raise InputError(f"Expected labels in {shorten_repr(labels_path.name)}, got no such file.", code="no_labels")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, labels_path))
     _check_same_length(len(values), len(labels))
-    numbers_per_row = values[:1].size
 
     def read_chunk(rows: slice) -> Arrays:
+        """Copy some rows from the file, which stays on disk."""
         return {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
 
-    return ChunkedFile(len(values), numbers_per_row, read_chunk)
+    return ChunkedFile(len(values), math.prod(values.shape[1:]), read_chunk)
 
 
 def open_safetensors_chunked(path: Path) -> ChunkedFile:
     """Open a .safetensors file, to be read in chunks."""
     file = safe_open(path, framework="pt")
-    names = set(file.keys())
-    score_key, label_key = find_score_and_label_keys(names)
+    score_key, label_key = find_score_and_label_keys(file.keys())
     name_lists = _metadata_lists(file.metadata() or {})
-    name_lists.pop("ids", None)
-    row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & names
+    name_lists.pop("ids", None)  # they are those of all rows, and no chunk of predictions has ids
+    row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & {*file.keys()}
     views = {name: file.get_slice(name) for name in row_arrays}
-    num_rows, *other_dimensions = views[score_key].get_shape()
+    num_rows, *row_shape = views[score_key].get_shape()
     _check_same_length(num_rows, views[label_key].get_shape()[0])
 
     def read_chunk(rows: slice) -> Arrays:
+        """Read some rows of every array; names of classes and groups are those of the file."""
         return select_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists)
 
-    return ChunkedFile(num_rows, int(np.prod(other_dimensions)), read_chunk)
+    return ChunkedFile(num_rows, math.prod(row_shape), read_chunk)
 
 
 def _check_same_length(num_rows: int, num_labels: int) -> None:
@@ -193,7 +202,7 @@ def write_safetensors(arrays: Arrays, names: Mapping[str, Sequence[str]], path: 
     tensors: dict[str, Tensor] = {}
     texts = {key: json.dumps(list(entries)) for key, entries in names.items()}
     for key, value in arrays.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        if isinstance(value, np.ndarray) and value.dtype.kind in "US":  # tensors hold no texts
             texts[key] = json.dumps(value.tolist())
         else:
             tensors[key] = torch.as_tensor(value).contiguous()

@@ -12,7 +12,7 @@ from calibrant.io.columns import TableOptions
 from calibrant.io.number_text import DECIMAL_COMMA_PATTERN, MISSING_WORDS
 from calibrant.types import InputError
 
-NON_NUMPY_INTEGER_DTYPES = ("Int128", "UInt128")
+NON_NUMPY_INTEGER_DTYPES = ("Int128", "UInt128")  # by name: older versions of polars lack them
 TEXT_DTYPES = ("String", "Categorical", "Enum")
 TRUTH_WORDS = {
     **dict.fromkeys(("true", "yes", "y", "t", "right", "1", "1.0", "pass", "passed"), "1"),
@@ -40,7 +40,7 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
         return column.cast(polars.Int64)
     if dtype.is_float() or (dtype.is_integer() and str(dtype) not in NON_NUMPY_INTEGER_DTYPES):
         return column
-    if dtype.is_numeric():
+    if dtype.is_numeric():  # decimals, and integers of 128 bits
         return column.cast(polars.Float64)
     if not is_text(column):
         raise InputError(f"Expected numbers in column {column.name!r}, got {dtype}.", code="not_numbers")
@@ -48,10 +48,11 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
     words = TRUTH_WORDS if accept_truth_words else {"true": "1", "false": "0"}
     normalized = texts.str.to_lowercase().replace(words)
     has_decimal_commas = bool(texts.str.contains(DECIMAL_COMMA_PATTERN).any())
+    # A column with points too may use its commas for thousands: its texts are refused below
     if has_decimal_commas and not bool(texts.str.contains(".", literal=True).any()):
         normalized = normalized.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")
     numbers = _parse_percentages(column.name, normalized)
-    invalid = texts.filter(numbers.fill_nan(None).is_null() & texts.is_not_null())
+    invalid = texts.filter(numbers.fill_nan(None).is_null() & texts.is_not_null())  # a text "nan" is no number either
     if len(invalid):
         count = f"{len(invalid)} {'entry' if len(invalid) == 1 else 'entries'}"
         raise InputError(
@@ -98,7 +99,7 @@ def to_probabilities(column: Any, options: TableOptions) -> np.ndarray:
 
 def sums_to(rows: np.ndarray, total: float = 1.0, tolerance: float = ROW_SUM_TOLERANCE) -> bool:
     """Whether all rows sum to `total` within a relative tolerance."""
-    return bool((abs(rows.sum(1) - total) <= tolerance * total + 1e-9).all())
+    return bool((abs(rows.sum(1) - total) <= tolerance * total + 1e-9).all())  # 1e-9 for rounding in float64
 
 
 def is_text(column: Any) -> bool:
@@ -123,7 +124,7 @@ def lists_to_matrix(column: Any) -> np.ndarray:
     elif not column.dtype.is_nested():
         column = column.str.extract_all(r"[^\[\]\s,;]+")
     inner = getattr(column.dtype, "inner", None)
-    if inner is None:
+    if inner is None:  # a column of records, which are nested but no lists
         raise InputError(
             f"Expected numbers or lists of numbers in column {column.name!r}, got {column.dtype}.", code="not_numbers"
         )
@@ -133,7 +134,7 @@ def lists_to_matrix(column: Any) -> np.ndarray:
             f"Expected lists with an entry per class in column {column.name!r}, got {low} to {high} entries.",
             code="list_length",
         )
-    if inner.is_nested():
+    if inner.is_nested():  # lists of lists: one score per class and position
         return _convert(column.name, lambda: np.array(column.to_list(), dtype=float))
     return to_numbers(column.explode()).to_numpy().reshape(len(column), -1)
 
@@ -144,7 +145,7 @@ def lists_to_matrix(column: Any) -> np.ndarray:
 def to_numbers_or_texts(column: Any) -> np.ndarray:
     """Return a column as numbers, or as texts; texts of numbers stay texts."""
     if str(column.dtype) in NON_NUMPY_INTEGER_DTYPES:
-        as_int64 = column.cast(polars.Int64, strict=False)
+        as_int64 = column.cast(polars.Int64, strict=False)  # null for integers that need more bits: these are names
         column = as_int64 if as_int64.null_count() == column.null_count() else column.cast(polars.String)
     if column.dtype.is_numeric():
         return to_numbers(column).to_numpy()
@@ -182,7 +183,8 @@ def _class_key(text: str) -> str:
 def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
     """Return the class keys of columns that may spell classes differently.
 
-    True and false equal 1 and 0 if another column has numbers, and case is ignored if no two classes differ by it.
+    True and false become 1 and 0 if another column has other words or numbers. Case is ignored if no two classes of a
+    column differ by case alone, and two columns spell a class in different case.
     """
     keys = [class_keys(column) for column in columns]
     classes = [set(np.unique(column_keys).tolist()) for column_keys in keys]
@@ -193,8 +195,8 @@ def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
             for column_keys, is_boolean in zip(keys, are_boolean, strict=True)
         ]
     folded_classes = [{name.casefold() for name in names} for names in classes]
-    has_distinct_classes = all(len(folded) == len(names) for folded, names in zip(folded_classes, classes, strict=True))
-    if has_distinct_classes and len(set().union(*folded_classes)) < len(set().union(*classes)):
+    case_never_matters = all(len(folded) == len(names) for folded, names in zip(folded_classes, classes, strict=True))
+    if case_never_matters and len(set().union(*folded_classes)) < len(set().union(*classes)):
         keys = [np.char.lower(column_keys) for column_keys in keys]
     return keys
 

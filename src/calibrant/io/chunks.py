@@ -45,7 +45,7 @@ def open_chunked(path: str | Path, options: TableOptions | None = None) -> Chunk
 
 
 def exceeds_memory(file: ChunkedFile, floats_per_row: int, max_bytes: float | None = None) -> bool:
-    """Whether a file in memory exceeds `max_bytes`, by default a quarter of the free memory."""
+    """Whether a file in memory, as float64, exceeds `max_bytes`, by default a quarter of the free memory."""
     limit = _available_memory() / 4 if max_bytes is None else max_bytes
     return 8 * file.num_rows * floats_per_row > limit
 
@@ -54,7 +54,7 @@ def _available_memory() -> float:
     """Return the free memory in bytes, or infinity if the system does not tell."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])
+        return 1024.0 * int(lines["MemAvailable"].split()[0])  # a line such as MemAvailable: 8000 kB
     except (OSError, KeyError, ValueError):
         return math.inf
 
@@ -62,14 +62,14 @@ def _available_memory() -> float:
 def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:
     """Read arrays in chunks of `rows` samples, or of about 64 MB; a thread reads the next chunk ahead."""
     file = open_chunked(path, options)
-    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.width)))
+    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
     starts = range(0, file.num_rows, rows_per_chunk)
-    slices = iter([slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts])
+    unread_slices = iter([slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts])
     with ThreadPoolExecutor(1) as reader:
 
         def read_next() -> Future[Arrays] | None:
             """Start to read the next chunk, None after the last one."""
-            return next((reader.submit(file.read, rows) for rows in slices), None)
+            return next((reader.submit(file.read, chunk) for chunk in unread_slices), None)
 
         pending = read_next()
         while pending is not None:
@@ -83,10 +83,10 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     scans = [BY_SUFFIX[format_suffix(file)].open_chunked(file) for file in files]
     if len(scans) > 1:
         scans = align_columns(scans)
-        schema = polars.concat(scans, how="vertical_relaxed").collect_schema()
-        scans = [scan.cast(dict(schema)) for scan in scans]
+        common_types = dict(polars.concat(scans, how="vertical_relaxed").collect_schema())
+        scans = [scan.cast(common_types) for scan in scans]
     lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
-    row_ends = np.cumsum([int(length.item()) for length in lengths])
+    row_ends = np.cumsum([int(length.item()) for length in lengths])  # row number after each file
     n = int(row_ends[-1])
     head = polars.concat(scans).head(1).collect()
     columns = infer_columns(head, options, has_all_rows=False)
@@ -96,6 +96,7 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         note += f" {check_weights(columns, float(weights.item()), n)}"
 
     def read_chunk(rows: slice) -> Arrays:
+        """Read some rows, from the files that hold them alone."""
         # Not when the table is opened: one that turns out to fit in memory is read whole, which explains its labels
         _check_labels(columns, head, options)
         first_file, last_file = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")
@@ -104,18 +105,24 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         frame = files_with_rows.slice(rows.start - rows_before, rows.stop - rows.start).collect()
         return frame_to_arrays(replace_missing_words(frame, options.na), columns, options, has_all_rows=False)
 
+    # A column of lists has as many numbers per row as the list in the first row, which may be missing
     lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
-    width = sum(map(len, filter(None, lists))) or max(1, len(columns.scores))
-    return ChunkedFile(n, width, read_chunk, (note,))
+    numbers_per_row = sum(map(len, filter(None, lists))) or max(1, len(columns.scores))
+    return ChunkedFile(n, numbers_per_row, read_chunk, (note,))
 
 
 def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
-    """Raise `InputError` for labels that only the whole table explains: words without class names, several labels."""
+    """Raise `InputError` for labels that only the whole table explains.
+
+    These are several labels per row; words without class names in the columns; and labels beside a single score that is
+    named after a class other than 1. With a positive class that the caller chose, the last two are clear.
+    """
     require_labels(columns, head)
     dtype = None if columns.label is None else head[columns.label].dtype
     has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)
+    has_named_score = columns.positive not in (None, "1")
     lacks_class_names = columns.names is None and columns.kind and options.positive is None
-    if columns.labels or (lacks_class_names and (has_text_labels or columns.positive not in (None, "1"))):
+    if columns.labels or (lacks_class_names and (has_text_labels or has_named_score)):
         raise InputError(
             "Expected labels that a single chunk explains, got words or several labels. Try numbers from 0, or columns "
             "with class names, such as prob_cat and prob_dog.",

@@ -1,6 +1,7 @@
 """Names by which columns are recognized: roles, scores, and the class that a column of scores belongs to."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +127,11 @@ def find_weak_role_columns(role: str, column_names: Iterable[str]) -> list[str]:
 
 
 def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]:
-    """Return the columns that may hold a list of scores per row, or a single score."""
+    """Return the columns that may hold a list of scores per row, or a single score.
+
+    They have the name of a score, such as `prob`, or are the only column with a prefix and a class, such as
+    `prob_spam`.
+    """
     groups = [
         ScoreColumns(kind, (name,))
         for kind in SCORE_COLUMN_NAMES
@@ -136,28 +141,35 @@ def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]
     grouped_names = {group.columns[0] for group in groups}
     for kind, prefixes in CLASS_COLUMN_PREFIXES.items():
         for prefix in prefixes:
-            pairs = [pair for pair in _parse_suffixes(column_names, prefix) if pair[0] not in grouped_names]
-            if len(pairs) == 1 and pairs[0][1].lower() not in NON_CLASS_SUFFIXES:
-                name, class_name = pairs[0]
+            class_by_column = _parse_suffixes([name for name in column_names if name not in grouped_names], prefix)
+            name, class_name = next(iter(class_by_column.items()), ("", ""))
+            if len(class_by_column) == 1 and class_name.lower() not in NON_CLASS_SUFFIXES:
                 groups.append(ScoreColumns(kind, (name,), (class_name,), is_weak=prefix in SINGLE_LETTER_PREFIXES))
                 grouped_names.add(name)
     return groups
 
 
 def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) -> list[ScoreColumns]:
-    """Return the groups of columns with a score of one class each; `labels` are known to be classes."""
-    classes = {label.lower() for label in labels}
+    """Return the groups of columns with a score of one class each, such as prob_cat and prob_dog.
+
+    Classes are the texts after a common prefix, but not `max` and the like, unless `labels`, the known classes, include
+    them. After a weak prefix, such as `score`, only known classes and numbers are classes. A column belongs to the
+    group of the first prefix that fits.
+    """
+    known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
-    prefix_rules = [(kind, prefix, False) for kind, prefixes in CLASS_COLUMN_PREFIXES.items() for prefix in prefixes]
-    for kind, prefix, is_weak in [*prefix_rules, *(("probs", prefix, True) for prefix in WEAK_CLASS_COLUMN_PREFIXES)]:
-        pairs = _parse_suffixes(column_names, prefix)
-        pairs = [pair for pair in pairs if pair[1].lower() not in NON_CLASS_SUFFIXES - classes]
-        if is_weak:
-            pairs = [pair for pair in pairs if pair[1].lower() in classes or parse_number(pair[1]) is not None]
-        if len(pairs) > 1:
-            columns, names = zip(*pairs, strict=True)
-            if not any({*columns} & {*group.columns} for group in groups):
-                groups.append(ScoreColumns(kind, columns, names, is_weak))
+    rules = [(kind, prefix, False) for kind, prefixes in CLASS_COLUMN_PREFIXES.items() for prefix in prefixes]
+    rules += [("probs", prefix, True) for prefix in WEAK_CLASS_COLUMN_PREFIXES]
+    for kind, prefix, is_weak in rules:
+        class_by_column = {
+            column: name
+            for column, name in _parse_suffixes(column_names, prefix).items()
+            if name.lower() in known_classes
+            or (parse_number(name) is not None if is_weak else name.lower() not in NON_CLASS_SUFFIXES)
+        }
+        is_overlapping = any(class_by_column.keys() & {*group.columns} for group in groups)
+        if len(class_by_column) > 1 and not is_overlapping:
+            groups.append(ScoreColumns(kind, tuple(class_by_column), tuple(class_by_column.values()), is_weak))
     return groups
 
 
@@ -166,7 +178,8 @@ def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str
 
     Other examples are cat and dog, and Forest (cat) and Forest (dog).
     """
-    pairs_by_affixes: dict[tuple[str, str], list[tuple[str, str]]] = {}  # column and class, by the text around it
+    # Classes by column, by the text before and after the class
+    classes_by_affixes: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     # Longest first: an alternation takes the first match
     known_labels = sorted(filter(None, labels), key=len, reverse=True)[:MAX_AFFIXED_LABELS]
     pattern = re.compile("|".join([*map(re.escape, known_labels), r"[0-9]+"]), re.IGNORECASE)
@@ -174,17 +187,19 @@ def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str
         for match in pattern.finditer(name):
             prefix, suffix = name[: match.start()], name[match.end() :]
             if not (prefix[-1:].isalnum() or suffix[:1].isalnum()):  # a whole word, unlike cat in category
-                pairs_by_affixes.setdefault((prefix, suffix), []).append((name, match[0]))
-    groups: list[ScoreColumns] = []
-    for pairs in pairs_by_affixes.values():
-        if len(pairs) > 1:
-            columns, classes = zip(*pairs, strict=True)
-            groups.append(ScoreColumns("probs", columns, classes, is_weak=True))
-    return groups
+                classes_by_affixes[prefix, suffix][name] = match[0]
+    return [
+        ScoreColumns("probs", tuple(classes), tuple(classes.values()), is_weak=True)
+        for classes in classes_by_affixes.values()
+        if len(classes) > 1
+    ]
 
 
 def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
-    """Return the columns that hold the score of one class by their names, such as spam or spam_probability."""
+    """Return the columns whose names are a class, such as spam, or any word before "probability", as in spam_prob.
+
+    Classes are the known labels; words such as "max" are no classes before "probability".
+    """
     words = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
     for name in column_names:
@@ -195,20 +210,22 @@ def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence
     return groups
 
 
-def _parse_suffixes(column_names: Iterable[str], prefix: str) -> list[tuple[str, str]]:
-    """Return the columns whose names begin with a prefix, each with its class."""
-    return [(name, class_name) for name in column_names if (class_name := parse_class_suffix(name, prefix))]
+def _parse_suffixes(column_names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the class that follows a prefix in the name of a column, by column, for the columns that have one."""
+    return {name: class_name for name in column_names if (class_name := parse_class_suffix(name, prefix))}
 
 
 def parse_class_suffix(name: str, prefix: str) -> str:
     """Return the class in the name of a column, such as "cat" in prob_cat, p(cat) and prob cat, or ""."""
     remainder = strip_prefix(name, prefix)
-    if remainder.startswith("_"):
+    if remainder.startswith("_"):  # prob_cat
         return remainder[1:]
-    if remainder.isascii() and remainder.isdigit():
+    if remainder.isascii() and remainder.isdigit():  # prob0
         return remainder
+    # p(cat), p[cat], p(y=cat), prob (class == cat)
     if match := re.fullmatch(r"\s*[(\[]\s*(?:(?:y|class|label)\s*={1,2}\s*)?(.+?)\s*[)\]]", remainder):
         return match[1]
+    # prob cat, prob.cat, prob: cat, prob-cat
     if prefix not in SINGLE_LETTER_PREFIXES and (match := re.fullmatch(r"[\s.:\-]\s*(\S.*)", remainder)):
         return match[1].strip()
     return ""
@@ -230,14 +247,18 @@ def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> Sco
 
 
 def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the class names after a known prefix, else the names of the columns, or () for a single column."""
+    """Return the classes of columns that the caller chose, () if their names tell none.
+
+    These are the texts after a prefix that all names have, or else the whole names. A single column has no class if its
+    name is that of a score, such as pred_prob, or has no known prefix.
+    """
     prefixes = [prefix for prefixes in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes]
     for prefix in (*prefixes, *(CALIBRATED_PREFIX + prefix for prefix in prefixes)):
         names = tuple(parse_class_suffix(name, prefix) for name in columns)
         if all(names):
             key = normalize_column_name(columns[0].lower().removeprefix(CALIBRATED_PREFIX))
-            is_score_name = len(columns) == 1 and any(key in keys for keys in SCORE_COLUMN_KEYS.values())
-            return () if is_score_name else names
+            is_single_score = len(columns) == 1 and any(key in keys for keys in SCORE_COLUMN_KEYS.values())
+            return () if is_single_score else names
     return columns if len(columns) > 1 else ()
 
 
@@ -247,9 +268,8 @@ def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str,
     Names are None for the classes 0 .. k-1, and for columns without names. Raises `InputError` if a class has two
     columns, as "1" and "1.0" do.
     """
-    parsed = [parse_number(name) for name in group.names]
-    numbers = [number for number in parsed if number is not None]
-    if len(numbers) < len(parsed) or not numbers:
+    numbers = [number for name in group.names if (number := parse_number(name)) is not None]
+    if len(numbers) < len(group.names) or not numbers:  # words
         return group.columns, group.names or None
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
     columns = tuple(group.columns[i] for i in order)

@@ -50,7 +50,8 @@ class TableOptions:
 def _check_role(role: str, value: Any) -> Any:
     """Return the column name, or names of several score columns; raise `InputError` for anything else."""
     accepts_list = role in SCORE_COLUMN_NAMES
-    if not all(isinstance(name, str) for name in (value if accepts_list and isinstance(value, Iterable) else [value])):
+    names: Iterable[Any] = value if accepts_list and isinstance(value, Iterable) else [value]
+    if not all(isinstance(name, str) for name in names):
         expected = "names of columns" if accepts_list else "the name of a column"
         raise InputError(f"Expected {expected} for {role}, got {shorten_repr(value)}.", code="option_value")
     return value
@@ -71,12 +72,12 @@ LIST_OPTIONS = ("na", "task", "filter")
 def _check_option(name: str, value: Any) -> Any:
     """Return the value of an option in its type; raise `InputError` for another type."""
     option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
+    if option_type is int and isinstance(value, Integral) and value is not True and value is not False:
+        return int(value)  # from numpy, perhaps
     is_list = name in LIST_OPTIONS and isinstance(value, Iterable) and not isinstance(value, str)
     values = list(value) if is_list else [value]
-    if name == "positive" and isinstance(value, int | float):
+    if name == "positive" and isinstance(value, int | float):  # a class such as 1
         values = [str(value)]
-    elif option_type is int and isinstance(value, Integral) and value is not True and value is not False:
-        return int(value)  # numpy integers
     if option_type is int or not all(isinstance(item, option_type) for item in values):
         raise InputError(f"Expected {expected} for {name}, got {shorten_repr(value)}.", code="option_value")
     return tuple(values) if name in LIST_OPTIONS else values[0]
@@ -106,15 +107,13 @@ class Columns:
     @property
     def description(self) -> str:
         """The role of each column, and the columns without a role, as sentences."""
+        columns: dict[str, Any] = {"label": self.label, "labels": self.labels, self.kind: self.scores}  # come first
+        columns |= {role: getattr(self, role) for role in ROLE_COLUMN_NAMES}
         parts = [
-            f"{role} from {shorten_repr(getattr(self, role))}"
-            for role in ROLE_COLUMN_NAMES
-            if getattr(self, role) is not None
+            f"{role} from {shorten_repr(names) if isinstance(names, str) else shorten_list(names)}"
+            for role, names in columns.items()
+            if names not in (None, ())
         ]
-        if self.labels:
-            parts.insert(0, f"labels from {shorten_list(self.labels)}")
-        if self.scores:
-            parts.insert(int(bool(self.labels or self.label)), f"{self.kind} from {shorten_list(self.scores)}")
         unused = [f"Columns not used: {shorten_list(self.unused_columns)}."] if self.unused_columns else []
         return " ".join([", ".join(parts) + ".", *self.notes, *unused])
 

@@ -5,6 +5,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,14 @@ def read_delimited(
     content, notes = to_utf8(read_decompressed(path), encoding)
     if b"\0" in content:
         raise InputError("Expected text, got zero bytes. Try the suffix of another format.", code="zero_bytes")
-    if b"\n" not in content:
+    if b"\n" not in content:  # lines end as on old Macintosh computers
         content = content.replace(b"\r", b"\n")
     names, separator, body = _parse_header(content, prefers_tabs)
     rows = _drop_blank_lines(body)
     if not rows.strip():
         raise InputError("Expected rows below the header, got a header only.", code="no_rows")
     frame = _parse_typed_cells(rows, separator, len(names))
+    # Polars fills short rows up with nulls
     may_have_ragged_rows = frame is None or frame.width != len(names) or frame[:, -1].null_count() > 0
     if may_have_ragged_rows:
         num_header_lines = content[: len(content) - len(body)].count(b"\n")
@@ -88,10 +90,18 @@ def read_delimited(
 
 
 def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, bytes]:
-    """Return the names of the columns, the separator, and the records below the header."""
+    """Return the names of the columns, the separator, and the records below the header.
+
+    The first line may declare the separator, as "sep=;" does for Excel. Comments and blank lines before the header are
+    skipped, but the last comment is the header if it has as many cells as the first record, which has numbers.
+
+    Raises:
+        InputError: If no cell of the header has a name.
+    """
     declared_separator, comment, remainder = "", b"", content
-    if match := SEPARATOR_LINE_PATTERN.fullmatch(remainder.partition(b"\n")[0]):
-        declared_separator, remainder = match[1].decode(), remainder.partition(b"\n")[2]
+    first_line, _, other_lines = content.partition(b"\n")
+    if match := SEPARATOR_LINE_PATTERN.fullmatch(first_line):
+        declared_separator, remainder = match[1].decode(), other_lines
     while remainder[:1] in (b"#", b"\n", b"\r"):
         line, _, remainder = remainder.partition(b"\n")
         comment = line if line.startswith(b"#") else comment
@@ -107,7 +117,7 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
         raise InputError("Expected a header with the names of columns, got none.", code="no_header")
     quoted_cells = {cell for cell in cells if '"' + cell.replace('"', '""') + '"' in header}
     names = [cell.lstrip() if cell in quoted_cells else cell.strip() for cell in cells]
-    names = names if len(set(names)) == len(names) else cells
+    names = names if len(set(names)) == len(names) else cells  # blanks stay where they tell names apart
     return mark_duplicate_names(unescape_column(names)), separator, body
 
 
@@ -116,12 +126,12 @@ def _find_record_end(content: bytes, separator: str) -> int:
     line_ends = [0]
 
     def read_lines() -> Iterator[str]:
-        """Yield lines, and note where each ends: the reader asks for as many as the record has."""
+        """Yield lines, and note where each ends: the last one may have no line break."""
         while line_ends[-1] < len(content):
             line_ends.append(content.find(b"\n", line_ends[-1]) + 1 or len(content))
             yield content[line_ends[-2] : line_ends[-1]].decode(errors="replace")
 
-    try:
+    try:  # the reader asks for as many lines as the first record has
         next(csv.reader(read_lines(), delimiter=separator, skipinitialspace=True), None)
     except csv.Error:  # beyond the largest cell that csv accepts
         return line_ends[1]
@@ -129,8 +139,12 @@ def _find_record_end(content: bytes, separator: str) -> int:
 
 
 def _detect_separator(sample: str, prefers_tabs: bool) -> str:
-    """Return the separator with the same count in all records of a sample, else the most frequent in the header."""
-    if len(sample) == SAMPLE_CHARACTERS:
+    """Return the separator that gives all records of a sample the same number of fields, at least two.
+
+    Of several, it is the one with the most fields, but a preferred tab comes first, and a blank last. If there is none,
+    it is the most frequent separator in the header.
+    """
+    if len(sample) == SAMPLE_CHARACTERS:  # it may end within a line
         sample = sample[: sample.rfind("\n") + 1] or sample
     field_counts = {separator: _count_fields(sample, separator) for separator in SEPARATORS + " "}
     if prefers_tabs and field_counts["\t"] > 1:
@@ -138,7 +152,7 @@ def _detect_separator(sample: str, prefers_tabs: bool) -> str:
     best = max(SEPARATORS, key=lambda separator: field_counts[separator])
     if field_counts[best] > 1:
         return best
-    header = re.sub('"[^"]*"', "", sample.partition("\n")[0])
+    header = re.sub('"[^"]*"', "", sample.partition("\n")[0])  # without cells in quotes
     return " " if field_counts[" "] > 1 else max(SEPARATORS, key=header.count)
 
 
@@ -184,18 +198,21 @@ def _drop_blank_lines(body: bytes) -> bytes:
     blank_starts = (b"\n", b"\r", b" ", b"\t")
     if not body.startswith(blank_starts) and not any(b"\n" + start in body for start in blank_starts):
         return body  # most files have no such line
-    kept_lines, open_quotes = list[bytes](), 0
+    kept_lines, is_in_quotes = list[bytes](), False
     for line in body.split(b"\n"):
-        if open_quotes or line.strip(b" \t\r"):
+        if is_in_quotes or line.strip(b" \t\r"):
             kept_lines.append(line)
-        open_quotes ^= line.count(b'"') & 1
+        is_in_quotes ^= line.count(b'"') % 2 == 1
     return b"\n".join(kept_lines) + b"\n"
 
 
 def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True) -> Any:
-    """Return records as a polars frame; raise `InputError` if quotes do not match."""
+    """Return records as a polars frame, with types if `infer`, but always with texts if quotes are within cells.
+
+    Raises `InputError` if such quotes do not match, or such records do not have `width` fields.
+    """
     read_options: dict[str, Any] = {"separator": separator, "has_header": False, "glob": False}
-    read_options |= {"infer_schema_length": None} if infer else {"infer_schema": False}
+    read_options |= {"infer_schema_length": None} if infer else {"infer_schema": False}  # from all rows, or texts
     if not _has_inner_quotes(body, separator):
         return polars.read_csv(body, **read_options)
     try:  # polars misreads a quote within a cell, such as 5" pipe
@@ -211,10 +228,8 @@ def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True)
 def _parse_typed_cells(body: bytes, separator: str, width: int) -> Any:
     """Return records as a polars frame, with texts if types cannot be inferred, or None for mismatched quotes."""
     for infer in (True, False):
-        try:
+        with suppress(Exception):  # polars raises many types, for example for digits of other scripts
             return _parse_cells(body, separator, width, infer=infer)
-        except Exception:  # polars raises many types, for example for digits of other scripts
-            continue
     return None
 
 
@@ -223,13 +238,15 @@ def _has_inner_quotes(body: bytes, separator: str) -> bool:
     if b'"' not in body:
         return False
     escaped_separator = re.escape(separator).encode()
+    # After a separator, a line break or nothing: a quote, any text with pairs of quotes, and a quote before the next
     quoted_cell = rb'(?:(?<=[%s\n])|\A)"[^"]*+(?:""[^"]*+)*+"(?=[%s\r\n]|\Z)' % (escaped_separator, escaped_separator)
     return b'"' in re.sub(quoted_cell, b"", body)
 
 
 def _check_field_counts(body: bytes, separator: str, width: int, lines_above: int) -> None:
     """Raise `InputError` for the first record with more or fewer fields than the header."""
-    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a C long has 32 bits on Windows
+    # Cells may be longer than the default limit of csv; a C long has 32 bits on Windows
+    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
         reader = csv.reader(io.StringIO(body.decode(), newline=""), delimiter=separator)
         line = lines_above + 1
@@ -247,9 +264,9 @@ def _check_field_counts(body: bytes, separator: str, width: int, lines_above: in
 
 
 def _drop_empty_rows_at_end(frame: Any) -> Any:
-    """Return a frame without the rows at its end that have no value."""
+    """Return a frame without the rows at its end that have no value; raise `InputError` if no row has one."""
     if any(value is not None and str(value).strip() for value in frame.row(-1)):
-        return frame
+        return frame  # most files have no such row
     texts = frame.select(polars.all().cast(polars.String).str.strip_chars())
     filled_rows = texts.select(polars.any_horizontal(polars.all().fill_null("") != "")).to_series().arg_true()
     if not len(filled_rows):
@@ -265,6 +282,7 @@ def unescape_formulas(frame: Any) -> Any:
     columns: list[Any] = []
     for name, kind in frame.schema.items():
         if kind == polars.String and frame[name].str.starts_with("'").any():
+            # A column is unescaped as a whole: one bare formula shows that its apostrophes are part of the texts
             texts = frame[name].drop_nulls().unique().to_list()
             columns.append(frame[name].replace_strict(texts, unescape_column(texts), return_dtype=polars.String))
     return frame.with_columns(columns)

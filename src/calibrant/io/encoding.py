@@ -3,6 +3,7 @@
 import codecs
 import gzip
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from calibrant._text import shorten_repr
 from calibrant.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding
-BYTE_ORDER_MARKS = (
+BYTE_ORDER_MARKS = (  # that of UTF-32 comes before that of UTF-16, with which it begins
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -59,11 +60,11 @@ def write_compressed(text: str, path: Path) -> None:
     write(path, text.encode())
 
 
-def to_utf8(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, ...]]:
+def to_utf8(content: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, ...]]:
     """Return a text as UTF-8 without a byte order mark.
 
     Args:
-        raw: The text in any encoding.
+        content: The text in any encoding.
         encoding: Its encoding; detected if None.
 
     Returns:
@@ -72,14 +73,12 @@ def to_utf8(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, 
     Raises:
         InputError: If the encoding is unknown, or does not fit.
     """
-    used_encoding = encoding or _detect_encoding(raw)
-    notes: tuple[str, ...] = ()
-    if encoding is None:
-        if used_encoding == "utf-8":
-            return raw, ()
-        notes = (f"The encoding {used_encoding} was detected; encoding= (--encoding) sets another one.",)
+    used_encoding = encoding or _detect_encoding(content)
+    if encoding is None and used_encoding == "utf-8":
+        return content, ()
+    note = f"The encoding {used_encoding} was detected; encoding= (--encoding) sets another one."
     try:
-        return raw.decode(used_encoding).removeprefix("\ufeff").encode(), notes
+        return content.decode(used_encoding).removeprefix("\ufeff").encode(), (note,) if encoding is None else ()
     except (LookupError, UnicodeError) as error:
         raise InputError(
             f"Expected text in the encoding {shorten_repr(used_encoding)}, got other bytes. Try another encoding= "
@@ -88,21 +87,19 @@ def to_utf8(raw: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, 
         ) from None
 
 
-def _detect_encoding(raw: bytes) -> str:
+def _detect_encoding(content: bytes) -> str:
     """Return the encoding that a byte order mark declares, else the first that fits."""
-    declared = next((name for mark, name in BYTE_ORDER_MARKS if raw.startswith(mark)), None)
+    declared = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), None)
     if declared is not None:
         return declared
-    sample = raw[:SAMPLE_BYTES]
+    sample = content[:SAMPLE_BYTES]
     half = max(1, len(sample) // 2)
-    # In UTF-16, the high byte of most characters is 0: every second byte
+    # In UTF-16, the high byte of most characters is 0: every second byte, but no more, as in a file of numbers
     for high_bytes, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
         if high_bytes.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
             return name
     for name in ("utf-8", "cp1252"):
-        try:
-            raw.decode(name)
+        with suppress(UnicodeError):
+            content.decode(name)
             return name
-        except UnicodeError:
-            continue
-    return "latin-1"
+    return "latin-1"  # which has a character for every byte

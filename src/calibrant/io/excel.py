@@ -28,7 +28,7 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
         raise InputError("Expected a sheet with cells, got empty sheets only.", code="no_rows")
     log = logging.getLogger("fastexcel")
     level = log.level
-    log.setLevel(logging.ERROR)  # hides warnings of empty columns
+    log.setLevel(logging.ERROR)  # hides warnings about empty columns
     try:
         frame = _read_sheet(book, sheets[0])
     finally:
@@ -44,6 +44,7 @@ def _read_sheet(book: Any, name: str) -> Any:
     The reader infers the type of each column. A column with words among its numbers is read as text, in which rounded
     numbers are replaced by the full ones. Columns of whole numbers become integers. Empty rows are left out.
     """
+    # The sheet is read with inferred types, as texts and as numbers; the header alone, because names may repeat
     load_options = {"header_row": 0, "schema_sample_rows": None}
     typed_frame = book.load_sheet(name, **load_options).to_polars()
     text_frame = book.load_sheet(name, dtypes="string", **load_options).to_polars()
@@ -52,11 +53,13 @@ def _read_sheet(book: Any, name: str) -> Any:
     columns: list[Any] = []
     for column, text, number in zip(typed_frame, text_frame, number_frame, strict=True):
         if column.dtype == polars.String or (column.is_null() & text.is_not_null()).any():  # words among numbers
-            is_rounded = number.is_not_null() & (text.cast(polars.Float64, strict=False) != number).fill_null(False)
+            parsed_text = text.cast(polars.Float64, strict=False)
+            is_rounded = number.is_not_null() & (parsed_text != number).fill_null(False)
             column = polars.select(polars.when(is_rounded).then(number.cast(polars.String)).otherwise(text)).to_series()
         elif column.dtype == polars.Float64:
             integers = column.cast(polars.Int64, strict=False)
-            column = integers if integers.null_count() == column.null_count() and (integers == column).all() else column
+            is_whole = integers.null_count() == column.null_count() and (integers == column).all()
+            column = integers if is_whole else column
         columns.append(column)
     frame = polars.DataFrame([column.alias(str(i)) for i, column in enumerate(columns)])
     frame.columns = mark_duplicate_names(["" if cell is None else str(cell).strip() for cell in header])
@@ -89,17 +92,20 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
 
 
 def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
-    """Write a value to row i and column j of a sheet, as a number, text or truth value; None leaves the cell empty."""
+    """Write a value to row i and column j of a sheet; None leaves the cell empty.
+
+    Infinite numbers, NaN and integers that float64 does not hold are written as texts.
+    """
     if value is None:
         return
     if isinstance(value, list | dict | bytes):
         raise InputError(
             "Expected numbers or texts in a sheet, got lists. Try another format, such as Parquet.", code="nested"
         )
-    is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_EXACT_INTEGER)
+    is_exact_number = isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_EXACT_INTEGER)
     if isinstance(value, bool):
         sheet.write_boolean(i, j, value)
-    elif is_exact and math.isfinite(value):
+    elif is_exact_number and math.isfinite(value):
         sheet.write_number(i, j, value)
     elif len(text := str(value)) > MAX_CELL_CHARACTERS:
         raise InputError(
@@ -116,6 +122,7 @@ def _exact_worksheet_class(worksheet: Any) -> Any:
 
     class ExactSheet(worksheet):
         def _xml_number_element(self, number: Any, attributes: Any = ()) -> None:
+            """Override the method of xlsxwriter that writes a number with 16 digits."""
             text = "".join(f' {key}="{value}"' for key, value in attributes)
             self.fh.write(f"<c{text}><v>{number!r}</v></c>")
 

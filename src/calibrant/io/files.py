@@ -42,11 +42,11 @@ def atomic_write(path: str | Path) -> Generator[Path, None, None]:
 @contextmanager
 def _exit_on_signals() -> Generator[None, None, None]:
     """Turn signals that end the process at once into `SystemExit`, so that drafts are removed first."""
-    exit_signals = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    is_main_thread = threading.current_thread() is threading.main_thread()
+    exit_signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # by platform
+    is_main_thread = threading.current_thread() is threading.main_thread()  # others may not set handlers
     replaced = [number for number in exit_signals if is_main_thread and signal.getsignal(number) is signal.SIG_DFL]
     for number in replaced:
-        signal.signal(number, lambda caught, _: sys.exit(128 + caught))
+        signal.signal(number, lambda caught, _: sys.exit(128 + caught))  # the status that a shell reports
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ def ensure_writable(path: str | Path) -> Path:
         raise InputError(f"Expected a file to write, got the folder {path}. Try a file name in it.", code="is_folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        with tempfile.TemporaryFile(dir=path.parent):  # permissions alone do not tell
             pass
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Try another folder.", code="not_writable") from None
@@ -70,7 +70,7 @@ def ensure_writable(path: str | Path) -> Path:
 
 def apply_umask(path: Path) -> None:
     """Give a temporary file or folder, which only its owner can read, the permissions of an ordinary new one."""
-    mask = os.umask(0)
+    mask = os.umask(0)  # it can only be read by setting it
     os.umask(mask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
@@ -102,7 +102,7 @@ def check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | P
 
 
 def _list_input_files(source: Path) -> list[Path]:
-    """Return every file that a command reads for a file, folder or pattern."""
+    """Return every file that a command reads for a file, folder or pattern; a file may have companions."""
     if source.is_dir():
         return [file for file in source.iterdir() if format_suffix(file) in TABLE_SUFFIXES]
     if is_pattern(source):
@@ -112,7 +112,7 @@ def _list_input_files(source: Path) -> list[Path]:
 
 
 def _matches_source(path: Path, source: Path) -> bool:
-    """Whether a new file at `path` would be one of the tables of a folder or pattern."""
+    """Whether a new file at `path` would be one of the tables of a folder or pattern; no file adds to a single file."""
     if source.is_dir():
         return is_same_file(path.parent, source) and is_visible_table(path)
     if not is_pattern(source) or not is_same_file(path.parent, source.parent):
@@ -124,13 +124,13 @@ def _matches_source(path: Path, source: Path) -> bool:
 
 
 def is_same_file(first: Path, second: Path) -> bool:
-    """Whether two paths lead to the same file."""
+    """Whether two paths lead to the same file, which need not exist yet."""
     try:
         return first.samefile(second)
     except OSError:  # one of them does not exist
         first, second = first.resolve(), second.resolve()
-        has_same_letters = str(first).casefold() == str(second).casefold()
-        return first == second or (has_same_letters and is_case_insensitive(first.parent))
+        differ_by_case = str(first).casefold() == str(second).casefold()
+        return first == second or (differ_by_case and is_case_insensitive(first.parent))
 
 
 def is_case_insensitive(folder: Path) -> bool:
@@ -148,7 +148,11 @@ def is_case_insensitive(folder: Path) -> bool:
 
 
 def list_table_files(path: str | Path) -> list[Path]:
-    """Return the tables of a path: the file itself, the tables of a folder, or the files that match a pattern."""
+    """Return the tables of a path: the file itself, the tables of a folder, or the files that match a pattern.
+
+    Raises:
+        InputError: If there is no file, one is empty or of an unknown format, or those of a folder differ in format.
+    """
     path = Path(path)
     if path.is_dir():
         files = sorted(filter(is_visible_table, path.iterdir()))
@@ -185,7 +189,7 @@ def list_matching_files(pattern: Path) -> list[Path]:
 
 
 def is_visible_table(path: Path) -> bool:
-    """Whether a path is a table that is not hidden."""
+    """Whether the name of a path is that of a table, and does not begin with a point or underscore."""
     return format_suffix(path) in TABLE_SUFFIXES and path.name[0] not in "._"
 
 
@@ -198,7 +202,7 @@ def check_file(path: Path, suffixes: Collection[str]) -> None:
     """Raise `InputError` unless a file exists, is not empty, and has one of the suffixes."""
     suffix = format_suffix(path)
     if suffix not in suffixes:
-        if suffix in BY_SUFFIX:
+        if suffix in BY_SUFFIX:  # only callers that read in chunks leave out known suffixes
             raise InputError(
                 f"Expected a file {list_suffixes(suffixes)} to read in chunks, got {suffix}. Try to read it whole.",
                 code="pieces",

@@ -50,7 +50,7 @@ class Format:
     def all_suffixes(self) -> tuple[str, ...]:
         """The suffixes, those of compressed files among them."""
         compressions = COMPRESSION_SUFFIXES if self.is_compressible else ()
-        return (*self.suffixes, *(suffix + packed for suffix in self.suffixes for packed in compressions))
+        return (*self.suffixes, *(suffix + compression for suffix in self.suffixes for compression in compressions))
 
 
 def _load_function(function: Function) -> Callable[..., Any]:
@@ -127,7 +127,8 @@ CONTRACT_SUFFIX = ".contract"
 def format_suffix(path: str | Path) -> str:
     """Return the suffix that tells the format, in lower case, such as ".csv" or ".csv.gz"."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
-    return "".join(suffixes if suffixes[-1:] and suffixes[-1] in COMPRESSION_SUFFIXES else suffixes[-1:])
+    is_compressed = any(suffix in COMPRESSION_SUFFIXES for suffix in suffixes[-1:])
+    return "".join(suffixes if is_compressed else suffixes[-1:])
 
 
 def format_of(path: str | Path) -> Format | None:
@@ -160,7 +161,7 @@ def get_writer(path: str | Path) -> Callable[..., None]:
 
 
 def list_suffixes(suffixes: Iterable[str]) -> str:
-    """Return suffixes as a text, such as ".csv, .tsv or .txt", without those of compressed files."""
+    """Return suffixes as a text, such as ".csv, .tsv or .txt", without those of compressed files, such as .csv.gz."""
     *first, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
     return f"{', '.join(first)} or {last}" if first else last
 

@@ -75,20 +75,26 @@ def count_rows(n: int) -> str:
 
 
 def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
-    """Drop rows in which a required value is missing, and return notes on them."""
+    """Drop rows in which a required value is missing, and return notes on them.
+
+    With the option `drop`, a confidence outside its range counts as missing.
+
+    Raises:
+        InputError: Without rows, if a value is missing without the option `drop`, and if over half of the rows drop.
+    """
     num_rows, notes = len(frame), list[str]()
     if not num_rows:
         raise InputError("Expected samples, got no rows.", code="no_rows")
     for name in dict.fromkeys(columns.used_columns):
-        if name == columns.id or name in columns.labels:
+        if name == columns.id or name in columns.labels:  # ids may be missing, and so may some of several labels
             continue
         column = frame[name]
         is_unusable = column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
         reason = "missing"
         if name == columns.confidence and column.dtype.is_numeric() and options.drop:
             limit = 100 if options.percent else 1
-            is_unusable, reason = is_unusable | (column < 0) | (column > limit), f"missing or outside [0, {limit}]"
-        is_unusable = is_unusable.fill_null(True)
+            is_unusable |= ~column.is_between(0, limit).fill_null(False)
+            reason = f"missing or outside [0, {limit}]"
         if not (count := int(is_unusable.sum())):
             continue
         if not options.drop:
@@ -109,7 +115,7 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
 
 
 def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
-    """Drop rows with the ignored label, and return notes on them; a chunk that has no others keeps them."""
+    """Drop rows with the ignored label, and return notes on them; a table or chunk that has no others keeps them."""
     has_class_labels = columns.label is not None and columns.confidence is None
     if options.ignore_index is None or not has_class_labels or frame[columns.label].dtype.is_nested():
         return frame, []
@@ -129,14 +135,15 @@ def _read_scores_and_labels(
     names, notes = columns.names, ()
     if columns.labels:
         labels = frame.select([to_numbers(frame[name], accept_truth_words=True) for name in columns.labels]).to_numpy()
-        arrays |= {"labels": labels, "several": True}
+        arrays |= {"labels": labels, "is_multilabel": True}
         is_one_hot = bool(np.isin(labels, (0, 1)).all()) and bool((labels.sum(1) == 1).all())
+        # Probabilities of independent labels need not sum to 1
         if columns.kind == "probs" and is_one_hot and sums_to(scores, tolerance=0.01):
-            arrays |= {"labels": labels.argmax(1), "several": False}
+            arrays |= {"labels": labels.argmax(1), "is_multilabel": False}
             notes = ("Exactly one label holds in every row, so that they are classes.",)
     elif columns.label is not None:
         labels, names, notes = read_labels(frame[columns.label], columns, options, scores, has_all_rows)
-        arrays |= {"labels": labels, "several": labels.ndim > 1}
+        arrays |= {"labels": labels, "is_multilabel": labels.ndim > 1}
         if scores.ndim == 1 and has_all_rows and columns.kind == "probs":
             check_not_top_class(scores, labels, columns, options)
     if scores.ndim > 1 and options.positive is not None:
@@ -154,33 +161,39 @@ def _read_scores_and_labels(
 def _read_answers(
     frame: Any, columns: Columns, options: TableOptions, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read stated confidences, and whether the answers were correct."""
+    """Read stated confidences, and whether the answers were correct, if the columns tell.
+
+    The column `correct` tells, or else labels and predictions, which are compared.
+    """
     arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
     if columns.correct is not None:
         if kind := KIND_BY_COLUMN.get(columns.correct.lower()):
-            arrays["judged"] = kind
+            arrays["event_kind"] = kind
         arrays["correct"] = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
     elif columns.label is not None and columns.predicted is not None:
         label_keys, predicted_keys = comparable_class_keys(frame[columns.label], frame[columns.predicted])
         if has_all_rows:
             _check_predicted(columns, label_keys, predicted_keys)
         arrays["correct"] = (label_keys == predicted_keys).astype(np.int64)
-        share = f"as in {arrays['correct'].mean():.1%} of the rows"
-        return arrays, (f"An answer is correct if {columns.label!r} equals {columns.predicted!r}, {share}.",)
+        share = arrays["correct"].mean()
+        rule = f"An answer is correct if {columns.label!r} equals {columns.predicted!r}"
+        return arrays, (f"{rule}, as in {share:.1%} of the rows.",)
     return arrays, ()
 
 
 def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: np.ndarray) -> None:
-    """Raise `InputError` if labels and predictions do not have the same classes."""
+    """Raise `InputError` if labels and predictions seem to name their classes differently.
+
+    They do if they have no class in common, if the numbers of the one are those of the other plus or minus 1, or if a
+    class of one column alone is a word such as "NA".
+    """
     labels, predicted = np.unique(label_keys).tolist(), np.unique(predicted_keys).tolist()
     for name, classes, compared_classes in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):
         if hint := missing_hint([word for word in classes if word not in compared_classes]):
             raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
-    numbers = [[parse_number(word) for word in classes] for classes in (labels, predicted)]
-    is_shifted = False
-    if None not in numbers[0] + numbers[1] and len(labels) > 2:
-        label_numbers, predicted_numbers = (sorted(n for n in side if n is not None) for side in numbers)
-        is_shifted = any([n + step for n in label_numbers] == predicted_numbers for step in (1, -1))
+    label_numbers, predicted_numbers = ({*map(parse_number, classes)} for classes in (labels, predicted))
+    shifted_labels = [{n + step for n in label_numbers if n is not None} for step in (1, -1)]
+    is_shifted = None not in label_numbers and len(labels) > 2 and predicted_numbers in shifted_labels
     if is_shifted or not {*labels} & {*predicted}:
         raise InputError(
             f"Expected the same classes in {columns.label!r} and {columns.predicted!r}, got {shorten_list(labels)} and "
@@ -200,10 +213,9 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, has_all_ro
         InputError: If weights found by name do not sum to the number of rows within 20 %, because they may be
             something else, such as kilograms.
     """
-    is_calibrant_file = (
-        columns.weight == "weights" and columns.kind == "logits" and len(columns.scores) > 1
-    ) and not columns.unused_columns
-    is_trusted = not has_all_rows or is_calibrant_file or "weight" in columns.explicit_roles
+    has_saved_columns = columns.weight == "weights" and columns.kind == "logits" and len(columns.scores) > 1
+    is_saved_file = has_saved_columns and not columns.unused_columns  # as `Predictions.save` writes it
+    is_trusted = not has_all_rows or is_saved_file or "weight" in columns.explicit_roles
     if not is_trusted and not abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows:
         raise InputError(
             f"Expected weights that sum to about the number of rows, got {weight_sum:,.6g} for {count_rows(num_rows)} "
@@ -215,9 +227,14 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, has_all_ro
 
 
 def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
-    """Return a sentence on ids that occur more than once, if there is no column of clusters."""
+    """Return a sentence on the first column of ids that repeat, or none if there is a column of clusters.
+
+    Columns without a role count if their names end in id, as in patient_id.
+    """
+    if columns.cluster is not None:
+        return []
     names = [columns.id, *(name for name in columns.unused_columns if re.search(r"(?i)[a-z]_?id$", name))]
-    for name in names if columns.cluster is None else ():
+    for name in names:
         if name is None or name not in frame.columns or frame[name].dtype.is_nested():
             continue
         if 1 < (n := frame[name].n_unique()) < len(frame):
@@ -232,7 +249,13 @@ def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
 
 
 def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
-    """Apply the options for reading to the arrays of a file without columns."""
+    """Apply the options for reading to the arrays of a file without columns.
+
+    `percent` and `normalize` change probabilities; `labels_from` and `positive` turn labels into class indices.
+
+    Raises:
+        InputError: If an option does not suit the arrays, such as `percent` for logits.
+    """
     arrays = dict(arrays)
     kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
     if (options.percent or options.normalize) and kind is None:
@@ -244,23 +267,23 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
         arrays[kind] = np.asarray(arrays[kind], dtype=float) / 100
     if options.normalize and kind == "probs" and np.ndim(arrays[kind]) == 2:
         arrays[kind] = normalize_rows(np.asarray(arrays[kind], dtype=float))
-    label = next((name for name in ("labels", "label") if name in arrays), None)
-    if label is None or (options.positive is None and options.labels_from is None):
+    label_key = next((name for name in ("labels", "label") if name in arrays), None)
+    if label_key is None or (options.positive is None and options.labels_from is None):
         return arrays
-    values = np.asarray(arrays[label])
+    values = np.asarray(arrays[label_key])
     is_ignored = ignored_mask(values, options)
     if options.labels_from is not None:
-        labels, extras = count_from(options.labels_from, values[~is_ignored], None), {}
+        labels = count_from(options.labels_from, values[~is_ignored], None)
     else:
         scores = next((np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays), None)
         if scores is None or (scores.ndim > 1 and scores.shape[1] > 1):
             actual = "confidences" if scores is None else "a column per class"
             raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
-        columns = Columns(kind="probs", scores=("scores",))
+        columns = Columns(kind="probs", scores=("scores",))  # as for a table with this one column of scores
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
-        extras: dict[str, Any] = {"class_names": names, "notes": notes}
+        arrays |= {"class_names": names, "notes": notes}
     check_not_ignored(values, labels, None, options)
-    fill = (options.ignore_index or 0) if is_ignored.any() else 0
+    fill = options.ignore_index or 0  # ignored labels stay as they are
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
-    return arrays | {label: all_labels} | extras
+    return arrays | {label_key: all_labels}

@@ -16,12 +16,12 @@ from calibrant.types import InputError
 
 NEGATIVE_WORDS = ("negative", "neg", "false", "no", "n", "f")
 DATE_PATTERN = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
-LabelReading = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, class names, notes
+NamedLabels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, class names, notes
 
 
 def read_labels(
     column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, has_all_rows: bool
-) -> LabelReading:
+) -> NamedLabels:
     """Read a column of labels.
 
     Args:
@@ -38,17 +38,18 @@ def read_labels(
     if column.dtype.is_nested():
         return lists_to_matrix(column), columns.names, ()
     values = label_values(column)
-    if ignored_mask(values, options).any():  # then all are
+    if ignored_mask(values, options).any():  # then all are: `column` has no ignored labels beside others
         return values, columns.names, ()
     names = None if scores.ndim == 1 else columns.names
+    notes = ()
     if options.labels_from is not None:
-        reading = count_from(options.labels_from, values, names), names, ()
+        labels = count_from(options.labels_from, values, names)
     elif scores.ndim == 1:
-        reading = read_binary_labels(values, columns, options)
+        labels, names, notes = read_binary_labels(values, columns, options)
     else:
-        reading = _read_class_labels(column.name, values, names, scores.shape[1], has_all_rows)
-    check_not_ignored(values, *reading[:2], options)
-    return reading
+        labels, names, notes = _read_class_labels(column.name, values, names, scores.shape[1], has_all_rows)
+    check_not_ignored(values, labels, names, options)
+    return labels, names, notes
 
 
 def label_values(column: Any) -> np.ndarray:
@@ -66,15 +67,25 @@ def ignored_mask(values: np.ndarray, options: TableOptions) -> np.ndarray:
 def check_not_ignored(
     values: np.ndarray, labels: np.ndarray, names: Sequence[str] | None, options: TableOptions
 ) -> None:
-    """Raise `InputError` if numbers were read as labels, and one of these is the class index `ignore_index`."""
-    i = options.ignore_index
+    """Raise `InputError` if `ignore_index` is also the index of a class that the labels have.
+
+    Such rows would be left out later, when labels are class indices. Only numbers among `values`, the cells as they
+    are, can be ignored.
+
+    Args:
+        values: The labels in the file, without ignored ones.
+        labels: The labels after reading: class indices, or names of classes.
+        names: Names of the classes, if labels are names.
+        options: Options for reading.
+    """
+    i, class_names = options.ignore_index, names or ()
     if i is None or values.dtype.kind not in "iuf":
         return
     if labels.dtype.kind != "U":
         is_class_index = bool((labels == i).any())
     else:
-        is_class_index = 0 <= i < len(names or ()) and (names or ())[i] in match_names(
-            np.unique(labels).tolist(), names or ()
+        is_class_index = 0 <= i < len(class_names) and class_names[i] in match_names(
+            np.unique(labels).tolist(), class_names
         )
     if is_class_index:
         raise InputError(
@@ -99,7 +110,11 @@ def _check_no_dates(column: Any, columns: Columns) -> None:
 
 
 def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-    """Return labels that are counted from `first_label` as class indices."""
+    """Return labels that are counted from `first_label` as class indices.
+
+    Raises:
+        InputError: For words, for smaller numbers, and if the names of the columns are other numbers.
+    """
     if values.dtype.kind not in "iuf":
         raise InputError(f"Expected numbers as labels to count from {first_label}, got words.", code="labels_from")
     if len(values) and values.min() < first_label:
@@ -123,10 +138,11 @@ def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None
 
 def _read_class_labels(
     column: str, values: np.ndarray, names: tuple[str, ...] | None, k: int, has_all_rows: bool
-) -> LabelReading:
-    """Read labels of k classes, with or without names."""
+) -> NamedLabels:
+    """Read labels of k classes: indices without names, numbers as names or positions, or words as names."""
     classes = np.unique(values).tolist()
     is_numeric = values.dtype.kind in "iuf"
+    # A chunk may lack class 0 by chance
     is_one_based = is_numeric and bool(classes) and min(classes) >= 1 and has_all_rows
     if names is None:
         if is_one_based and max(classes) == k:
@@ -137,15 +153,19 @@ def _read_class_labels(
     return _match_words(values, names)
 
 
-def _match_words(values: np.ndarray, names: tuple[str, ...]) -> LabelReading:
-    """Return words, or true and false, as names of classes."""
+def _match_words(values: np.ndarray, names: tuple[str, ...]) -> NamedLabels:
+    """Return words as names of classes, which are checked later, and true and false as the names that mean yes and no.
+
+    Raises:
+        InputError: For a word that means a missing value, and for true and false if no names mean yes and no.
+    """
     if values.dtype.kind == "U":
         if hint := missing_hint([word for word in np.unique(values).tolist() if word not in names]):
             raise InputError(f"Expected one of the classes {shorten_list(names)} as label.{hint}", code="missing_word")
         return values, names, ()
     by_word = {name.lower(): name for name in names}
     positive = positive_word(names)
-    if {"false", "true"} <= by_word.keys():
+    if {"false", "true"} <= by_word.keys():  # perhaps among other classes
         pair = [by_word["false"], by_word["true"]]
     elif positive is not None and len(names) == 2:
         pair = [next(name for name in names if name != positive), positive]
@@ -155,12 +175,12 @@ def _match_words(values: np.ndarray, names: tuple[str, ...]) -> LabelReading:
             "names.",
             code="unknown_label",
         )
-    return np.array(pair)[values.astype(np.int64)], names, ()
+    return np.array(pair)[values.astype(np.int64)], names, ()  # false is 0 and true is 1
 
 
 def _match_numbers(
     column: str, values: np.ndarray, classes: list[Any], names: tuple[str, ...], is_one_based: bool
-) -> LabelReading:
+) -> NamedLabels:
     """Return numbers as names of classes, by the first of these rules that fits.
 
     1. All names are numbers: labels are these numbers.
@@ -198,7 +218,10 @@ def _match_numbers(
 
 
 def _names_by_number(names: tuple[str, ...]) -> dict[float, str]:
-    """Return names by the number they end in, such as class_1 and class_2, or nothing if they differ before it."""
+    """Return names by the number they end in, such as class_1 and class_2.
+
+    The mapping is empty if a name does not end in a number, or names differ before it.
+    """
     matches = [re.fullmatch(r"(\D*)(\d{1,9})", name, re.ASCII) for name in names]
     stems = {match[1] for match in matches if match is not None}
     numbers = {float(match[2]): match[0] for match in matches if match is not None}
@@ -218,8 +241,15 @@ def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
 # Labels beside a single score
 
 
-def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) -> LabelReading:
-    """Return the labels beside a single score as 0 and 1, with the names of the two classes if they have names."""
+def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) -> NamedLabels:
+    """Return the labels beside a single score as 0 and 1, with the names of the two classes if they have names.
+
+    The positive class is the option `positive`, else the class that the column of scores is named after, else a word
+    such as "yes", or 1 for numbers.
+
+    Raises:
+        InputError: For more than two classes, and if the positive class is ambiguous.
+    """
     classes = np.unique(values).tolist()
     texts = [str(label) if values.dtype.kind in "Ub" else f"{label:.15g}" for label in classes]
     positive, named_class = options.positive, columns.positive
@@ -240,9 +270,9 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
     if positive is None and values.dtype.kind != "U":
         return _read_binary_numbers(values, classes, columns)
     names = binary_names(texts, positive or named_class, required=positive is not None)
-    is_positive = (
-        values.astype(str) == names[1] if values.dtype.kind in "Ub" else values == float(parse_number(names[1]) or 0)
-    )
+    is_positive = values.astype(str) == names[1]
+    if values.dtype.kind not in "Ub":  # numbers, which are compared as such: "1" is 1.0
+        is_positive = values == float(parse_number(names[1]) or 0)
     return is_positive.astype(np.int64), names, (_positive_note(names),)
 
 
@@ -251,7 +281,7 @@ def _positive_note(names: tuple[str, str]) -> str:
     return f"The positive class is {names[1]!r}."
 
 
-def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> LabelReading:
+def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> NamedLabels:
     """Return numbers beside a single score as labels of two classes, by the first of these rules that fits.
 
     1. The column of scores is named after a number, such as prob_7: this number is the positive class.
@@ -265,7 +295,7 @@ def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Column
         names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
         return (values == number).astype(np.int64), names, (_positive_note(names),)
     if positive is not None and is_zero_one and positive.lower() in NEGATIVE_WORDS:
-        return (1 - values.astype(np.int64)), (f"not {positive}", positive), ()
+        return 1 - values.astype(np.int64), (f"not {positive}", positive), ()
     if is_zero_one or {*classes} == {-1, 1}:
         labels = values.astype(np.int64) if values.dtype.kind == "b" else values
         return labels, None, () if positive is None else (f"Label 1 is {positive!r}.",)

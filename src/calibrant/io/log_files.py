@@ -7,7 +7,7 @@ from calibrant.io.columns import TableOptions
 from calibrant.io.logs import LogOptions, read_logs, rows_to_arrays
 from calibrant.types import InputError
 
-OPTION_BY_ROLE = {"correct": "score", "confidence": "confidence", "group": "subject"}
+OPTION_BY_ROLE = {"correct": "score", "confidence": "confidence", "group": "subject"}  # of `LogOptions`
 
 
 def read_arrays(path: Path, options: TableOptions | None = None) -> dict[str, Any]:
@@ -22,10 +22,9 @@ def read_arrays(path: Path, options: TableOptions | None = None) -> dict[str, An
             f"Expected the roles correct, confidence or group for an evaluation log, got {other_roles[0]}.",
             code="no_columns",
         )
-    roles = {option: options.columns[role] for role, option in OPTION_BY_ROLE.items() if role in options.columns}
-    score = (roles.pop("score"),) if "score" in roles else ()
-    log_options = LogOptions(
-        options.task, options.filter, score, percent=options.percent or None, encoding=options.encoding, **roles
-    )
+    values = {option: options.columns[role] for role, option in OPTION_BY_ROLE.items() if role in options.columns}
+    score = (values.pop("score"),) if "score" in values else ()
+    percent = options.percent or None  # False means here that the caller did not say
+    log_options = LogOptions(options.task, options.filter, score, percent=percent, encoding=options.encoding, **values)
     rows, notes, _ = read_logs(path, log_options)
     return rows_to_arrays(rows) | {"notes": notes}

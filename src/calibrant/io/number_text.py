@@ -41,6 +41,7 @@ def replace_missing_words(frame: Any, words: Sequence[str] = ()) -> Any:
             texts = column.str.strip_chars()
             is_missing = texts.str.to_lowercase().is_in(MISSING_WORDS)
             present = texts.filter(~is_missing.fill_null(True))
+            # Only in a column whose other texts are numbers: elsewhere "none" or "?" may be a class
             if is_missing.any() and len(present) and present.str.contains(any_number).all():
                 column = _set_null(column, is_missing)
         elif kind.is_numeric() and missing_numbers:
@@ -73,7 +74,11 @@ def parse_number_columns(frame: Any, *, thousands_commas: bool = False) -> tuple
 
 
 def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool]:
-    """Convert a column of texts if all are numbers or missing, and tell whether it has decimal commas."""
+    """Convert a column of texts to numbers if all are numbers or missing, and tell whether it has decimal commas.
+
+    Integers that need more than 64 bits stay texts. So do numbers with percent signs, of which only the words for
+    missing values and the commas change. A column of other texts is returned as it is.
+    """
     texts = column.str.strip_chars()
     texts = _set_null(texts, texts.str.to_lowercase().is_in([*MISSING_WORDS, ""]))
     present = texts.drop_nulls()
@@ -84,7 +89,7 @@ def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool
     )
     if has_commas:
         if thousands_commas and not present.str.contains(DECIMAL_COMMA_PATTERN).any():
-            return column, False
+            return column, False  # 1,234 may be either number
         texts = texts.str.replace(",", ".", literal=True)
         present = texts.drop_nulls()
     if present.str.contains(INTEGER_PATTERN).all():
@@ -93,5 +98,5 @@ def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool
     if present.str.contains(NUMBER_PATTERN).all():
         return texts.cast(polars.Float64, strict=False), has_commas
     if present.str.contains(f"{NUMBER_PATTERN}|{PERCENT_PATTERN}").all():
-        return texts, has_commas
+        return texts, has_commas  # percentages are divided by 100 when they are read as probabilities
     return column, False

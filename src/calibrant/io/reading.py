@@ -37,7 +37,7 @@ def read(path: str | Path, options: TableOptions | None = None, *, needs_labels:
     if is_log(path):
         return read_arrays(path, options)
     file_format = format_of(path)
-    if file_format is not None and not file_format.is_table and not path.is_dir():
+    if file_format is not None and not file_format.is_table and not path.is_dir():  # a file of arrays
         check_file(path, BY_SUFFIX)
         if options.columns:
             raise InputError(
@@ -104,20 +104,20 @@ def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]],
 
 
 def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, as_float64: bool) -> Any:
-    """Return the arrays of predictions as a polars frame.
+    """Return the arrays of predictions as a polars frame, with the names of columns that `read` finds.
 
     Args:
         arrays: Tensors by name.
         names: Names of classes and groups.
         as_float64: Write logits in float64, whose decimal text holds the exact values of float32.
     """
-    logits, classes = arrays["logits"].numpy(), names.get("class_names")
+    logits, class_names = arrays["logits"].numpy(), names.get("class_names")
     logits = logits.astype(np.float64) if as_float64 else logits
-    class_names = classes or tuple(map(str, range(logits.shape[1])))
-    columns: dict[str, Any] = {f"logit_{name}": logits[:, i] for i, name in enumerate(class_names)}
+    suffixes = class_names or tuple(map(str, range(logits.shape[1])))
+    columns: dict[str, Any] = {f"logit_{suffix}": logits[:, i] for i, suffix in enumerate(suffixes)}
     if "labels" in arrays:
         labels = arrays["labels"].numpy()
-        columns["label"] = labels if classes is None else _take_names(labels, classes)
+        columns["label"] = labels if class_names is None else _take_names(labels, class_names)
     columns |= {name: arrays[name].numpy() for name in ("weights", "clusters") if name in arrays}
     if "groups" in arrays:
         columns["group"] = _take_names(arrays["groups"].numpy(), names["group_names"])

@@ -17,13 +17,13 @@ def result_json(content: Mapping[str, Any], source: Mapping[str, Any] | None = N
 
     Args:
         content: The result, without NaN or infinity.
-        source: Entries that are added to the block, or replace its own.
+        source: Entries that are added to the block "provenance", or replace its own.
     """
     return json.dumps(dict(content) | {"provenance": provenance(source)}, indent=1, allow_nan=False) + "\n"
 
 
 def provenance(source: Mapping[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
-    """Return version and time, then other parts; `source` replaces entries."""
+    """Return the version, the time and other parts; entries of `source` are added, or replace these."""
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"version": __version__, "time": time} | parts | dict(source or {})
 

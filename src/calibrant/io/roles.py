@@ -49,17 +49,17 @@ def infer_columns(frame: Any, options: TableOptions | None = None, *, has_all_ro
     search.roles |= {role: explicit[role] for role in ROLE_COLUMN_NAMES if role in explicit}
     for role in ROLE_COLUMN_NAMES:
         if role not in search.roles and (name := _find_role_by_name(search, role)) is not None:
-            search.roles[role] = name
+            search.roles[role] = name  # no longer a candidate for the next roles
     scores = find_score_columns(search)
     if scores is None:
         return _build_columns(search)
-    labels = ()
+    multilabel_columns = ()
     if "label" not in search.roles:
         is_single_score = len(scores.columns) == 1 and not search.is_list(scores.columns[0])
-        labels = () if is_single_score else _find_multilabel_columns(search, scores)
-        if not labels:
+        multilabel_columns = () if is_single_score else _find_multilabel_columns(search, scores)
+        if not multilabel_columns:
             _assign_remaining_column_to_label(search, scores)
-    return _build_columns(search, scores, labels)
+    return _build_columns(search, scores, multilabel_columns)
 
 
 def _match_column_names(value: Any, columns: Sequence[str]) -> Any:
@@ -71,15 +71,12 @@ def _match_column_names(value: Any, columns: Sequence[str]) -> Any:
 
 
 def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[str, Any]) -> None:
-    """Raise `InputError` if a chosen column is missing, or has two roles."""
+    """Raise `InputError` if a chosen column is missing, or has two roles; scores may be chosen by a prefix."""
     roles: dict[str, str] = {}
     for role, value in explicit_columns.items():
         for name in [value] if isinstance(value, str) else value:
-            is_prefix = (
-                role in SCORE_COLUMN_NAMES
-                and isinstance(value, str)
-                and any(strip_prefix(column, name) for column in columns)
-            )
+            may_be_prefix = role in SCORE_COLUMN_NAMES and isinstance(value, str)
+            is_prefix = may_be_prefix and any(strip_prefix(column, name) for column in columns)
             if name not in columns and not is_prefix:
                 raise InputError(
                     f"Expected one of the columns {shorten_list(columns)} for {role}, got {name!r}.", code="no_column"
@@ -90,36 +87,50 @@ def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[st
                 )
 
 
-def _build_columns(search: RoleSearch, scores: ScoreColumns | None = None, labels: tuple[str, ...] = ()) -> Columns:
+def _build_columns(
+    search: RoleSearch, scores: ScoreColumns | None = None, multilabel_columns: tuple[str, ...] = ()
+) -> Columns:
     """Return the roles of all columns, after the search for scores and labels.
 
     Scores make a confidence superfluous. With a confidence, labels and predictions are needed only if no column tells
     which answers were correct.
+
+    Raises:
+        InputError: If a column is used whose name the table has twice.
     """
-    has_compared_labels = "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys()
-    answer_roles = () if has_compared_labels else ("label", "predicted")
-    dropped_roles = answer_roles if scores is None else ("confidence", "correct", "predicted")
+    compares_labels = "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys()
+    dropped_roles = () if compares_labels else ("label", "predicted")
+    if scores is not None:
+        dropped_roles = ("confidence", "correct", "predicted")
     roles = {role: name for role, name in search.roles.items() if role not in dropped_roles}
     fields: dict[str, Any] = {}
     if scores is not None:
-        columns, names = (scores.columns, scores.names) if labels else sort_class_columns(scores)
-        fields = {"kind": scores.kind, "scores": columns, "names": names}
-        if len(columns) == 1 and not search.is_list(columns[0]):
+        # The columns of several labels are in the order of those of the scores
+        score_columns, names = (scores.columns, scores.names) if multilabel_columns else sort_class_columns(scores)
+        fields = {"kind": scores.kind, "scores": score_columns, "names": names}
+        if len(score_columns) == 1 and not search.is_list(score_columns[0]):
             fields |= {"names": None, "positive": search.positive or next(iter(scores.names), None)}
     columns = search.frame.columns
-    used_columns = {*roles.values(), *fields.get("scores", ()), *labels}
+    used_columns = {*roles.values(), *fields.get("scores", ()), *multilabel_columns}
+    # Readers rename the second of two columns with the same name
     if repeated := [name for name in columns if name in used_columns and f"{name}_duplicated_0" in columns]:
         raise InputError(f"Expected one column {repeated[0]!r}, got two. Try to rename one.", code="column_twice")
     unused_columns = tuple(name for name in columns if name not in used_columns and not is_index_column(name))
     fields |= {"explicit_roles": frozenset(search.explicit_roles), "notes": tuple(search.notes)}
-    return Columns(**roles, **fields, labels=labels, unused_columns=unused_columns)
+    return Columns(**roles, **fields, labels=multilabel_columns, unused_columns=unused_columns)
 
 
 # Single columns by name
 
 
 def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
-    """Return the column with the name of a role; raise `InputError` if several columns differ."""
+    """Return the column with the name of a role, None if there is none.
+
+    Of several, it is the first if all have the same values; of several ids, the first in any case.
+
+    Raises:
+        InputError: If several columns differ, or may differ in rows that are not read yet.
+    """
     matches = find_role_columns(role, search.unassigned_columns)
     if role == "label":
         matches = _find_label_columns(search, matches)
@@ -142,11 +153,13 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
 
 
 def _find_label_columns(search: RoleSearch, matches: list[str]) -> list[str]:
-    """Return columns that may be the label: those with a name such as `y_true` and, after them, such as `class`.
+    """Return the columns that may be the label.
 
-    Of the latter, only columns that hold the same classes count if there are others.
+    These are `matches`, with names such as `y_true`, and columns with weaker names, such as `class`, that have no other
+    classes. Without matches, they are all columns with weaker names.
     """
     matches = _filter_label_columns(search, matches)
+    # The column `answer` is the label beside predictions, and else the prediction
     has_predicted = bool(find_role_columns("predicted", search.unassigned_columns))
     weak_matches = [
         name
@@ -160,12 +173,12 @@ def _find_label_columns(search: RoleSearch, matches: list[str]) -> list[str]:
 
 def _filter_label_columns(search: RoleSearch, names: list[str]) -> list[str]:
     """Leave out columns of fractions, dates and lists if others remain."""
-    label_columns = [
-        name
-        for name in names
-        if not (search.has_fractions(name) or search.is_list(name) or search.frame[name].dtype.is_temporal())
-    ]
-    return label_columns or names
+
+    def is_unlikely(name: str) -> bool:
+        """Whether a column holds values that are hardly classes."""
+        return search.has_fractions(name) or search.is_list(name) or search.frame[name].dtype.is_temporal()
+
+    return [name for name in names if not is_unlikely(name)] or names
 
 
 def _has_only_classes_of(search: RoleSearch, name: str, label: str) -> bool:
@@ -186,7 +199,7 @@ def _find_weak_predicted(search: RoleSearch) -> list[str]:
 def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> bool:
     """Whether two columns have the same values, or the same classes by other names."""
     a, b = search.frame[first], search.frame[second]
-    if role in ("label", "predicted"):
+    if role in ("label", "predicted"):  # each class of one occurs beside a single class of the other
         return a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique()
     return bool((class_keys(a) == class_keys(b)).all())
 
@@ -195,19 +208,25 @@ def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> b
 
 
 def _find_multilabel_columns(search: RoleSearch, scores: ScoreColumns) -> tuple[str, ...]:
-    """Return columns of several labels per row: with a prefix such as label_, or named after the classes alone."""
-    names = tuple(scores.names)
-    prefixed = search.multilabel_columns(scores)
+    """Return columns of several labels per row, one for each class of the scores, or () if there are none.
+
+    They have a prefix such as label_, or the names of the classes alone, if they hold 0 and 1 or false and true.
+    """
+    prefixed, names = search.multilabel_columns(scores), tuple(scores.names)
     have_columns = names and {*names} <= {*search.unassigned_columns} - {*scores.columns}
     if prefixed or not search.has_all_rows or not have_columns:
         return prefixed
     columns = [search.frame[name].drop_nulls() for name in names]
     are_numbers = all(column.dtype.is_numeric() or column.dtype == polars.Boolean for column in columns)
-    return names if are_numbers and all({*column.unique().to_list()} <= {0, 1} for column in columns) else ()
+    are_binary = are_numbers and all({*column.unique().to_list()} <= {0, 1} for column in columns)
+    return names if are_binary else ()
 
 
 def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) -> None:
-    """Take the only other column of a table for the label if it holds classes."""
+    """Take the only other column of a table for the label if it holds classes.
+
+    Its values are names of the score columns, or two classes of which one means yes, beside one or two columns.
+    """
     remaining = [name for name in search.unassigned_columns if name not in scores.columns]
     if not search.has_all_rows or len(remaining) != 1:
         return
@@ -225,7 +244,7 @@ def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) 
 
 
 def describe_roles(columns: Columns, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns of a table in their order, each with its role."""
+    """Return the columns of a table in their order, each with its role, "not used" without one."""
     roles = {getattr(columns, role): role for role in ROLE_COLUMN_NAMES}
     classes = columns.names or tuple(map(str, range(len(columns.scores))))
     for name, class_name in zip(columns.scores, classes, strict=True):
@@ -251,11 +270,12 @@ def require_labels(columns: Columns, frame: Any) -> None:
 
 
 def leave_out_empty_labels(columns: Columns, frame: Any) -> Columns:
-    """Return the columns without one of labels or correctness in which every value is missing."""
-    truth = next((name for name in (columns.correct, columns.label) if name is not None), None)
+    """Return the columns without the one that tells the truth, correctness or label, if all its values are missing."""
+    truth = columns.label if columns.correct is None else columns.correct
     if truth is None or len(frame) == 0 or frame[truth].null_count() < len(frame):
         return columns
-    return replace(columns, **{r: None for r in ("label", "correct", "predicted") if getattr(columns, r) == truth})
+    empty_roles = [role for role in ("label", "correct", "predicted") if getattr(columns, role) == truth]
+    return replace(columns, **dict.fromkeys(empty_roles))
 
 
 def _missing_correct_message(columns: Columns) -> str:

@@ -18,7 +18,14 @@ from calibrant.types import InputError
 
 
 def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return the columns of scores, or None if the table has a confidence instead."""
+    """Return the columns of scores, or None if the table has a confidence instead.
+
+    The first of these that exist are the scores: the columns that the caller chose; a column per class, or of lists; a
+    single score by its name; in a whole table without a confidence, columns named after their classes.
+
+    Raises:
+        InputError: If there are several, or a single score may be a confidence.
+    """
     explicit_kinds = [kind for kind in SCORE_COLUMN_NAMES if kind in search.explicit_roles]
     answer_roles = [role for role in ("confidence", "correct") if role in search.explicit_roles]
     if len(explicit_kinds) > 1 or (explicit_kinds and answer_roles):
@@ -43,7 +50,7 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
 
 
 def _assign_confidence(search: RoleSearch) -> None:
-    """Take the only single score for the confidence of answers whose correctness is known."""
+    """Take the only single score for the confidence, if no column is, of answers that the caller chose."""
     candidates = [group for group in _find_single_scores(search) if group.kind == "probs"]
     if "confidence" not in search.roles and len(candidates) == 1:
         search.roles["confidence"] = candidates[0].columns[0]
@@ -53,7 +60,14 @@ def _assign_confidence(search: RoleSearch) -> None:
 
 
 def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return the columns with a score per class, or a list per row, if there is one such group."""
+    """Return the columns with a score per class, or a list per row; None if there is no such group.
+
+    Names make some groups certain. Without these, the groups whose rows sum to 1 are certain, if no column is the
+    confidence. Beside answers with a confidence, only columns of several labels make a group the scores.
+
+    Raises:
+        InputError: If two groups are certain, unless they are the logits and probabilities of the same classes.
+    """
     has_answers = {"confidence", "correct"} <= search.roles.keys() and "label" not in search.roles
     list_groups = [g for g in find_single_score_columns(search.unassigned_columns) if search.is_list(g.columns[0])]
     groups = [*_find_class_column_groups(search), *list_groups]
@@ -71,7 +85,11 @@ def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
 
 
 def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
-    """Return groups of one column per class; prob_max and the like belong to one if the values show it."""
+    """Return groups of one column per class.
+
+    Classes may have names such as max. Therefore columns such as prob_max, even one that was taken for the confidence,
+    extend a group if the rows then sum to 1, or if each class has a column of labels.
+    """
     labels, unassigned = search.label_texts(), search.unassigned_columns
     groups = find_class_columns(unassigned, labels)
     if not search.has_all_rows:
@@ -100,7 +118,11 @@ def _find_unprefixed_class_columns(search: RoleSearch) -> ScoreColumns | None:
 
 
 def _find_single_scores(search: RoleSearch) -> list[ScoreColumns]:
-    """Return the columns that may be a single score, with fractions named as predictions as the last resort."""
+    """Return the columns that may be a single score.
+
+    A weak name, such as p_cat, needs a label or number as its class. As the last resort, a column named after
+    predictions counts if it has fractions.
+    """
     labels = {label.lower() for label in search.label_texts()}
     groups = [
         group
@@ -112,7 +134,7 @@ def _find_single_scores(search: RoleSearch) -> list[ScoreColumns]:
 
 
 def _find_columns_named_after_class(search: RoleSearch) -> list[ScoreColumns]:
-    """Return the column named after a class, such as spam; raise `InputError` for more than one."""
+    """Return the column of fractions named after a class, such as spam; raise `InputError` for more than one."""
     groups = find_columns_named_after_class(search.unassigned_columns, search.label_texts())
     float_groups = [group for group in groups if search.frame[group.columns[0]].dtype.is_float()]
     if len(float_groups) > 1:

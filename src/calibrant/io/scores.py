@@ -19,6 +19,7 @@ def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarr
     is_probs = columns.kind == "probs"
 
     def read_column(name: str) -> np.ndarray:
+        """Return a column of numbers, divided by 100 if they are percentages."""
         return to_probabilities(frame[name], options) if is_probs else to_numbers(frame[name]).to_numpy()
 
     if len(columns.scores) == 1 and not is_list(frame[columns.scores[0]]):
@@ -59,6 +60,7 @@ def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
         return
     present = {int(number) for number in numbers if number is not None}
     missing = sorted({*range(max(present))} - present)
+    # Classes may be counted from 1; and with more missing than present, the numbers are names, such as 200 and 404
     if missing and min(present) in (0, 1) and 1 <= len({*missing} - {0}) <= len(numbers):
         prefix = columns.scores[0].removesuffix((columns.names or ("",))[0])
         raise InputError(
@@ -70,7 +72,11 @@ def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
 
 
 def check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
-    """Raise `InputError` if probabilities or confidences seem to be percentages."""
+    """Raise `InputError` if probabilities or confidences seem to be percentages.
+
+    They do if all are in [0, 100], one is above 2, and the rows of several columns sum to 100. With the option `drop`,
+    few numbers above 1 in a single column count as outliers.
+    """
     names = (*columns.scores, *([columns.confidence] if columns.confidence else []))
     if options.percent or not names or not len(frame) or any(is_list(frame[name]) for name in names):
         return
@@ -103,7 +109,8 @@ def _check_range(probs: np.ndarray, name: str) -> None:
 def check_not_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, options: TableOptions) -> None:
     """Raise `InputError` if a single score, found by name, may be the confidence of the predicted class.
 
-    It may be if it is never below 1/2, although the labels are often negative.
+    It may be if it is never below 1/2, although the labels are often negative. It is not if the caller chose the column
+    or the positive class, or the column is named after a class.
     """
     if "probs" in columns.explicit_roles or options.positive is not None or columns.positive is not None:
         return

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 from calibrant.io.cells import class_keys, is_list, sums_to, to_numbers, to_probabilities
-from calibrant.io.column_names import MULTILABEL_PREFIXES, SCORE_COLUMN_NAMES, ScoreColumns, is_index_column
+from calibrant.io.column_names import (
+    MULTILABEL_PREFIXES,
+    SCORE_COLUMN_NAMES,
+    ScoreColumns,
+    is_index_column,
+    strip_prefix,
+)
 from calibrant.io.columns import TableOptions
 from calibrant.types import InputError
 
@@ -16,7 +22,7 @@ MAX_LABEL_TEXTS = 1000
 
 @dataclass
 class RoleSearch:
-    """A table, and the roles that are assigned so far."""
+    """A table, and the roles that are assigned to its columns so far."""
 
     frame: Any
     options: TableOptions
@@ -32,10 +38,10 @@ class RoleSearch:
 
     @property
     def unassigned_columns(self) -> list[str]:
-        """The columns that have no role yet."""
+        """The columns that have no role yet, without an index of pandas."""
         assigned = set(self.roles.values())
-        for value in self.explicit_roles.values():
-            assigned |= {value} if isinstance(value, str) else {*value}
+        for columns in self.explicit_roles.values():
+            assigned |= {columns} if isinstance(columns, str) else {*columns}
         return [name for name in self.frame.columns if name not in assigned and not is_index_column(name)]
 
     def is_list(self, name: str) -> bool:
@@ -52,15 +58,18 @@ class RoleSearch:
         return np.unique(class_keys(self.frame[name].drop_nulls())).tolist()
 
     def label_texts(self) -> list[str]:
-        """Return up to 1000 labels that occur, or [] if the column of labels or its values are unknown."""
+        """Return up to `MAX_LABEL_TEXTS` labels that occur.
+
+        There are none if no column is the label yet, if only the head of the table is read, and if labels are lists.
+        """
         if "label" not in self.roles or not self.has_all_rows or self.is_list(self.roles["label"]):
             return []
         return self.classes(self.roles["label"])[:MAX_LABEL_TEXTS]
 
     def read_probabilities(self, name: str) -> np.ndarray:
-        """Return a column as probabilities; raise `InputError` for the head of a table."""
+        """Return a column as probabilities, whose values decide; raise `InputError` for the head of a table."""
         if not self.has_all_rows:
-            raise ambiguous_reading_error(name, "only the whole table can tell")
+            raise ambiguous_score_error(name, "only the whole table can tell")
         return to_probabilities(self.frame[name], self.options)
 
     def have_equal_values(self, first: str, second: str) -> bool:
@@ -70,7 +79,10 @@ class RoleSearch:
         return bool(is_present.any()) and bool((abs(a - b)[is_present] < 1e-6).all())
 
     def rows_sum_to_one(self, names: Sequence[str]) -> bool:
-        """Whether the rows of some columns sum to 1, or to 100, as probabilities of all classes do."""
+        """Whether the rows of some columns are non-negative numbers that sum to 1, or to 100.
+
+        Rows with a missing value do not count, but there must be others. Columns of texts are no numbers.
+        """
         try:
             rows = np.stack([to_probabilities(self.frame[name], self.options) for name in names], 1)
         except InputError:
@@ -79,31 +91,27 @@ class RoleSearch:
         return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100.0))
 
     def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
-        """Whether one group of columns holds the probabilities of the other's logits."""
+        """Whether two groups of columns are the logits and, up to 0.01, the probabilities of the same classes."""
         has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}
         if not self.has_all_rows or not has_both_kinds or first.names != second.names or not first.names:
             return False
         logits, probs = (first, second) if first.kind == "logits" else (second, first)
         z = np.stack([to_numbers(self.frame[name]).to_numpy() for name in logits.columns], 1).astype(float)
         p = np.stack([to_probabilities(self.frame[name], self.options) for name in probs.columns], 1)
-        exp_logits = np.exp(z - z.max(1, keepdims=True))
+        exp_logits = np.exp(z - z.max(1, keepdims=True))  # minus the maximum, against overflow
         return bool((abs(exp_logits / exp_logits.sum(1, keepdims=True) - p) < 1e-2).all())
 
     def multilabel_columns(self, scores: ScoreColumns) -> tuple[str, ...]:
         """Return the columns label_cat, label_dog, ... beside the scores, or () unless each class has one."""
         label_candidates = [name for name in self.frame.columns if name not in scores.columns]
         for prefix in MULTILABEL_PREFIXES:
-            by_class = {
-                name.lstrip()[len(prefix) :]: name
-                for name in label_candidates
-                if name.lstrip().lower().startswith(prefix)
-            }
+            by_class = {strip_prefix(name, prefix): name for name in label_candidates}  # "" for other names
             if scores.names and {*scores.names} <= by_class.keys():
                 return tuple(by_class[name] for name in scores.names)
         return ()
 
 
-def ambiguous_reading_error(name: str, reason: str) -> InputError:
+def ambiguous_score_error(name: str, reason: str) -> InputError:
     """Return the error for a number that may be a confidence or the probability of one class."""
     return InputError(
         f"Expected either the confidence of the predicted class or the probability of one class in {name!r}, but "

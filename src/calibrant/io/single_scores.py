@@ -9,7 +9,7 @@ from calibrant._validation.labels import positive_word
 from calibrant.io.cells import class_keys, comparable_class_keys, to_numbers
 from calibrant.io.column_names import ScoreColumns
 from calibrant.io.scores import MIN_TOP_CLASS_ROWS
-from calibrant.io.search import RoleSearch, ambiguous_reading_error
+from calibrant.io.search import RoleSearch, ambiguous_score_error
 from calibrant.types import InputError
 
 MIN_SEPARATED_ROWS = 5  # rows on each side of a threshold that is no coincidence
@@ -17,7 +17,7 @@ MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that sh
 
 
 @dataclass(frozen=True)
-class Reading:
+class ScoreMeaning:
     """The meaning of a single number per row: "confidence", or "probs" of the positive class."""
 
     kind: str
@@ -25,15 +25,22 @@ class Reading:
     has_positive_word: bool = False  # the positive class has a name such as "yes", and no other class can be meant
 
 
-CONFIDENCE = Reading("confidence")
+CONFIDENCE = ScoreMeaning("confidence")
 
 
 def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
     """Decide whether a single number per row is the probability of a class or the confidence of an answer.
 
+    Without candidates, there may be a column that is named as a confidence, and must not be a probability. With both, a
+    candidate may be the probability that the confidence is computed from, the same confidence under another name, or
+    the correctness. A candidate alone is a probability, unless predictions or correctness beside it show otherwise.
+
     Returns:
         The column of the probability; or None if there is none or it is a confidence, which is then noted among the
         roles of the search.
+
+    Raises:
+        InputError: If several candidates differ, or the values do not decide.
     """
     roles = search.roles
     if "confidence" in roles and "correct" in roles:
@@ -50,29 +57,31 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
             return score
         if has_label_and_predicted and search.have_equal_values(name, roles["confidence"]):
             return None
-        if "label" not in roles and {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}:
+        is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
+        if "label" not in roles and is_zero_one:  # a score of answers, such as accuracy
             roles["correct"] = name
             return None
-        raise ambiguous_reading_error(name, f"{roles['confidence']!r} holds other confidences")
+        raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
     if score.kind == "logits" or search.options.positive is not None:
         return score
     if "predicted" in roles:
-        reading = _read_beside_predicted(search, name)
+        meaning = _infer_from_predicted(search, name)
     elif "correct" in roles:
-        reading = _read_beside_correct(search, name)
+        meaning = _infer_from_correct(search, name)
     else:
         return score
-    if reading.kind == "confidence":
+    if meaning.kind == "confidence":
         roles["confidence"] = name
         search.notes.append(f"The column {name!r} is the confidence of the prediction.")
         return None
-    search.positive = None if reading.has_positive_word else reading.positive
-    search.notes.append(f"The column {name!r} is the probability of {reading.positive!r}, as the predictions show.")
+    # A class with a word such as "yes" is found again when the labels are read
+    search.positive = None if meaning.has_positive_word else meaning.positive
+    search.notes.append(f"The column {name!r} is the probability of {meaning.positive!r}, as the predictions show.")
     return score
 
 
 def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
-    """Return the first of several scores with the same values; raise `InputError` if the values differ."""
+    """Return the first of several scores of one kind with the same values; raise `InputError` for others."""
     first, *alternatives = candidates
     are_equal = search.has_all_rows and all(
         group.kind == first.kind and search.have_equal_values(first.columns[0], group.columns[0])
@@ -105,21 +114,25 @@ def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
 def _check_not_positive_class(search: RoleSearch, name: str) -> None:
     """Raise `InputError` if a confidence is above 1/2 exactly where one class of two is predicted."""
     try:
-        reading = _read_beside_predicted(search, name)
-    except InputError:
+        meaning = _infer_from_predicted(search, name)
+    except InputError:  # without evidence, the name of the column decides
         return
-    if reading.kind == "probs":
-        raise ambiguous_reading_error(name, f"it is above 1/2 exactly where {reading.positive!r} is predicted")
+    if meaning.kind == "probs":
+        raise ambiguous_score_error(name, f"it is above 1/2 exactly where {meaning.positive!r} is predicted")
 
 
-def _read_beside_predicted(search: RoleSearch, name: str) -> Reading:
+def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:
     """Return whether a column beside predicted labels is a confidence, or the probability of which class."""
-    p, keys, classes = _read_score_and_classes(search, name)
-    return _infer_reading(name, p, keys[-1], classes)
+    p, (*_, predicted), classes = _read_score_and_classes(search, name)  # after the labels, if there are any
+    return _infer_meaning(name, p, predicted, classes)
 
 
-def _read_beside_correct(search: RoleSearch, name: str) -> Reading:
-    """Return the same for a column beside `correct`, which with the label tells the prediction of two classes."""
+def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
+    """Return whether a column beside `correct` is a confidence, or the probability of which class.
+
+    It is a confidence without labels, and for labels of other than two classes. Of two classes, the one predicted is
+    the label if the answer is correct, and the other one if not.
+    """
     if "label" not in search.roles:
         return CONFIDENCE
     p, (labels,), classes = _read_score_and_classes(search, name)
@@ -128,7 +141,7 @@ def _read_beside_correct(search: RoleSearch, name: str) -> Reading:
     is_present = ~np.isnan(search.read_probabilities(name)) & ~search.frame[search.roles["label"]].is_null().to_numpy()
     correct = to_numbers(search.frame[search.roles["correct"]], accept_truth_words=True).to_numpy()[is_present] > 0.5
     other_class = np.where(labels == classes[0], classes[1], classes[0])
-    return _infer_reading(name, p, np.where(correct, labels, other_class), classes)
+    return _infer_meaning(name, p, np.where(correct, labels, other_class), classes)
 
 
 def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
@@ -145,11 +158,11 @@ def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, 
     p, keys = p[is_present], [column_keys[is_present] for column_keys in keys]
     classes = sorted({str(label) for column_keys in keys for label in np.unique(column_keys)})
     if len(p) and not 0 <= p.min() <= p.max() <= 1:
-        classes += ["", " "]  # read as a confidence, which is refused later for its range
+        classes += ["", " "]  # as for over two classes, it is taken for a confidence, which is refused for its range
     return p, keys, classes
 
 
-def _infer_reading(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> Reading:
+def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> ScoreMeaning:
     """Return whether a number is a confidence, or the probability of which class, from the predictions beside it.
 
     A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not.
@@ -159,40 +172,52 @@ def _infer_reading(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
         p: The number, (n).
         predicted: Predicted classes, (n).
         classes: All classes.
+
+    Raises:
+        InputError: If the values do not decide.
     """
     if len(classes) > 2:
         return CONFIDENCE
     word = positive_word(classes)
     above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])
     if not below_half:
-        return _infer_reading_above_half(name, p, predicted, word)
+        return _infer_meaning_above_half(name, p, predicted, word)
     has_few_rows = len(p) < MIN_BINARY_ROWS or (p < 0.5).sum() < MIN_ROWS_BELOW_HALF
+    # If the positive class is never predicted, only its name and many rows can tell
     if has_few_rows or (not above_half and (word is None or len(p) < MIN_TOP_CLASS_ROWS)):
-        raise ambiguous_reading_error(name, "too few rows show which")
-    if len(above_half) <= 1 and len(below_half) == 1 and not above_half & below_half:
+        raise ambiguous_score_error(name, "too few rows show which")
+    has_threshold_at_half = len(above_half) <= 1 and len(below_half) == 1 and not above_half & below_half
+    if has_threshold_at_half:
         positive = str(next(iter(above_half), word))
-    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:
-        raise ambiguous_reading_error(name, "it is below 1/2 for some predictions of each class")
+    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:  # with another threshold
+        raise ambiguous_score_error(name, "it is below 1/2 for some predictions of each class")
     if word is not None and positive != word:
-        raise ambiguous_reading_error(name, f"it seems to be the probability of {positive!r}")
-    return Reading("probs", positive, has_positive_word=word is not None)
+        raise ambiguous_score_error(name, f"it seems to be the probability of {positive!r}")
+    return ScoreMeaning("probs", positive, has_positive_word=word is not None)
 
 
-def _infer_reading_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> Reading:
-    """Return the same for a number that is never below 1/2; `word` is the class with a name such as "yes"."""
+def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> ScoreMeaning:
+    """Return that a number that is never below 1/2 is a confidence, unless it may be a probability.
+
+    `word` is the class with a name such as "yes". Raises `InputError` if only another class is predicted, or if a
+    threshold separates the two predicted classes, and no other class has such a name.
+    """
     classes = sorted(set(predicted))
     if len(classes) == 1:
         if word in (None, classes[0]):
             return CONFIDENCE  # both readings are the same here
-        raise ambiguous_reading_error(name, f"only {classes[0]} is predicted")
+        raise ambiguous_score_error(name, f"only {classes[0]} is predicted")
     positive = _find_separated_class(p, predicted, 1)
     if positive is not None and word in (None, positive):
-        raise ambiguous_reading_error(name, "a threshold above 1/2 separates the predictions")
+        raise ambiguous_score_error(name, "a threshold above 1/2 separates the predictions")
     return CONFIDENCE
 
 
 def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -> str | None:
-    """Return the class that is predicted above a threshold only, with at least `min_rows` rows on each side."""
+    """Return the one of two classes that is predicted above some threshold, and the other below it; None if none is.
+
+    Each class must be predicted for at least `min_rows` rows.
+    """
     classes = sorted(set(predicted))
     if len(classes) != 2:
         return None

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,14 @@ class LoadedTable:
 def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
     table_options = options or TableOptions()
-    parts = [
-        call_reader(file, lambda file=file: _read_file(file, table_options), path) for file in list_table_files(path)
-    ]
+    files = list_table_files(path)
+    parts = [call_reader(file, partial(_read_file, file, table_options), path) for file in files]
     frames = [part.frame for part in parts]
+    # Relaxed: a column may be integers in one file and fractions in the next
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    texts = [text for part in parts for text in part.delimited]
-    return LoadedTable(replace_missing_words(frame, table_options.na), tuple(notes), texts)
+    delimited = [text for part in parts for text in part.delimited]
+    return LoadedTable(replace_missing_words(frame, table_options.na), tuple(notes), delimited)
 
 
 def _read_file(path: Path, options: TableOptions) -> LoadedTable:
@@ -72,7 +73,8 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
             raise
         raise InputError(f"{path.name}: {error}", code=error.code) from None
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # polars, a BaseException
+        # Polars raises PanicException, which is no Exception; others of that kind, such as KeyboardInterrupt, pass
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
         reason = f"{type(error).__name__}: {to_one_line(error)}"
@@ -92,7 +94,7 @@ def as_frame(table: Any) -> Any:
     try:
         if isinstance(table, polars.DataFrame | polars.LazyFrame):
             return table.lazy().collect()
-        if type(table).__module__.startswith("pandas."):
+        if type(table).__module__.startswith("pandas."):  # by lists, which need no pyarrow
             return polars.DataFrame({str(name): table[name].tolist() for name in table.columns}, strict=False)
         if hasattr(table, "to_polars"):
             return table.to_polars()
@@ -130,21 +132,21 @@ def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None
         name: The column.
         classes: Names of the classes if the column holds labels, which must be spelled like these.
     """
-    column, texts = table.frame[name], table.texts([name])
-    if texts is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
+    column, text_frame = table.frame[name], table.texts([name])
+    if text_frame is None or not (column.dtype.is_numeric() or column.dtype in (polars.String, polars.Boolean)):
         return None
-    texts = texts[name]
+    texts = text_frame[name]
     if classes is None:  # words for missing values stay missing, unless they are names of classes
         texts = polars.select(polars.when(column.is_not_null()).then(texts)).to_series()
     spelled = texts.drop_nulls().unique(maintain_order=True).to_list()
     unescaped = unescape_column(spelled)
     if classes is None:
-        is_unchanged = column.dtype == polars.String or bool((column.cast(polars.String) == texts).all())
-        restored = None if is_unchanged and unescaped == spelled else unescaped
-    else:
-        candidates = [unescaped, spelled, [text.strip() for text in spelled]]
-        matching = [candidate for candidate in candidates if set(candidate) <= set(classes)]
-        if unescaped != spelled and matching[:2] == [unescaped, spelled]:
+        is_spelled_alike = column.dtype == polars.String or bool((column.cast(polars.String) == texts).all())
+        restored = None if is_spelled_alike and unescaped == spelled else unescaped
+    else:  # the first spelling in which all labels are names of classes
+        spellings = [unescaped, spelled, [text.strip() for text in spelled]]
+        matching = [labels for labels in spellings if set(labels) <= set(classes)]
+        if unescaped != spelled and matching[:2] == [unescaped, spelled]:  # both "=a" and "'=a" are classes
             raise InputError(
                 f"Expected either {shorten_repr(unescaped[0])} or {shorten_repr(spelled[0])} as a class, got both, "
                 "which differ by an apostrophe that protects from formulas. Try a format other than text.",

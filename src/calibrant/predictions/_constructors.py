@@ -248,11 +248,11 @@ def fields_from_arrays(
     if options["groups"] is not None and "group_names" in arrays:
         options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
     options |= {"ignore_index": ignore_index} if kind != "confidence" else {}
-    if arrays.get("several") and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
+    if arrays.get("is_multilabel") and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
         options |= {"probs": True} if kind == "probs" else {"logits": are_logits}
         fields = fields_from_labels(scores, targets, names=class_names, **options)
     elif kind == "confidence":
-        fields = fields_from_confidence(scores, targets, of=arrays.get("judged", "correct"), **options)
+        fields = fields_from_confidence(scores, targets, of=arrays.get("event_kind", "correct"), **options)
     elif kind == "probs":
         scores = scores[:, 0] if shape[1:] == (1,) else scores
         fields = fields_from_probs(scores, targets, class_names=class_names, **options)
@@ -280,7 +280,7 @@ def _read_event(entry: Any) -> str | int:
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:
     """Whether the arrays of a file hold a single logit for each label, and not one for each class."""
-    if arrays.get("several"):
+    if arrays.get("is_multilabel"):
         return True
     shape = np.shape(arrays["logits"]) if "logits" in arrays else ()
     return len(shape) == 1 or shape[1:] == (1,)

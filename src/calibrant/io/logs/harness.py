@@ -15,9 +15,9 @@ import numpy as np
 
 from calibrant._text import shorten_repr
 from calibrant.io.logs.rows import (
+    LogAnswer,
+    LogContent,
     LogOptions,
-    RawAnswer,
-    RawLog,
     select_name,
     select_single_name,
     top_probability,
@@ -46,7 +46,7 @@ def task_name(path: Path) -> str | None:
     return match[1] if match else None
 
 
-def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> RawLog:
+def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
     """Return the answers of one file, which is of one task."""
     if options.confidence not in (None, "stated"):
         raise InputError(
@@ -56,17 +56,17 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
     name = task_name(path)
     task = name or path.name.split(".")[0].removeprefix("samples_")
     records, notes = _select_filter(records, options.filter)
-    choices = [_choice_scores(record) for record in records]
-    if all(scores is not None for scores in choices):
-        answers, more_notes = _read_choices(records, [s for s in choices if s is not None], task, options)
+    choices = [scores for record in records if (scores := _choice_scores(record)) is not None]
+    if len(choices) == len(records):
+        answers, more_notes = _read_choices(records, choices, task, options)
     else:
         answers, more_notes = _read_generations(records, task, options)
-    model = path.parent.name if name else None
-    return RawLog(HARNESS, answers, model, (*notes, *more_notes))
+    model = path.parent.name if name else None  # the harness writes to a folder per model
+    return LogContent(HARNESS, answers, model, (*notes, *more_notes))
 
 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:
-    """Return the records of one filter."""
+    """Return the records of one filter, and a note on it unless it is the harness's "none"."""
     names = list(dict.fromkeys(str(record.get("filter", NO_FILTER)) for record in records))
     name = select_single_name([] if names == [NO_FILTER] else candidates, names, "filter", "--filter")
     selected = [record for record in records if str(record.get("filter", NO_FILTER)) == name]
@@ -78,14 +78,18 @@ def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tupl
 
 @dataclass(frozen=True)
 class ChoiceScores:
-    """Log-likelihoods of the choices of one question, and those of the choices alone."""
+    """Log-likelihoods of the choices of one question."""
 
     log_likelihoods: np.ndarray
-    unconditional: np.ndarray | None
+    unconditional: np.ndarray | None  # those of the choices alone, if the log has them
     choices: tuple[str, ...] | None  # texts, or None if the choices are in the prompts
 
     def normalized(self, name: str) -> np.ndarray:
-        """Return the log-likelihoods as the score `name` compares them."""
+        """Return the log-likelihoods as the score `name` compares them; see the head of this file.
+
+        Raises:
+            InputError: If the log lacks what the score needs.
+        """
         if name == "acc":
             return self.log_likelihoods
         if name == "acc_mutual_info":
@@ -100,54 +104,60 @@ class ChoiceScores:
                 f"Expected the text of choices for {name}, got prompts with one continuation. Try score='acc'.",
                 code="unknown_score",
             )
-        encoded = [choice if name == "acc_norm" else choice.encode() for choice in self.choices]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.log_likelihoods / np.array([float(len(choice)) for choice in encoded])
+        lengths = [len(choice if name == "acc_norm" else choice.encode()) for choice in self.choices]
+        with np.errstate(divide="ignore", invalid="ignore"):  # the result for an empty choice is refused later
+            return self.log_likelihoods / np.array(lengths, dtype=float)
 
 
 def _choice_scores(record: Record) -> ChoiceScores | None:
-    """Return the log-likelihoods of a multiple-choice question, or None for another kind of task."""
+    """Return the log-likelihoods of a multiple-choice question, or None for another kind of task.
+
+    Multiple choice has several responses, each a pair of the log-likelihood and whether it is that of greedy decoding.
+    """
     pairs = record["filtered_resps"]
     if not (isinstance(pairs, list) and len(pairs) > 1 and all(isinstance(p, list) and len(p) == 2 for p in pairs)):
         return None
     try:
-        values = np.array([float(pair[0]) for pair in pairs])
+        values = np.array([float(log_likelihood) for log_likelihood, _ in pairs])
     except (TypeError, ValueError):
         return None
-    arguments = list(record["arguments"].values()) if isinstance(record["arguments"], dict) else record["arguments"]
-    pieces = [list(pair.values()) if isinstance(pair, dict) else list(pair) for pair in arguments]
     unconditional = None
     if "acc_mutual_info" in record.get("metrics", ()) and len(values) % 2 == 0:
         values, unconditional = np.split(values, 2)
-    pieces = pieces[: len(values)]
-    continuations = [str(piece[1]) for piece in pieces]
-    is_in_prompt = len({str(piece[0]) for piece in pieces}) > 1
-    choices = None if is_in_prompt else tuple(text.removeprefix(DELIMITER) for text in continuations)
+    # Requests are pairs of a prompt and its continuation, or dictionaries of these
+    arguments = list(record["arguments"].values()) if isinstance(record["arguments"], dict) else record["arguments"]
+    requests = [list(pair.values()) if isinstance(pair, dict) else list(pair) for pair in arguments[: len(values)]]
+    if len({str(prompt) for prompt, *_ in requests}) > 1:  # the choices are in the prompts
+        return ChoiceScores(values, unconditional, None)
+    choices = tuple(str(continuation).removeprefix(DELIMITER) for _, continuation, *_ in requests)
     return ChoiceScores(values, unconditional, choices)
 
 
 def _read_choices(
     records: Sequence[Record], scores: Sequence[ChoiceScores], task: str, options: LogOptions
-) -> tuple[list[RawAnswer], list[str]]:
+) -> tuple[list[LogAnswer], list[str]]:
     """Return the answers of a multiple-choice task, and notes on how they were read.
 
     The right choices in the log grade the answers if they reproduce its scores, or if these are known to be mispaired.
     Otherwise the scores in the log are the grades.
+
+    Raises:
+        InputError: If the right choices reproduce the scores "acc" of the log, but not those of the chosen name.
     """
     name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
     labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
     top_choices = [int(np.argmax(score.log_likelihoods)) for score in scores]
-    has_labels = None not in labels and _agree(records, "acc", top_choices, labels)
+    labels_give_scores = None not in labels and _agree(records, "acc", top_choices, labels)
     logits = [score.normalized(name) for score in scores]
     predicted = [int(np.argmax(values)) for values in logits]
-    is_mispaired = not has_labels and None not in labels and _is_mispaired(records, scores, labels)
-    has_labels = has_labels or is_mispaired
-    if has_labels and not is_mispaired and not _agree(records, name, predicted, labels):
+    if labels_give_scores and not _agree(records, name, predicted, labels):
         raise InputError(
             f"Expected log-likelihoods that give the {name} of the log, got other values, so the text of choices "
             "differs from that in the log. Try score='acc'.",
             code="score_mismatch",
         )
+    is_mispaired = not labels_give_scores and None not in labels and _is_mispaired(records, scores, labels)
+    has_labels = labels_give_scores or is_mispaired
     answers = [
         _choice_answer(record, task, values, label if has_labels else None, index, name)
         for record, values, label, index in zip(records, logits, labels, predicted, strict=True)
@@ -170,12 +180,15 @@ _NORMALIZATION_WORDS = {
 
 def _choice_answer(
     record: Record, task: str, logits: np.ndarray, label: int | None, predicted: int, name: str
-) -> RawAnswer:
-    """Return the answer to one question: its logits, the top probability, and whether it is correct."""
+) -> LogAnswer:
+    """Return the answer to one question: its logits, the top probability, and whether it is correct.
+
+    Without a label, the score `name` in the log tells whether it is. Logits may be -inf, but not all of them.
+    """
     correct = _logged_score(record, name) if label is None else float(predicted == label)
     is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
     values = tuple(map(float, logits)) if is_valid else None
-    return RawAnswer(
+    return LogAnswer(
         task,
         str(record["doc_id"]),
         correct,
@@ -188,11 +201,15 @@ def _choice_answer(
 
 
 def _document(record: Record) -> Record:
+    """Return the question's data, empty if they are no object."""
     return record["doc"] if isinstance(record["doc"], dict) else {}
 
 
 def _find_label(target: Any, score: ChoiceScores) -> int | None:
-    """Return the index of the right choice, or None if the target names none, or several."""
+    """Return the index of the right choice, which the target states as an index, alone or in a list, or as a text.
+
+    It is None if the index is out of range, or if no choice, or more than one, is that text.
+    """
     k = len(score.log_likelihoods)
     try:
         value = ast.literal_eval(str(target))
@@ -226,22 +243,24 @@ def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], lab
 # Generation
 
 
-def _read_generations(records: Sequence[Record], task: str, options: LogOptions) -> tuple[list[RawAnswer], list[str]]:
+def _read_generations(records: Sequence[Record], task: str, options: LogOptions) -> tuple[list[LogAnswer], list[str]]:
+    """Return the answers of a generation task, and a note on their score."""
     name = _select_score(records, options.score)
     answers = [_generation_answer(record, task, name, options.confidence) for record in records]
     return answers, [f"Answers are graded by {name!r}."]
 
 
 def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
+    """Return the first candidate, or the only one, of the metrics that are grades in [0, 1]."""
     names = dict.fromkeys(metric for record in records for metric in record.get("metrics", ()))
     scores = [name for name in names if any(parse_grade(record.get(name)) is not None for record in records)]
     return select_single_name(candidates, scores, "score", "--correct")
 
 
 def _logged_score(record: Record, name: str) -> float | None:
-    """Return the score of an answer, or None if it was not graded."""
+    """Return the score of an answer, or None if it was not graded; raise `InputError` unless it is in [0, 1]."""
     value = record.get(name)
-    if value is None or value != value:
+    if value is None or value != value:  # NaN
         return None
     number = parse_grade(value)
     if number is None:
@@ -249,12 +268,15 @@ def _logged_score(record: Record, name: str) -> float | None:
     return number
 
 
-def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> RawAnswer:
+def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> LogAnswer:
     """Return the answer of a generation task, graded by the score `name`."""
     response = _first_text(record["filtered_resps"])
-    reason = "invalid response" if response == INVALID_RESPONSE else "" if response.strip() else "empty response"
+    reason = "" if response.strip() else "empty response"
+    if response == INVALID_RESPONSE:
+        reason = "invalid response"
+    # From the full response: a filter may keep the answer alone
     stated = find_stated_confidence(_first_text(record.get("resps"))) if confidence == "stated" else None
-    return RawAnswer(
+    return LogAnswer(
         task,
         str(record["doc_id"]),
         _logged_score(record, name),

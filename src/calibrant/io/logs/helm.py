@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
 from calibrant.types import InputError
 
 HELM = "HELM"
-FILES = ("scenario_state.json", "per_instance_stats.json", "run_spec.json")
+REQUIRED_FILES = ("scenario_state.json", "per_instance_stats.json")
 MAIN_SCORE = "exact_match"  # of multiple choice
 CONFIDENCE_STAT = "max_prob"
 NON_SCORES = (CONFIDENCE_STAT, "predicted_index", "prompt_truncated", "finish_reason", "num_", "logprob", "inference_")
@@ -24,44 +24,48 @@ Record = Mapping[str, Any]
 
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run."""
-    return path.is_dir() and all((path / name).is_file() for name in FILES[:2])
+    return path.is_dir() and all((path / name).is_file() for name in REQUIRED_FILES)
 
 
-def read_run(path: Path, options: LogOptions) -> RawLog:
+def read_run(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of a run; perturbed instances and trials are further epochs of a question."""
-    state, stats = (json.loads((path / name).read_text("utf-8")) for name in FILES[:2])
-    spec = json.loads((path / FILES[2]).read_text("utf-8")) if (path / FILES[2]).is_file() else {}
+    state, stats = (json.loads((path / name).read_text("utf-8")) for name in REQUIRED_FILES)
+    spec_path = path / "run_spec.json"
+    spec = json.loads(spec_path.read_text("utf-8")) if spec_path.is_file() else {}
     if options.confidence not in (None, "stated", CONFIDENCE_STAT):
         raise InputError(
             f"Expected {CONFIDENCE_STAT!r} or 'stated' as confidence of a log of {HELM}, got {options.confidence!r}.",
             code="unknown_confidence",
         )
     adapter = spec.get("adapter_spec") or state.get("adapter_spec") or {}
-    task, _, _ = str(spec.get("name") or path.name).partition(":")
+    task = str(spec.get("name") or path.name).split(":")[0]  # before its arguments, as in mmlu:subject=anatomy
     subject = ((spec.get("scenario_spec") or {}).get("args") or {}).get("subject")
     is_choice = str(adapter.get("method", "")).startswith("multiple_choice")
+    # The last of several requests for an instance: each may be one of its choices
     requests = {_key(request["instance"], request): request for request in state["request_states"]}
-    values = {_key(entry, entry): _stat_means(entry["stats"]) for entry in stats}
-    score = _select_score(list(values.values()), options.score, is_choice=is_choice)
-    has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in values.values())
+    means = {_key(entry, entry): _stat_means(entry["stats"]) for entry in stats}
+    score = _select_score(list(means.values()), options.score, is_choice=is_choice)
+    # A model without any has log-probabilities of 0, and so the probability 1 everywhere
+    has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in means.values())
     answers = [
-        _read_answer(request, values.get(key, {}), (task, score, subject), options, has_log_probs=has_log_probs)
+        _read_answer(request, means.get(key, {}), (task, score, subject), options, has_log_probs=has_log_probs)
         for key, request in requests.items()
     ]
     notes = [f"Answers are graded by {score!r}."]
     if not has_log_probs:
         notes.append("All log-probabilities are 0, as of models without any, so there is no confidence.")
-    return RawLog(HELM, answers, adapter.get("model"), tuple(notes))
+    return LogContent(HELM, answers, adapter.get("model"), tuple(notes))
 
 
 def _key(instance: Record, record: Record) -> tuple[str, str, int]:
-    """Identify an instance, its perturbation and the trial."""
-    name = instance.get("id") or instance.get("instance_id")
+    """Return the id of an instance, its perturbation and the trial, which identify an answer."""
+    name = instance.get("id") or instance.get("instance_id")  # as requests and statistics call it
     perturbation = json.dumps(instance.get("perturbation"), sort_keys=True)
     return str(name), perturbation, int(record.get("train_trial_index") or 0)
 
 
 def _stat_means(stats: Sequence[Record]) -> dict[str, float]:
+    """Return the mean of each statistic of an instance by name, for those that have values."""
     return {
         stat["name"]["name"]: float(stat["sum"]) / stat["count"]
         for stat in stats
@@ -75,9 +79,13 @@ def _max_probability(means: Mapping[str, float]) -> float | None:
     return min(value, 1.0) if 0 <= value <= 1 + 1e-6 else None
 
 
-def _select_score(values: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
-    names = sorted({key for means in values for key in means if not key.startswith(NON_SCORES)})
-    names = [key for key in names if all(0 <= means.get(key, 0.0) <= 1 for means in values)]
+def _select_score(instance_means: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
+    """Return the first candidate, or the only one, of the statistics that are scores in [0, 1].
+
+    Without candidates, it is `MAIN_SCORE` for multiple choice.
+    """
+    names = sorted({name for means in instance_means for name in means if not name.startswith(NON_SCORES)})
+    names = [name for name in names if all(0 <= means.get(name, 0.0) <= 1 for means in instance_means)]
     if not candidates and is_choice and MAIN_SCORE in names:
         return MAIN_SCORE
     return select_single_name(candidates, names, "score", "--correct")
@@ -90,14 +98,14 @@ def _read_answer(
     options: LogOptions,
     *,
     has_log_probs: bool,
-) -> RawAnswer:
+) -> LogAnswer:
     """Return the answer of a request; `names` are its task, the score that grades it, and its subject."""
     task, score, subject = names
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []
     text = str(completions[0].get("text", "")) if completions else ""
-    is_scored_by_choice = request.get("reference_index") is not None
-    mapping = request.get("output_mapping")
+    is_scored_by_choice = request.get("reference_index") is not None  # the request is one choice, without a response
+    mapping = request.get("output_mapping")  # from the letters of choices
     reason = ""
     if result and not result.get("success", True):
         reason = "request failed"
@@ -106,7 +114,7 @@ def _read_answer(
     elif mapping and text.strip() not in mapping and means.get(score) == 0:
         reason = "response is no choice"
     is_stated = options.confidence == "stated"
-    return RawAnswer(
+    return LogAnswer(
         task,
         str(instance.get("id")),
         means.get(score),

@@ -14,7 +14,7 @@ from typing import Any
 
 from calibrant._text import shorten_repr
 from calibrant.io.encoding import read_zstandard
-from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, select_single_name
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence, parse_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
@@ -35,35 +35,41 @@ def is_log(content: Any) -> bool:
     return isinstance(content, dict) and "samples" in content and "eval" in content
 
 
-def read_log(content: Record, path: Path, options: LogOptions) -> RawLog:
+def read_log(content: Record, path: Path, options: LogOptions) -> LogContent:
     """Return the answers of a `.json` log."""
     return _read_samples(content, content.get("samples") or [], path, options)
 
 
-def read_archive(path: Path, options: LogOptions) -> RawLog:
+def read_archive(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of an `.eval` log."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         members = {info.filename: info for info in archive.infolist()}  # the last of several versions
 
         def load(name: str) -> Any:
+            """Return the JSON value of a member."""
             return json.loads(_read_member(archive, file, members[name]))
 
-        header: Record | None = load("header.json") if "header.json" in members else None
-        if header is None and "_journal/start.json" in members:  # of an evaluation that has not ended
-            header = {**load("_journal/start.json"), "status": "started"}
-        if header is None:
+        if "header.json" in members:
+            header = load("header.json")
+        elif "_journal/start.json" in members:  # of an evaluation that has not ended
+            header = load("_journal/start.json") | {"status": "started"}
+        else:
             raise InputError("Expected header.json in this archive, got none. Try another file.", code="unknown_log")
         names = [name for name in members if name.startswith("samples/") and name.endswith(".json")]
         return _read_samples(header, map(load, names), path, options)
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of a member of a zip file; polars decompresses Zstandard."""
+    """Return the bytes of a member of a zip file; polars decompresses Zstandard.
+
+    `zipfile` reads no such member, so that the position of its bytes and its checksum are looked up here.
+    """
     if info.compress_type != ZSTANDARD_METHOD:
         return archive.read(info)
     file.seek(info.header_offset)
-    header = file.read(30)  # its last two numbers are the lengths of a name and of extra fields
-    file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), io.SEEK_CUR)
+    header = file.read(30)  # its last two numbers are the lengths of a name and of extra fields, which follow
+    name_length, extra_length = (int.from_bytes(field, "little") for field in (header[26:28], header[28:30]))
+    file.seek(name_length + extra_length, io.SEEK_CUR)
     text = read_zstandard(io.BytesIO(file.read(info.compress_size)))
     if zlib.crc32(text) != info.CRC:
         raise InputError(
@@ -73,7 +79,12 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     return text
 
 
-def _read_samples(header: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> RawLog:
+def _read_samples(header: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> LogContent:
+    """Return the answers to the samples of a log, in the order of their ids and epochs.
+
+    Raises:
+        InputError: If there are no samples, several scorers, or no confidence in the chosen field.
+    """
     records = list(samples)
     if not records:
         raise InputError("Expected samples in this log, got none.", code="no_rows")
@@ -91,11 +102,15 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
             f"Expected a key of scores or metadata, 'stated' or 'tokens' as confidence, got {options.confidence!r}.",
             code="unknown_confidence",
         )
-    return RawLog(INSPECT, answers, evaluation.get("model"), tuple(notes))
+    return LogContent(INSPECT, answers, evaluation.get("model"), tuple(notes))
 
 
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
-    """Return the scorer, and the key of the grade if its values are objects; a candidate is SCORER or SCORER/KEY."""
+    """Return the scorer, and the key of the grade if its values are objects, else None.
+
+    A candidate is SCORER or SCORER/KEY. Without a key, it is the first of `ANSWER_KEYS` that the values have, or their
+    only key.
+    """
     scorers = list(dict.fromkeys(scorer for sample in samples for scorer in sample.get("scores") or {}))
     keys = {scorer: _value_keys(samples, scorer) for scorer in scorers}
     names = [f"{scorer}/{key}" if key else scorer for scorer in scorers for key in keys[scorer] or [""]]
@@ -103,19 +118,19 @@ def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tupl
     name = select_single_name(candidates, full_names, "score", "--correct")
     scorer, key = (name, "") if name in scorers else name.rsplit("/", 1)
     key = key or next((candidate for candidate in ANSWER_KEYS if candidate in keys[scorer]), "")
-    if keys[scorer] and not key:
+    if keys[scorer] and not key:  # the only key, or an error that lists all
         choices = [f"{scorer}/{key}" for key in keys[scorer]]
         return _select_scorer(samples, [select_single_name([], choices, "score", "--correct")])
     return scorer, key or None
 
 
 def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
-    """Return the keys of the values of a scorer, none if its values are no objects."""
+    """Return the keys of those values of a scorer that are objects."""
     values = [((sample.get("scores") or {}).get(scorer) or {}).get("value") for sample in samples]
     return list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
 
 
-def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> RawAnswer:
+def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> LogAnswer:
     """Return the answer of a sample, graded by a scorer, with its confidence if there is one."""
     score: Record = (sample.get("scores") or {}).get(scorer) or {}  # empty if the scorer did not grade the sample
     value = score.get("value")
@@ -126,7 +141,7 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
     confidence = None  # a number only from tokens; a stated confidence is parsed later
     if options.confidence in TOKEN_SOURCES:
         confidence = token_confidence(find_token_log_probs(sample.get("output")), options.confidence)
-    return RawAnswer(
+    return LogAnswer(
         task,
         str(sample.get("id")),
         correct,
@@ -144,9 +159,16 @@ def _metadata(record: Record) -> Record:
 
 
 def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
-    """Return the number of a grade, or None, and why there is no answer."""
+    """Return the number of a grade, None without one, and why there is no answer, "" if there is one.
+
+    An answer that was not graded has no number. A question that is graded N, or 0 for an empty answer, has the number 0
+    and a reason.
+
+    Raises:
+        InputError: If the grade is neither a letter nor a number in [0, 1].
+    """
     reason = str(score.get("reason") or _metadata(score).get("unscored_reason") or "")
-    if grade is None or grade != grade or reason in UNGRADED_REASONS:
+    if grade is None or grade != grade or reason in UNGRADED_REASONS:  # NaN differs from itself
         return None, reason or "no score"
     number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold())) if isinstance(grade, str) else None
     number = parse_grade(grade) if number is None else number
@@ -160,11 +182,15 @@ def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
 
 
 def _find_stated(sample: Record, score: Record, source: str | None) -> Any:
-    """Return the stated confidence: of the score's value or metadata, or of the response."""
+    """Return the confidence that is stated at `source`, or None without one.
+
+    It is in the response if `source` is "stated", and nowhere if tokens are the source. Otherwise it is the field of
+    this name, by default "confidence", in the value or metadata of the score, or in the metadata of the sample.
+    """
     if source == "stated":
         return find_stated_confidence(find_response_text(sample.get("output")) or "")
     if source in TOKEN_SOURCES:
         return None
     name, value = source or "confidence", score.get("value")
-    places = (value if isinstance(value, dict) else {}, _metadata(score), _metadata(sample))
-    return next((place[name] for place in places if name in place), None)
+    records: list[Record] = [value if isinstance(value, dict) else {}, _metadata(score), _metadata(sample)]
+    return next((record[name] for record in records if name in record), None)

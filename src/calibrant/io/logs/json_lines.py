@@ -6,7 +6,7 @@ from typing import Any
 
 from calibrant._text import shorten_list, shorten_repr
 from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
-from calibrant.io.logs.rows import LogOptions, RawAnswer, RawLog, check_single_model, select_single_name
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, check_single_model, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence, parse_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
@@ -34,8 +34,14 @@ def has_token_log_probs(record: Record) -> bool:
     return find_token_log_probs(record) is not None
 
 
-def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> RawLog:
-    """Return the answers of one file; fields are found by name, as the columns of tables."""
+def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
+    """Return the answers of one file; fields are found by name, as the columns of tables.
+
+    Without a field of confidences, those of the tokens are taken if there are any.
+
+    Raises:
+        InputError: If there is no score, a chosen field is missing, or answers are of several models.
+    """
     names = list(dict.fromkeys(name for record in records for name in record))
     fields = _find_fields(names)
     if options.score:
@@ -61,12 +67,12 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
         )
     models = dict.fromkeys(str(record[fields["model"]]) for record in records if record.get(fields.get("model", "")))
     check_single_model(list(models))
-    return RawLog(JSON_LINES, answers, next(iter(models), None), tuple(notes))
+    return LogContent(JSON_LINES, answers, next(iter(models), None), tuple(notes))
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:
-    """Return the name of the field of each role, if there is one."""
-    by_key = {normalize_column_name(name): name for name in reversed(names)}
+    """Return the name of the field of each role, if there is one; a field has one role."""
+    by_key = {normalize_column_name(name): name for name in reversed(names)}  # the first of several with one key
     fields: dict[str, str] = {}
     for role, candidates in LOG_FIELD_NAMES.items():
         name = next((by_key[key] for key in map(normalize_column_name, candidates) if key in by_key), None)
@@ -75,18 +81,18 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> RawAnswer:
+def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> LogAnswer:
     """Return the answer of a record; its fields are found by role, and its confidence at `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
     correct, reason = _read_grade(values["correct"])
     response = find_response_text(record)
-    text = response if response is not None else values.get("response")
+    text = values.get("response") if response is None else response
     stated, confidence = values.get("confidence"), None
     if source == "stated":
         stated = find_stated_confidence(str(text or ""))
     elif source in TOKEN_SOURCES:
         stated, confidence = None, token_confidence(find_token_log_probs(record), source or "tokens")
-    return RawAnswer(
+    return LogAnswer(
         str(values.get("task") or path.name.split(".")[0]),
         str(index if values.get("question") is None else values["question"]),
         correct,
@@ -98,7 +104,13 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
 
 
 def _read_grade(grade: Any) -> tuple[float | None, str]:
-    """Return the number of a grade, or None, and why there is no answer."""
+    """Return the number of a grade, and why there is no answer, "" if there is one.
+
+    An answer that was not graded has no number; an unanswered question counts as wrong, 0.
+
+    Raises:
+        InputError: If the grade is neither a known word nor a number in [0, 1].
+    """
     if grade is None or grade != grade or str(grade).strip() == "":
         return None, "not graded"
     word = str(grade).strip().casefold()

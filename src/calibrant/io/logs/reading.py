@@ -16,9 +16,9 @@ from calibrant.io.files import check_file, is_pattern, is_visible_table, list_ma
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
+    LogContent,
     LogOptions,
     LogRow,
-    RawLog,
     check_single_model,
     describe_rows,
     resolve_rows,
@@ -47,10 +47,11 @@ def read_logs(
     """
     is_list = not isinstance(path, str | Path)
     sources = [source for entry in (path if is_list else [path]) for source in list_logs(Path(entry))]
-    logs: list[RawLog] = []
-    for source in _sources_of_tasks(sources, options.task):
-        reader = partial(_read_source, source, options)
-        logs.append(call_reader(source, reader, Path() if is_list else path))
+    origin = Path() if is_list else path  # errors name a source that is another path
+    logs: list[LogContent] = [
+        call_reader(source, partial(_read_source, source, options), origin)
+        for source in _sources_of_tasks(sources, options.task)
+    ]
     logs = _select_tasks(logs, options.task)
     _check_runs(logs, are_repeats=is_list)
     rows, notes = resolve_rows(logs, options)
@@ -73,13 +74,17 @@ def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Pat
     """
     names = {source: harness.task_name(source) for source in sources}
     selected = [source for source in sources if not tasks or names[source] is None or names[source] in tasks]
-    if not selected:
-        select_name(tasks, [name for name in names.values() if name], "task")  # raises: every source has another task
+    if not selected:  # every source is of another task
+        select_name(tasks, [name for name in names.values() if name], "task")  # only raises
     return selected
 
 
 def list_logs(path: Path) -> list[Path]:
-    """Return the logs of a path: the file itself, or every log of a folder or pattern."""
+    """Return the logs of a path: the file or run folder itself, or every log of a folder or pattern.
+
+    Raises:
+        InputError: If there is none in a folder, or no file matches a pattern.
+    """
     if helm.is_run_folder(path):
         return [path]
     if path.is_dir():
@@ -100,7 +105,10 @@ def list_logs(path: Path) -> list[Path]:
 
 
 def _is_log_name(path: Path, folder: Path) -> bool:
-    """Whether a path below a folder is a log, by its name."""
+    """Whether a path below a folder is a log by its name, and none of its parts is hidden.
+
+    Names of lm-evaluation-harness are common words, so that the first line of such a file must be a record too.
+    """
     if any(part.startswith(".") for part in path.relative_to(folder).parts):
         return False
     if path.is_dir():
@@ -143,8 +151,12 @@ def _has_log_line(path: Path) -> bool:
     return isinstance(record, dict) and (harness.is_record(record) or json_lines.has_token_log_probs(record))
 
 
-def _read_source(path: Path, options: LogOptions) -> RawLog:
-    """Read a folder or file by the format that its suffix and content show."""
+def _read_source(path: Path, options: LogOptions) -> LogContent:
+    """Read a run folder or a file by the format that its suffix and content show.
+
+    Raises:
+        InputError: If the suffix is not that of a log, or the content is of no format, or of two.
+    """
     if path.is_dir():
         return helm.read_run(path, options)
     check_file(path, BY_SUFFIX)
@@ -170,7 +182,7 @@ def _read_source(path: Path, options: LogOptions) -> RawLog:
 
 
 def _parse_line(line: bytes, number: int) -> dict[str, Any]:
-    """Return the JSON object of a line."""
+    """Return the JSON object of a line; raise `InputError`, with the number of the line, for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # such as the last line of an evaluation that was interrupted
@@ -184,7 +196,8 @@ def _parse_line(line: bytes, number: int) -> dict[str, Any]:
     return record  # pyright: ignore[reportUnknownVariableType]
 
 
-def _read_json(content: Any, path: Path, options: LogOptions) -> RawLog:
+def _read_json(content: Any, path: Path, options: LogOptions) -> LogContent:
+    """Read a JSON value: a log of Inspect, or a list of records as in JSON lines; raise `InputError` for others."""
     if inspect.is_log(content):
         return inspect.read_log(content, path, options)
     if isinstance(content, list) and content and all(isinstance(record, dict) for record in content):
@@ -195,22 +208,26 @@ def _read_json(content: Any, path: Path, options: LogOptions) -> RawLog:
     )
 
 
-def _select_tasks(logs: Sequence[RawLog], names: Sequence[str]) -> list[RawLog]:
-    """Return the logs of the tasks."""
+def _select_tasks(logs: Sequence[LogContent], names: Sequence[str]) -> list[LogContent]:
+    """Return the logs with the answers of the named tasks alone, or all logs without names.
+
+    Raises:
+        InputError: If no log holds one of the tasks.
+    """
     if not names:
         return list(logs)
     tasks = list(dict.fromkeys(answer.task for log in logs for answer in log.answers))
     for name in names:
-        select_name([name], tasks, "task")
+        select_name([name], tasks, "task")  # only raises, if no log holds this task
     selected = [replace(log, answers=[answer for answer in log.answers if answer.task in names]) for log in logs]
     return [log for log in selected if log.answers]
 
 
-def _check_runs(logs: Sequence[RawLog], *, are_repeats: bool) -> None:
-    """Refuse several models, and a folder with several runs of one task."""
+def _check_runs(logs: Sequence[LogContent], *, are_repeats: bool) -> None:
+    """Raise `InputError` for several models and, unless logs are repeats, for several logs of one task and subject."""
     check_single_model(list(dict.fromkeys(log.model for log in logs if log.model)))
-    counts = Counter((name, log.model) for log in logs for name in {(a.task, a.subject) for a in log.answers})
-    repeated = sorted({task for ((task, _), _), count in counts.items() if count > 1})
+    runs = [run for log in logs for run in {(answer.task, answer.subject, log.model) for answer in log.answers}]
+    repeated = sorted({task for (task, _, _), count in Counter(runs).items() if count > 1})
     if repeated and not are_repeats:
         raise InputError(
             f"Expected one run of each task, got several of {shorten_list(repeated)}. Try a list of files, which are "

@@ -97,7 +97,7 @@ def check_single_model(models: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class RawAnswer:
+class LogAnswer:
     """An answer as a format states it, before its outcome is known."""
 
     task: str
@@ -113,17 +113,21 @@ class RawAnswer:
 
 
 @dataclass(frozen=True)
-class RawLog:
-    """The answers of one file or run folder."""
+class LogContent:
+    """The answers of one file or run folder, before their outcomes are known."""
 
     format: str
-    answers: Sequence[RawAnswer]
+    answers: Sequence[LogAnswer]
     model: str | None = None
     notes: tuple[str, ...] = ()
 
 
-def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[LogRow, ...], tuple[str, ...]]:
-    """Return the rows of logs, and notes on their subjects and on confidences that could not be read."""
+def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple[LogRow, ...], tuple[str, ...]]:
+    """Return the rows of logs, and notes on their subjects and on stated confidences that are doubtful.
+
+    Raises:
+        InputError: If no answer has the chosen subject, or if numbers above 1 may be percentages.
+    """
     answers = [answer for log in logs for answer in log.answers]
     table = probability_table(options.words)
     _check_percent(answers, options.percent)
@@ -132,31 +136,26 @@ def resolve_rows(logs: Sequence[RawLog], options: LogOptions) -> tuple[tuple[Log
     unread: Counter[str] = Counter()
     rows: list[LogRow] = []
     for answer, subject in zip(answers, subjects, strict=True):
-        key = (answer.task, answer.question)
-        epochs[key] += 1
+        question = (answer.task, answer.question)
+        epochs[question] += 1
         outcome, confidence, reason = _resolve_outcome(answer, bool(options.percent), table)
         if reason == UNREAD_REASON:
             unread[str(answer.stated)] += 1
-        rows.append(
-            LogRow(*key, epochs[key], subject, outcome, answer.correct, confidence, answer.logits, answer.label, reason)
-        )
+        values = (answer.correct, confidence, answer.logits, answer.label)
+        rows.append(LogRow(*question, epochs[question], subject, outcome, *values, reason))
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
-    if options.percent:
-        num_fractions = sum(0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
-        notes += (
-            [f"{num_fractions:,} stated confidences between 0 and 1 were read as less than 1 %."]
-            if num_fractions
-            else []
-        )
+    is_fraction = (0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
+    if options.percent and (num_fractions := sum(is_fraction)):
+        notes.append(f"{num_fractions:,} stated confidences between 0 and 1 were read as less than 1 %.")
     return tuple(rows), tuple(notes)
 
 
 UNREAD_REASON, UNGRADED_REASON = "unreadable confidence", "not graded"
 
 
-def _resolve_outcome(answer: RawAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+def _resolve_outcome(answer: LogAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
     """Return the outcome of an answer, its confidence, and the reason if either is missing.
 
     An answer that only lacks a grade keeps its confidence: with a few grades, it still tells of the accuracy.
@@ -164,16 +163,16 @@ def _resolve_outcome(answer: RawAnswer, percent: bool, table: ProbabilityTable) 
     if answer.correct is None and answer.reason in ("", UNGRADED_REASON):
         _, confidence, _ = _read_confidence(answer, percent, table)
         return Outcome.NOT_ANSWERED, confidence, UNGRADED_REASON
-    if answer.reason or answer.correct is None:
+    if answer.reason:
         return Outcome.NOT_ANSWERED, None, answer.reason
     return _read_confidence(answer, percent, table)
 
 
-def _read_confidence(answer: RawAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+def _read_confidence(answer: LogAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
     """Return the outcome of an answer that can be graded, its confidence, and the reason if that is missing."""
     if answer.confidence is not None:
         return Outcome.WITH_CONFIDENCE, answer.confidence, ""
-    if answer.stated is None or str(answer.stated).strip() == "" or answer.stated != answer.stated:
+    if answer.stated is None or str(answer.stated).strip() == "" or answer.stated != answer.stated:  # NaN
         return Outcome.WITHOUT_CONFIDENCE, None, "no confidence"
     confidence = parse_confidence(answer.stated, percent=percent, words=table)
     if confidence is None:
@@ -181,7 +180,7 @@ def _read_confidence(answer: RawAnswer, percent: bool, table: ProbabilityTable) 
     return Outcome.WITH_CONFIDENCE, confidence, ""
 
 
-def _check_percent(answers: Iterable[RawAnswer], percent: bool | None) -> None:
+def _check_percent(answers: Iterable[LogAnswer], percent: bool | None) -> None:
     """Raise `InputError` if plain numbers above 1 may be percentages, and the caller did not say."""
     if percent is not None:
         return
@@ -195,11 +194,14 @@ def _check_percent(answers: Iterable[RawAnswer], percent: bool | None) -> None:
             )
 
 
-def _find_subjects(answers: Sequence[RawAnswer], key: str | None) -> tuple[list[str | None], list[str]]:
-    """Return the subject of each answer, and a note on where it is from.
+def _find_subjects(answers: Sequence[LogAnswer], key: str | None) -> tuple[list[str | None], list[str]]:
+    """Return the subject of each answer, None if it has none, and a note on where it is from.
 
-    Without a key, several tasks are the subjects; within a task, `SUBJECT_KEYS` that take several values, each for
-    two questions on average.
+    The first of these that exist are the subjects: the values of `key`, the subjects that the format states, several
+    tasks, and the values of the first of `SUBJECT_KEYS` that takes several, each for two questions on average.
+
+    Raises:
+        InputError: If no answer has the `key`.
     """
     tasks = {answer.task for answer in answers}
     if key is not None:
@@ -216,11 +218,12 @@ def _find_subjects(answers: Sequence[RawAnswer], key: str | None) -> tuple[list[
     for name in SUBJECT_KEYS:
         values = [_to_text(answer.data.get(name)) for answer in answers]
         if 1 < len({*values}) <= len({answer.question for answer in answers}) / 2:
-            return list(values), [f"Subjects are from {name!r}."]
+            return values, [f"Subjects are from {name!r}."]
     return [None] * len(answers), []
 
 
 def _to_text(value: Any) -> str | None:
+    """Return a value as a text, None if it is missing."""
     return None if value is None else str(value)
 
 
@@ -265,7 +268,7 @@ def pad_logits(logits: Sequence[Sequence[float]]) -> np.ndarray:
     """
     padded = np.full((len(logits), max(map(len, logits))), -np.inf)
     for row, values in zip(padded, logits, strict=True):
-        row[: len(values)] = values
+        row[: len(values)] = values  # writes to `padded`
     return padded
 
 
@@ -281,6 +284,7 @@ def describe_rows(rows: Sequence[LogRow]) -> str:
 
 
 def _count_reasons(reasons: Counter[str]) -> str:
+    """Return the five most frequent reasons with their counts, such as "no confidence: 12, not graded: 3"."""
     return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common(5))
 
 

@@ -35,11 +35,12 @@ NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PERCENT = re.compile(rf"({NUMBER})\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
 _FRACTION = re.compile(rf"({NUMBER})\s*(?:/|out of)\s*({NUMBER})", re.IGNORECASE)
 _NUMBER = re.compile(NUMBER)
+# The word confidence at the begin of a word, perhaps in Markdown, then : or =, then the rest of the line
 _RESPONSE = re.compile(r"(?<![^\W_])confidence(?: (?:score|level))?[ \t*_]*[:=][ \t*_]*([^\n]*)", re.IGNORECASE)
 
 
 def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
-    """Return the probabilities of words, by the name of a table or as given."""
+    """Return the probabilities of words: the table of this name, or the given ones; raise `InputError` for others."""
     if not isinstance(words, str):
         return {_normalize(word): float(value) for word, value in words.items()}
     if words not in WORD_TABLES:
@@ -65,11 +66,11 @@ def parse_confidence(stated: Any, *, percent: bool = False, words: str | Probabi
     """
     number, text = parse_plain_number(stated), _strip_marks(stated)
     if number is not None:
-        return _in_range(number, 100.0 if percent else 1.0)
+        return _to_share(number, 100.0 if percent else 1.0)
     if match := _PERCENT.fullmatch(text):
-        return _in_range(_number(match[1]), 100.0)
+        return _to_share(_parse_decimal(match[1]), 100.0)
     if match := _FRACTION.fullmatch(text):
-        return _in_range(_number(match[1]), _number(match[2]))
+        return _to_share(_parse_decimal(match[1]), _parse_decimal(match[2]))
     return probability_table(words).get(_normalize(text))
 
 
@@ -80,14 +81,14 @@ def parse_plain_number(stated: Any) -> float | None:
     if isinstance(stated, Real):
         return _to_float(stated)
     match = _NUMBER.fullmatch(_strip_marks(stated))
-    return _number(match[0]) if match else None
+    return _parse_decimal(match[0]) if match else None
 
 
 def parse_grade(grade: Any) -> float | None:
     """Return a number or its text, or True or False, as a grade in [0, 1]; None for everything else."""
     if not isinstance(grade, str | int | float):
         return None
-    number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)
+    number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)  # which reads no True
     return number if number is not None and 0 <= number <= 1 else None
 
 
@@ -106,7 +107,8 @@ def find_stated_confidence(response: str) -> str | None:
     return matches[-1].strip() if matches else None
 
 
-def _number(text: str) -> float:
+def _parse_decimal(text: str) -> float:
+    """Return the number that a text spells, with a decimal point or comma."""
     return float(text.replace(",", "."))
 
 
@@ -118,10 +120,12 @@ def _to_float(number: Real) -> float:
         return math.inf
 
 
-def _in_range(value: float, total: float) -> float | None:
+def _to_share(value: float, total: float) -> float | None:
+    """Return a value as a share of a total, None unless it is in [0, 1]."""
     share = value / total if total > 0 and math.isfinite(value) else -1.0
     return share if 0 <= share <= 1 else None
 
 
 def _normalize(text: str) -> str:
+    """Return the words of a text in lower case, without punctuation."""
     return " ".join(re.findall(r"[^\W_]+", text.casefold()))

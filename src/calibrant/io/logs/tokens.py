@@ -16,14 +16,16 @@ def find_token_log_probs(record: Any) -> list[float] | None:
         log_probs = part.get("logprobs")
         content = log_probs.get("content") if isinstance(log_probs, dict) else None
         if content:
+            # An unknown one makes the probability of the response unknown
             return [math.nan if token["logprob"] is None else float(token["logprob"]) for token in content]
-        if isinstance(log_probs, dict) and log_probs.get("token_logprobs"):  # of completions
+        # Completions, in which the first token may have none because nothing comes before it
+        if isinstance(log_probs, dict) and log_probs.get("token_logprobs"):
             return [float(value) for value in log_probs["token_logprobs"] if value is not None]
     return None
 
 
 def find_response_text(record: Any) -> str | None:
-    """Return the text of a response in the same places."""
+    """Return the text of a response, or None without one; it is looked for where the log-probabilities are."""
     for part in _nested_responses(record):
         message = part.get("message")
         content = message.get("content") if isinstance(message, dict) else part.get("text")
@@ -35,6 +37,7 @@ def find_response_text(record: Any) -> str | None:
 
 
 def _nested_responses(record: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects that may be a response: a record, its first choice, and those nested in known fields."""
     if not isinstance(record, dict):
         return
     yield record
@@ -46,7 +49,9 @@ def _nested_responses(record: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def token_confidence(log_probs: list[float] | None, source: str) -> float | None:
-    """Return the probability of a response, or the geometric mean of those of its tokens.
+    """Return the probability of a response, or for "mean_token" the geometric mean of those of its tokens.
+
+    It is None without tokens, and if a log-probability is NaN or, beyond rounding, positive.
 
     >>> round(token_confidence([math.log(0.5), math.log(0.125)], "mean_token"), 6)
     0.25

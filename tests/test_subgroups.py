@@ -124,6 +124,12 @@ def test_files_keep_every_bit(tmp_path):
     assert code_of(MultiCalibrated.load, tmp_path / "c.safetensors") == "file_content"
 
 
+def test_the_table_names_the_level_of_its_intervals():
+    p, features, _ = draw(1500, seed=8)
+    fitted = MultiCalibrated.fit(p, features)
+    assert "95 % interval" in str(fitted.evaluate(p, features, level=0.95)).partition("\n")[0]
+
+
 def test_named_classes_may_come_in_any_order():
     p, features, _ = draw(1500, seed=11, k=3)
     named = Predictions(p.logits, p.labels, class_names=("a", "b", "c"))

@@ -30,6 +30,9 @@ def validate_inputs(
     """Validate the arguments of `Predictions` and return its fields by name.
 
     `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument.
+
+    Raises:
+        InputError: As `Predictions` does.
     """
     z = to_tensor(logits, "logits")
     with thread_limit(z.numel(), in_chunks=True):
@@ -51,7 +54,7 @@ def validate_inputs(
             raise InputError(
                 f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
             )
-        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}
+        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}  # all others are new
         tensors = {"logits": z, "labels": y, **columns}
         return {
             **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
@@ -69,7 +72,7 @@ def check_level(level: float) -> None:
 
 
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
-    """Validate an event selector; a class name becomes its index."""
+    """Return an event selector, with the index of a class for its name; raise `InputError` for an unknown one."""
     if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
         return of
     if names is not None and of in names:

@@ -41,6 +41,7 @@ def to_tensor(value: Any, name: str) -> Tensor:
         value = value.long() if value.dtype in UNSIGNED_DTYPES else value
         return value.detach() if value.ndim else value.detach().reshape(1)
     try:
+        # A contiguous copy: torch refuses negative strides, and warns of arrays that are read-only
         converted = torch.from_numpy(np.array(np.asarray(value), order="C", ndmin=1))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = "strings" if is_text(value) else f"{type(value).__name__} ({to_one_line(error)})"
@@ -49,7 +50,7 @@ def to_tensor(value: Any, name: str) -> Tensor:
 
 
 def to_int(labels: Tensor) -> Tensor:
-    """Convert labels to int64."""
+    """Convert labels to int64; raise `InputError` for fractions and NaN."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         raise InputError(
             f"Expected labels as whole numbers (class indices), got {labels.dtype} with fractions or NaN.",
@@ -59,12 +60,12 @@ def to_int(labels: Tensor) -> Tensor:
 
 
 def is_text(values: Any) -> bool:
-    """Whether an array-like holds strings."""
+    """Whether an array-like holds strings; an empty array of objects holds none."""
     if isinstance(values, Tensor):
         return False
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # lists of different lengths
         return False
     if array.dtype.kind == "O":
         return bool(array.size) and all(isinstance(value, str) for value in array.ravel())
@@ -72,12 +73,11 @@ def is_text(values: Any) -> bool:
 
 
 def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
-    """Copy a tensor that shares memory with the caller's."""
-    if x is None or not isinstance(original, Tensor):
+    """Copy a tensor that shares memory with the caller's; return any other tensor, and None, as it is."""
+    if x is None or not isinstance(original, Tensor):  # other originals were copied by `to_tensor`
         return x
-    if x.untyped_storage().data_ptr() != original.untyped_storage().data_ptr():
-        return x
-    return x.clone()
+    is_aliased = x.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
+    return x.clone() if is_aliased else x
 
 
 def flatten_positions(
@@ -93,8 +93,11 @@ def flatten_positions(
     Returns:
         Logits (rows, k), labels (rows), and the columns (rows), in which the positions of one image or text are one
         cluster if there were no clusters.
+
+    Raises:
+        InputError: Unless logits have one row of k per label.
     """
-    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim else ()
+    label_shape = (logits.shape[0], *logits.shape[2:])
     shapes = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
     if logits.ndim < 2:
         raise InputError(
@@ -108,32 +111,35 @@ def flatten_positions(
             "Predictions.from_soft_labels for probabilities, Predictions.multilabel for several labels per sample.",
             code="one_hot_labels",
         )
-    if tuple(labels.shape) != shape:
+    if tuple(labels.shape) != label_shape:
         raise InputError(f"Expected logits (n, k) and labels (n,), {shapes}.", code="shape")
-    flat = {name: _broadcast_to_positions(name, column, shape) for name, column in columns.items()}
+    flat = {name: _broadcast_to_positions(name, column, label_shape) for name, column in columns.items()}
     if logits.ndim > 2:
         if flat["clusters"] is None:
             images = torch.arange(len(logits), device=logits.device)
-            flat["clusters"] = _broadcast_to_positions("clusters", images, shape)
+            flat["clusters"] = _broadcast_to_positions("clusters", images, label_shape)
         logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
         flat = {name: None if column is None else column.flatten() for name, column in flat.items()}
     return logits, labels, flat
 
 
 def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Return one value per label, repeating a value per image at every position."""
+    """Return one value per label, repeating a value per image at every position; None stays None.
+
+    Raises `InputError`, with the `name` of the values, if they have another shape.
+    """
     if values is None or tuple(values.shape) == shape:
         return values
     if len(shape) > 1 and tuple(values.shape) == shape[:1]:
         return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)
-    raise InputError(
-        f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.",
-        code="shape",
-    )
+    raise InputError(f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.", code="shape")
 
 
 def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-    """Raise `InputError` unless logits (n, k), labels (n) and weights (n) have valid values."""
+    """Raise `InputError` unless logits (n, k), labels (n) and weights (n) have valid values.
+
+    Logits must be finite numbers or -inf, and not evidently probabilities; labels class indices; weights counts.
+    """
     n, k = logits.shape
     if n == 0:
         raise InputError("Expected at least one sample, got empty logits and labels.", code="no_rows")
@@ -171,6 +177,7 @@ def check_finite(logits: Tensor) -> None:
 
     The sum of all logits is finite unless there is one of these or a -inf: one cheap pass settles most inputs.
     """
+    # In half precision the sum of finite logits may overflow
     if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
         return
     n = len(logits)

@@ -21,4 +21,4 @@ def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, 
     array = array[:, None] if array.ndim == 1 else array
     if names is None or len(names) != array.shape[1]:
         names = [f"x{j}" for j in range(array.shape[1])]
-    return dict(zip(names, array.swapaxes(0, 1), strict=True))
+    return dict(zip(names, array.swapaxes(0, 1), strict=True))  # not `T`, which reverses further axes

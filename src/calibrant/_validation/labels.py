@@ -24,7 +24,20 @@ LabelIndices = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class i
 def to_class_indices(
     labels: Any, names: tuple[str, ...] | None, k: int, ignore_index: int | None = None
 ) -> LabelIndices:
-    """Return labels as class indices: strings are class names, numbers are column positions."""
+    """Return labels as class indices, with the class names and notes.
+
+    Strings are class names, in alphabetical order without `names`, unless all are numbers. Numbers are positions of
+    columns, or the numbers that all `names` are.
+
+    Args:
+        labels: Strings or numbers.
+        names: Class names, or None.
+        k: Number of columns.
+        ignore_index: Label to leave alone.
+
+    Raises:
+        InputError: For dates, for an unknown or ambiguous label, and if there are not k names.
+    """
     if isinstance(labels, Tensor) or not is_text(labels):
         _refuse_dates(labels)
         return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, isinstance(labels, Tensor))
@@ -36,7 +49,7 @@ def to_class_indices(
     index = torch.from_numpy(inverse.reshape(array.shape))
     label_names = tuple(map(str, levels.tolist()))
     numbers = [parse_number(name) for name in label_names]
-    if names is None and label_names and None not in numbers:
+    if names is None and label_names and None not in numbers:  # such as "0" and "1"
         values = torch.tensor(numbers, dtype=torch.float64)[index]
         return _numeric_indices(values, None, k, ignore_index, False)
     notes: tuple[str, ...] = ()
@@ -57,8 +70,8 @@ def to_class_indices(
 
 def _refuse_dates(labels: Any) -> None:
     """Raise `InputError` if labels are dates or times."""
-    kind = getattr(getattr(labels, "dtype", None), "kind", None)
-    values = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []
+    kind = getattr(getattr(labels, "dtype", None), "kind", None)  # of numpy: m and M are times and dates
+    values = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []  # the first label
     if (isinstance(kind, str) and kind in "mM") or any(isinstance(x, date | timedelta | np.datetime64) for x in values):
         raise InputError("Expected classes as labels, got dates or times. Try another column.", code="label_kind")
 
@@ -68,7 +81,8 @@ def _numeric_indices(
 ) -> LabelIndices:
     """Return numeric labels as class indices: column positions, or the values of numeric class names.
 
-    Raises `InputError` if both are possible, unless `prefer_positions`.
+    Raises `InputError` if both are possible, unless `prefer_positions`. Labels that are neither are returned unchanged,
+    and refused later for their range.
     """
     numbers = [parse_number(name) for name in names or ()]
     if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
@@ -85,7 +99,7 @@ def _numeric_indices(
             code="ambiguous_labels",
         )
     index_of = {number: i for i, number in enumerate(numbers)}
-    flat = [index_of.get(value, value) for value in labels.flatten().tolist()]
+    flat = [index_of.get(value, value) for value in labels.flatten().tolist()]  # `ignore_index` stays
     return to_int(torch.tensor(flat, device=labels.device).reshape(labels.shape)), names, ()
 
 
@@ -96,7 +110,7 @@ def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ign
         return labels, names, ()
     if int(valid.max()) != 1 or bool((valid == 0).any()):
         return labels, names, ()
-    indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)
+    indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)  # `ignore_index` stays
     return indices, names, ("labels -1 and +1 are read as the first and the second class",)
 
 
@@ -113,6 +127,7 @@ def binary_names(labels: Sequence[str], positive: str | None = None, *, required
         InputError: If the positive class is ambiguous.
     """
     matches = [label for label in labels if positive is not None and is_same_name(label, positive)]
+    # A single label may be the negative class, whose counterpart does not occur
     if required and not matches and len(labels) > 1:
         raise InputError(
             f"Expected a positive class among {shorten_list(labels)}, got {positive!r}.", code="positive_class"
@@ -133,7 +148,10 @@ def binary_names(labels: Sequence[str], positive: str | None = None, *, required
 
 
 def positive_word(labels: Sequence[str]) -> str | None:
-    """Return the label that means yes, such as "positive", or "1" beside "0"; None unless there is exactly one."""
+    """Return the label that means yes, such as "positive", or "1" beside "0".
+
+    It is None if no label does, if several do, and if another label is not the "no" of that word, as "cat" beside "1".
+    """
     words = [label.strip().lower() for label in labels]
     positives = [i for i, word in enumerate(words) if word in POSITIVE_WORDS]
     if len(positives) != 1:

@@ -19,9 +19,10 @@ def check_unique(names: Any, argument: str) -> tuple[str, ...]:
         names = to_tensor(names, argument)
     if isinstance(names, Tensor | np.ndarray):
         names = names.tolist() if names.ndim == 1 else None
+    # Texts and sets are iterable too, but letters are no names, and sets have no order
     is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
     items: list[Any] = list(names) if is_list else []  # pyright: ignore[reportUnknownArgumentType]
-    if not is_list or any(np.ndim(name) or name is None or name != name for name in items):
+    if not is_list or any(np.ndim(name) or name is None or name != name for name in items):  # NaN differs from itself
         raise InputError(
             f"Expected {argument} as a list of names, got {type(names).__name__}. Try ['cat', 'dog'].", code="names"
         )
@@ -33,12 +34,16 @@ def check_unique(names: Any, argument: str) -> tuple[str, ...]:
 
 
 def to_text(name: Any) -> str:
-    """Return a name as a string."""
+    """Return a name as a string, without the b'' of bytes."""
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
 def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the index of each value (a group or cluster) among the sorted distinct values, and their names."""
+    """Return the index of each value (a group or cluster) among the sorted distinct values, and their names.
+
+    Raises:
+        InputError: For NaN, complex numbers, and values that cannot be sorted.
+    """
     if isinstance(values, Tensor):
         levels, index = to_tensor(values, name).unique(return_inverse=True)
         if levels.is_floating_point() and bool(levels.isnan().any()):
@@ -57,7 +62,7 @@ def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         ) from None
     if levels.dtype.kind == "c" or bool((levels != levels).any()):  # NaN and NaT differ from themselves
         raise InputError(f"Expected {name} as names or numbers, got NaN or complex numbers.", code="not_names")
-    index = torch.from_numpy(index.reshape(array.shape))
+    index = torch.from_numpy(index.reshape(array.shape))  # versions of numpy differ in its shape
     return index if index.ndim else index.reshape(1), tuple(map(to_text, levels.tolist()))
 
 
@@ -70,7 +75,7 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
 
 
 def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
-    """Return the group name of every sample, given indices of `names`."""
+    """Return the group name of every sample, given indices of `names`; raise `InputError` for others."""
     name_array, index = np.array(check_unique(names, "group_names")), to_tensor(groups, "groups")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(
@@ -78,7 +83,7 @@ def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
             "without group_names.",
             code="group_index",
         )
-    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, -1)
+    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, -1)  # in range without samples
     if low < 0 or high >= len(name_array):
         raise InputError(
             f"Expected groups as indices of {len(name_array)} group_names, got {low} .. {high}.", code="group_index"
@@ -87,15 +92,23 @@ def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
 
 
 def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the class name of every label: the same string, the same number, or equal but for case and punctuation."""
-    by_value = _unique_keys(names, parse_number)
+    """Return the class name of every label.
+
+    It is the first of these that exists: the same string; the only name that is the same number; the only name that is
+    equal but for case and punctuation, if no other label is equal to it in this way.
+
+    Raises:
+        InputError: If a label matches no name.
+    """
+    by_number = _unique_keys(names, parse_number)
     by_word = _unique_keys(names, _normalize_name)
-    words = _unique_keys(labels, _normalize_name)
+    unique_words = _unique_keys(labels, _normalize_name)
     name_set, matched = set(names), dict[str, str]()
     for label in labels:
-        name = label if label in name_set else by_value.get(parse_number(label))
-        if name is None and _normalize_name(label) in words:
-            name = by_word.get(_normalize_name(label))
+        word = _normalize_name(label)
+        name = label if label in name_set else by_number.get(parse_number(label))
+        if name is None and word in unique_words:
+            name = by_word.get(word)
         if name is not None:
             matched[label] = name
     if missing := [label for label in labels if label not in matched]:
@@ -108,7 +121,7 @@ def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, str]:
-    """Return names by `key(name)`, without names that share a key or have none."""
+    """Return names by `key(name)`, without names that share a key or whose key is None."""
     keys = [key(name) for name in names]
     counts = Counter(keys)
     return {value: name for value, name in zip(keys, names, strict=True) if value is not None and counts[value] == 1}
@@ -121,7 +134,7 @@ def _normalize_name(name: str) -> str:
 
 def is_same_name(first: str, second: str) -> bool:
     """Whether two class names are the same string, the same number, or equal but for case and punctuation."""
-    if first == second:
-        return True
-    numbers = parse_number(first), parse_number(second)
-    return numbers[0] == numbers[1] if None not in numbers else _normalize_name(first) == _normalize_name(second)
+    first_number, second_number = parse_number(first), parse_number(second)
+    if first == second or first_number is None or second_number is None:
+        return _normalize_name(first) == _normalize_name(second)
+    return first_number == second_number

@@ -32,17 +32,17 @@ class SingleScoreEvidence:
         self.num_inside, self.any_outside = 0, False
 
     def add(self, scores: Tensor) -> "SingleScoreEvidence":
-        """Add the scores of a batch."""
+        """Add the scores of a batch; after one outside [0, 1], none need to be counted."""
         self.any_outside = self.any_outside or not bool(((scores >= 0) & (scores <= 1)).all())
         self.num_inside += 0 if self.any_outside else int(((scores > 0) & (scores < 1)).sum())
         return self
 
     def add_pairs(self, logits: Tensor) -> "SingleScoreEvidence":
-        """Add scores that were converted to pairs of logits (n, 2)."""
+        """Add scores s that were converted to pairs of logits [0, s] (n, 2)."""
         return self.add(logits.diff(dim=1))
 
     def check(self, alternative: str = "Predictions.from_probs", *, min_scores: int = MIN_EVIDENT_SCORES) -> None:
-        """Raise `InputError` if the scores are probabilities."""
+        """Raise `InputError`, which suggests an alternative, if the scores are probabilities."""
         if not self.any_outside and self.num_inside >= min_scores:
             raise InputError(
                 "Expected one logit per label, got scores that all lie in [0, 1], as probabilities do. Try "
@@ -84,7 +84,7 @@ class RowScoreEvidence:
 
 
 def _possible_kinds(rows: Tensor) -> frozenset[str]:
-    """Return the kinds of probabilities that the rows may be."""
+    """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that the rows may be; all of them without rows."""
     if not bool((rows >= 0).all()):
         return frozenset()
     rows = rows.double()
@@ -94,6 +94,7 @@ def _possible_kinds(rows: Tensor) -> frozenset[str]:
     holds = {
         "probs": max_error < MAX_SUM_ERROR,
         "percentages": max_percent_error < MAX_SUM_ERROR,
+        # Rounding of many classes may add up to any sum, and the numbers have two decimals
         "rounded_probs": max_error < MAX_ROUNDED_SUM_ERROR
         and rows.shape[1] <= MAX_ROUNDED_CLASSES
         and bool(((100 * rows - (100 * rows).round()).abs() < 1e-4).all()),
@@ -107,6 +108,9 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
     Args:
         p: Probabilities (n, k, ...), or of class 1 of 2, (n,) or (n, 1, ...).
         normalize: Divide rows by their sum.
+
+    Raises:
+        InputError: For NaN, negative numbers, and rows whose sum differs from 1 by more than rounding explains.
     """
     max_error = MAX_HALF_PRECISION_SUM_ERROR if p.dtype in (torch.float16, torch.bfloat16) else MAX_SUM_ERROR
     p = p.double()
@@ -122,7 +126,8 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
     p = clip_rounding(p)
     if is_single(p):
         _check_single_probs(p)
-        return torch.stack([1 - p, p], 1).log() if p.ndim == 1 else torch.cat([1 - p, p], 1).log(), ()
+        p = p.unsqueeze(1) if p.ndim == 1 else p
+        return torch.cat([1 - p, p], 1).log(), ()
     total = p.sum(1)
     error = float((total - 1).abs().max())
     is_negative = bool((p < 0).any())
@@ -161,7 +166,7 @@ def _row_sum_error(p: Tensor) -> InputError:
     total = p.sum(1)
     low, high, min_prob, max_prob = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
     is_rounded = low >= 1 - MAX_ROUNDED_SUM_ERROR and high <= 1 + MAX_ROUNDED_SUM_ERROR
-    causes = (
+    causes = (  # the first that holds is named
         (min_prob >= 0 and max_prob > 1 and low >= 97 and high <= 103, "percent", PERCENT_HINT),
         (min_prob < 0 or max_prob > 1, "not_probabilities", "Try Predictions(logits, labels) if they are logits."),
         (is_rounded, "rounded_sums", "Try normalize=True (on the command line, --normalize) if they are rounded."),
@@ -185,10 +190,14 @@ def _check_single_probs(p: Tensor) -> None:
 
 
 def _detect_decimals(p: Tensor, max_error: float) -> int | None:
-    """Return the number of decimals, 3 to 6, if rounding to it explains row sums that are not 1."""
+    """Return the number of decimals, 3 to 6, if rounding to it explains row sums that are not 1, else None.
+
+    Each of k rounded numbers adds at most half a unit of the last decimal to `max_error`, the largest error of a sum.
+    """
     for digits in range(3, 7):
         scaled = p * 10**digits
         if bool(((scaled - scaled.round()).abs() < 1e-3).all()):
+            # A row of many classes that are all rounded to 0 has a sum near 0
             explained = max_error <= 0.5 * 10**-digits * p.shape[1] + 1e-9 and bool((p.sum(1) > 0.5).all())
             return digits if explained and math.isfinite(max_error) else None
     return None

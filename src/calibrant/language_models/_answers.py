@@ -51,7 +51,7 @@ class Answers:
 
     @property
     def has_confidence(self) -> np.ndarray:
-        """Whether each answer was given with a confidence."""
+        """Whether each answer was given with a confidence, and graded."""
         return ~np.isnan(self.confidence) & self.is_answered & self.is_graded
 
     @property
@@ -66,7 +66,7 @@ class Answers:
 
     @property
     def question_weights(self) -> np.ndarray:
-        """Weights that make every question count once: one over its number of rows."""
+        """Weights (n) that make every question count once: one over its number of rows."""
         return 1 / np.bincount(self.question, minlength=len(self.question_names))[self.question]
 
 

@@ -59,14 +59,15 @@ class _Runs(NamedTuple):
         It is infinite where no number of right answers is possible.
         """
         fewest_hits, most_hits = np.maximum(fewest_hits, self.fewest_hits), np.minimum(most_hits, self.most_hits)
-        least = self.total + self.m * self.lowest - most_hits
+        least = self.total + self.m * self.lowest - most_hits  # of k + m z - q
         greatest = self.total + self.m * self.highest - fewest_hits
+        # The number nearest to 0 in [least, greatest], or the farthest
         gap = np.maximum(0, np.maximum(least, -greatest)) if sign == 1 else np.maximum(-least, greatest)
         return np.where(fewest_hits <= most_hits, sign * weight * gap**2, np.inf)
 
 
 class _Term(NamedTuple):
-    """The term w (rest + m z)^2 of a block, with the range of z."""
+    """The term w (rest + m z)^2 of a block with rest = k - q, and the range of z."""
 
     weight: float
     rest: float
@@ -79,10 +80,10 @@ class _Prefix(NamedTuple):
     """An arrangement of the first blocks."""
 
     later_cost: float  # lower bound of the signed cost of later blocks
-    terms: tuple[_Term, ...] = ()
-    missing: int = 0
-    hits: int = 0
-    fewest_right: int = 0  # right ones among the missing
+    terms: tuple[_Term, ...] = ()  # of these blocks
+    missing: int = 0  # answers without a confidence in these blocks
+    hits: int = 0  # right answers in these blocks
+    fewest_right: int = 0  # range of the number of right ones among the missing
     most_right: int = 0
 
 
@@ -102,23 +103,22 @@ class _Blocks:
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
         is_missing = np.isnan(confidence)
-        values, place, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
+        values, tie_index, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
         in_order = np.repeat(values, sizes)
         self.num_known, self.missing = len(in_order), int(is_missing.sum())
         self.right = int(correct[is_missing].sum())
         self.wrong = self.missing - self.right
         self.sum = np.concatenate([[0.0], in_order.cumsum()])
         self.edge = np.concatenate([[0.0], in_order, [1.0]])
-        hits = np.bincount(place, correct[~is_missing], len(values)).round().astype(int)  # of each tie
-        tie, count = (
-            np.repeat(np.arange(len(values)), sizes),
-            np.arange(self.num_known),
-        )  # count known answers come first
+        hits = np.bincount(tie_index, correct[~is_missing], len(values)).round().astype(int)  # right answers per tie
+        tie, count = np.repeat(np.arange(len(values)), sizes), np.arange(self.num_known)
+        # The first `count` known answers end within this tie: its right answers may be those after the end, or before
         hits_before, tie_end = (hits.cumsum() - hits)[tie], sizes.cumsum()[tie]
         fewest_hits = hits_before + np.maximum(0, hits[tie] - (tie_end - count))
         most_hits = hits_before + np.minimum(hits[tie], count - (tie_end - sizes[tie]))
         self.fewest_hits, self.most_hits = np.append(fewest_hits, hits.sum()), np.append(most_hits, hits.sum())
         self.starts, self.ends = [0, *ends[:-1].tolist()], ends.tolist()
+        # Of the squared sum of gaps: n_b / n (sum / n_b)^2
         self.weights = [1 / (end - start) / len(confidence) for start, end in zip(self.starts, self.ends, strict=True)]
         if not with_last_block:
             self.weights[-1] = 0.0
@@ -134,12 +134,13 @@ class _Blocks:
             shapes.append((pairs, end - start, int((most_hits - fewest_hits).max())))
         pairs, sizes, hits = np.array(shapes, dtype=float).T
         step = 1
+        # For every pair, `_table_before` adds a row of cells for each shift; without missing answers, none is rounded
         while self.missing and (pairs * (sizes / step + 2) * (hits / step + 1)).sum() > MAX_TABLE_STEPS:
             step *= 2
         return step
 
     def missing_range(self, end: int) -> tuple[int, int]:
-        """Return the range of the number of missing answers among the first `end`."""
+        """Return the range of the number of missing answers among the first `end`; the others are known."""
         return max(0, end - self.num_known), min(self.missing, end)
 
     def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -153,15 +154,15 @@ class _Blocks:
 
         A run that would end after the last known answer ends with it.
         """
-        first = self.starts[block] - before
+        first = self.starts[block] - before  # known answers before the block
         last = np.minimum(self.ends[block] - before - m, self.num_known)
         fewest_hits = np.maximum(0, self.fewest_hits[last] - self.most_hits[first])
         most_hits = np.minimum(last - first, self.most_hits[last] - self.fewest_hits[first])
         return _Runs(
             m,
             self.sum[last] - self.sum[first],
-            np.broadcast_to(self.edge[first], last.shape),
-            self.edge[last + 1],
+            np.broadcast_to(self.edge[first], last.shape),  # confidence of the known answer before the run
+            self.edge[last + 1],  # and after it
             fewest_hits + np.maximum(0, m - self.wrong),
             most_hits + np.minimum(m, self.right),
         )
@@ -173,7 +174,7 @@ class _Blocks:
         the first of which begins with the least number possible.
         """
         table = np.full((self.missing + 1, 1), np.inf)
-        table[self.missing, 0] = 0.0
+        table[self.missing, 0] = 0.0  # after the last block, all missing answers are in blocks
         tables = [table]
         for block in reversed(range(len(self.ends))):
             tables.append(self._table_before(block, tables[-1], sign))
@@ -193,25 +194,30 @@ class _Blocks:
         table = np.full((self.missing + 1, cells.max()), np.inf)
         for m in range(min(end - start, self.missing) + 1):
             runs = self.runs(block, before, np.array([m]))
-            # right answers of the block between the begins of cell i before and after it
+            # Right answers of the block if it leads from the begin of a cell to the begin of the cell of the same index
             hits = self.hits_range(end, before + m)[0] - fewest_hits
             first_shift = math.ceil((runs.fewest_hits - hits - step + 1).min() / step)
             last_shift = math.floor((runs.most_hits - hits + step - 1).max() / step)
             hits = hits + step * np.arange(first_shift, last_shift + 1)[:, None]
+            # Within the cells, the number of right answers may be up to step - 1 smaller or larger
             costs = runs.cost(hits - step + 1, hits + step - 1, self.weights[block], sign)
             for shift, cost in enumerate(costs[:, :, None], first_shift):
-                cell = max(0, -shift)
+                cell = max(0, -shift)  # the cells with a cell `shift` later in the other table
                 end_cell = max(cell, min(table.shape[1], later.shape[1] - shift))
-                rest = later[least + m : greatest + m + 1, cell + shift : end_cell + shift]
-                part = table[least : least + len(rest), cell:end_cell]
-                np.minimum(part, cost[: len(rest)] + rest, out=part)
-        table[least : greatest + 1][np.arange(table.shape[1]) >= cells[:, None]] = np.inf
+                later_cost = later[least + m : greatest + m + 1, cell + shift : end_cell + shift]
+                part = table[least : least + len(later_cost), cell:end_cell]
+                np.minimum(part, cost[: len(later_cost)] + later_cost, out=part)
+        table[least : greatest + 1][np.arange(table.shape[1]) >= cells[:, None]] = np.inf  # more hits than possible
         return table
 
     def extensions(
         self, prefix: _Prefix, cost: float, tables: list[np.ndarray], sign: int
     ) -> Iterator[tuple[float, _Prefix]]:
-        """Yield arrangements of one more block with lower bounds of their signed cost, in order of these bounds."""
+        """Yield arrangements of one more block with lower bounds of their signed cost, in order of these bounds.
+
+        The block has m missing and q right answers; both take all possible values, m along rows and q along columns.
+        `cost` is the exact signed cost of the blocks of `prefix`.
+        """
         block = len(prefix.terms)
         end, weight = self.ends[block], self.weights[block]
         slots = end - self.starts[block]
@@ -219,33 +225,38 @@ class _Blocks:
         runs, missing = self.runs(block, np.array([prefix.missing]), m), prefix.missing + m
         q = np.arange(runs.fewest_hits.min(), runs.most_hits.max() + 1)
         hits, num_known = prefix.hits + q, np.minimum(end - missing, self.num_known)
+        # Right ones among the missing: those of the prefix and of this block, and what is left for the known answers
         fewest_right = np.maximum(prefix.fewest_right + np.maximum(0, q - (slots - m)), missing - self.wrong)
         fewest_right = np.maximum(fewest_right, hits - self.most_hits[num_known])
         most_right = np.minimum(prefix.most_right + np.minimum(q, m), np.minimum(missing, self.right))
         most_right = np.minimum(most_right, hits - self.fewest_hits[num_known])
-        cell = hits - self.hits_range(end, missing)[0]
-        later = tables[block + 1]
-        later = later[missing, cell.clip(0, later.shape[1] - 1)]
-        bounds = cost + runs.cost(q, q, weight, sign) + later
+        cell = hits - self.hits_range(end, missing)[0]  # of the table, whose step is 1 in this search
+        table = tables[block + 1]
+        later_cost = table[missing, cell.clip(0, table.shape[1] - 1)]
+        bounds = cost + runs.cost(q, q, weight, sign) + later_cost
         bounds[fewest_right > most_right] = np.inf
         for index in np.argsort(bounds, axis=None, kind="stable").tolist():
-            i, j = divmod(index, len(q))
+            i, j = divmod(index, len(q))  # row and column
             bound, right_range = float(bounds[i, j]), (int(fewest_right[i, j]), int(most_right[i, j]))
             if math.isinf(bound):
                 return
             rest, z_range = float(runs.total[i, 0] - q[j]), (float(runs.lowest[i, 0]), float(runs.highest[i, 0]))
             terms = (*prefix.terms, _Term(weight, rest, i, *z_range))
-            yield bound, _Prefix(float(later[i, j]), terms, int(missing[i, 0]), int(hits[j]), *right_range)
+            yield bound, _Prefix(float(later_cost[i, j]), terms, int(missing[i, 0]), int(hits[j]), *right_range)
 
 
 def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
-    """Return the least squared error (sign 1) or minus the greatest, and whether an arrangement has it."""
+    """Return the least squared error (sign 1) or minus the greatest, and whether an arrangement has it.
+
+    Otherwise it is a lower bound: from the table, if this rounds, or from the search after `MAX_ARRANGEMENTS`.
+    """
     tables = blocks.tables_of_costs(sign)
     total = _least_sum if sign == 1 else _minus_greatest_sum
-    start = float(tables[0][0, 0])
+    table_bound = float(tables[0][0, 0])
     if blocks.step > 1:
-        return start, False
-    rounding = 1e-15 * max(abs(start), 1e-6)  # differences of costs that mean nothing
+        return table_bound, False
+    rounding = 1e-15 * max(abs(table_bound), 1e-6)  # differences of costs that mean nothing
+    # Priority, a number that decides between equal priorities, bound, arrangement, and its siblings with larger bounds
     queue: list[tuple[float, int, float, _Prefix, Iterator[tuple[float, _Prefix]]]] = []
     number = itertools.count()
 
@@ -255,13 +266,13 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
             priority = bound - rounding * len(prefix.terms)  # among equal bounds, the longest arrangement
             heapq.heappush(queue, (priority, next(number), bound, prefix, extensions))
 
-    push(iter([(start, _Prefix(start))]))
+    push(iter([(table_bound, _Prefix(table_bound))]))
     for _ in range(MAX_ARRANGEMENTS + len(blocks.ends)):
         _, _, bound, prefix, extensions = heapq.heappop(queue)
         push(extensions)
-        cost = total(prefix.terms)
+        cost = total(prefix.terms)  # with means in order, unlike in the table
         better_bound = cost + prefix.later_cost
-        if better_bound > bound + rounding:
+        if better_bound > bound + rounding:  # back to the queue, where others may be better now
             push(iter([(better_bound, prefix)]))
         elif len(prefix.terms) == len(blocks.ends):
             return cost, True
@@ -280,7 +291,7 @@ def _least_sum(terms: tuple[_Term, ...]) -> float:
     for term in terms:
         if term.weight > 0 and term.m > 0:
             curvature, slope, members = term.weight * term.m**2, -term.weight * term.m * term.rest, [term]
-            z = min(max(slope / curvature, term.lowest), term.highest)
+            z = min(max(slope / curvature, term.lowest), term.highest)  # the least w (rest + m z)^2 in the range
             while pools and pools[-1][0] > z:
                 _, more_curvature, more_slope, earlier = pools.pop()
                 curvature, slope, members = curvature + more_curvature, slope + more_slope, earlier + members
@@ -295,7 +306,7 @@ def _minus_greatest_sum(terms: tuple[_Term, ...]) -> float:
     free = [term for term in terms if term.weight > 0 and term.m > 0]
     fixed = math.fsum(term.weight * term.rest**2 for term in terms if term.m == 0)
     z = np.unique([end for term in free for end in (term.lowest, term.highest)])
-    best = np.zeros(max(1, len(z)))
+    best = np.zeros(max(1, len(z)))  # the greatest sum of the terms so far, by the mean of the last one
     for term in free:
         value = term.weight * (term.rest + term.m * z) ** 2
         best = np.maximum.accumulate(best) + np.where((term.lowest <= z) & (z <= term.highest), value, -np.inf)

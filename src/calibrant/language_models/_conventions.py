@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from calibrant.language_models._log import EvaluationLog
 BLOCK_SIZE = 100  # answers per block of the HLE error
 NUM_BROWSECOMP_BINS = 10
 FULL_CONFIDENCE = "A missing confidence counts as 100 %."
+ValueAndRange = tuple[float, float, float]  # and its least and greatest value over all orders of equal confidences
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Convention:
     definition: str
     missing: str  # treatment of missing confidences
     source: str
-    compute: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[float, float, float]]  # value, low, high
+    compute: Callable[[np.ndarray, np.ndarray, np.ndarray], ValueAndRange]  # confidence, correct, is_answered
     higher_is_better: bool = False
     uses_confidence: bool = True
 
@@ -104,10 +106,10 @@ def hle_error(
     ends = block_ends(len(confidence), size)
     if len(ends) == 0:
         return math.nan
-    order = np.argsort(confidence)
+    order = np.argsort(confidence)  # not stable, as in the published code
     starts = np.concatenate([[0], ends[:-1]])
     gap_sums = np.add.reduceat(confidence[order], starts) - np.add.reduceat(correct[order], starts)
-    squares = gap_sums**2 / (ends - starts) / len(confidence)
+    squares = gap_sums**2 / (ends - starts) / len(confidence)  # n_b / n (gap_sum / n_b)^2
     return math.sqrt(squares[: None if with_last_block else -1].sum())
 
 
@@ -124,6 +126,7 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
     >>> browsecomp_error(c, a), browsecomp_error(c, a, keeps_zero=False)
     (0.75, 0.25)
     """
+    # Sums of confidence minus outcome: of confidences of 0, then of each bin
     gap_sums = np.bincount(browsecomp_bin(confidence) + 1, confidence - correct, NUM_BROWSECOMP_BINS + 1)
     if keeps_zero:
         gap_sums[1] += gap_sums[0]
@@ -144,49 +147,47 @@ def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
     0.4
     """
     hits, attempted = correct[is_answered].sum(), is_answered.sum()
+    # The harmonic mean of hits / n and hits / attempted
     return float(2 * hits / (len(correct) + attempted)) if len(correct) else math.nan
 
 
 def whole_percents(confidence: np.ndarray) -> np.ndarray:
     """Return confidences cut to whole percents, as `int` cuts them; .29 is 29 %, not 28.999999 %."""
-    return np.floor(np.round(100 * confidence, 9)) / 100
+    return np.floor(np.round(100 * confidence, 9)) / 100  # 100 * 0.29 is 28.999999999999996
 
 
-def _hle(confidence: np.ndarray, correct: np.ndarray, size: int, with_last_block: bool) -> tuple[float, float, float]:
+def _hle(
+    confidence: np.ndarray,
+    correct: np.ndarray,
+    is_answered: np.ndarray,
+    *,
+    with_last_block: bool = True,
+    size: int = BLOCK_SIZE,
+) -> ValueAndRange:
+    """Return the HLE error and its range, NaN for fewer answers than a block."""
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
+    if math.isnan(value):
+        return value, value, value
     ends = block_ends(len(confidence), size)
-    if len(ends) == 0:
-        return math.nan, math.nan, math.nan
     low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
     return value, min(low, value), max(high, value)  # apart from rounding, the range holds the value
 
 
-def _cais(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
-    return _hle(confidence, correct, BLOCK_SIZE, with_last_block=False)
+def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
+    """Return the HLE error of inspect_evals, in which fewer answers than a block are one block."""
+    return _hle(whole_percents(confidence), correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 
 
-def _cais_with_last_block(
-    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray
-) -> tuple[float, float, float]:
-    return _hle(confidence, correct, BLOCK_SIZE, with_last_block=True)
-
-
-def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
-    size = max(1, min(BLOCK_SIZE, len(confidence)))
-    return _hle(whole_percents(confidence), correct, size, with_last_block=True)
-
-
-def _browsecomp(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
-    value = browsecomp_error(confidence, correct)
+def _browsecomp(
+    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray, *, keeps_zero: bool = True
+) -> ValueAndRange:
+    """Return the BrowseComp error, which does not depend on the order of answers."""
+    value = browsecomp_error(confidence, correct, keeps_zero=keeps_zero)
     return value, value, value
 
 
-def _old_browsecomp(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
-    value = browsecomp_error(confidence, correct, keeps_zero=False)
-    return value, value, value
-
-
-def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> tuple[float, float, float]:
+def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
+    """Return the F-score of SimpleQA, which does not depend on the order of answers."""
     value = simpleqa_f(correct, is_answered)
     return value, value, value
 
@@ -202,7 +203,7 @@ CONVENTIONS = {
             f"{_HLE_DEFINITION}; the block of highest confidences is left out, as in the published code",
             FULL_CONFIDENCE,
             "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
-            _cais,
+            partial(_hle, with_last_block=False),
         ),
         Convention(
             "hle_all_blocks",
@@ -210,7 +211,7 @@ CONVENTIONS = {
             f"{_HLE_DEFINITION}; with the last block",
             FULL_CONFIDENCE,
             "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
-            _cais_with_last_block,
+            _hle,
         ),
         Convention(
             "inspect_hle",
@@ -234,7 +235,7 @@ CONVENTIONS = {
             "ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
             FULL_CONFIDENCE,
             "inspect_evals before 0.25.0, browse_comp/browse_comp.py",
-            _old_browsecomp,
+            partial(_browsecomp, keeps_zero=False),
         ),
         Convention(
             "simpleqa_f",

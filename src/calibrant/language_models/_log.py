@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from calibrant._lazy import polars
@@ -113,14 +114,14 @@ class EvaluationLog:
         Raises:
             InputError: If no answer is graded.
         """
-        scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))  # by task and question
         for row in self.rows:
             if row.correct is not None:
                 scores[row.task][row.question].append(row.correct)
         if not scores:
             raise InputError("Expected graded answers, got none.", code="no_score")
-        means = [[_mean(values) for values in questions.values()] for questions in scores.values()]
-        return _mean([_mean(values) for values in means]) if average == "macro" else _mean([*chain(*means)])
+        question_means = [[fmean(values) for values in questions.values()] for questions in scores.values()]  # by task
+        return fmean(map(fmean, question_means)) if average == "macro" else fmean(chain(*question_means))
 
     def to_frame(self) -> Any:
         """Return a polars frame with a row per answer."""
@@ -130,8 +131,5 @@ class EvaluationLog:
 
 
 def _to_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    """Return one name or several as a tuple, empty for None."""
+    return (names,) if isinstance(names, str) else tuple(names or ())

@@ -31,7 +31,7 @@ class Bounds:
     is_exact: bool  # otherwise the least and greatest value lie within the bounds
 
     def __contains__(self, value: float) -> bool:
-        return self.low - 1e-12 <= value <= self.high + 1e-12
+        return self.low - 1e-12 <= value <= self.high + 1e-12  # apart from rounding
 
 
 def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
@@ -52,11 +52,15 @@ def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
     graded = graded[graded.is_graded]
     check_binary(graded.correct)
     answered = graded[graded.is_answered]
-    rows = answered.confidence, answered.correct, answered.question_weights
-    counted = graded.confidence, graded.correct
-    bounds = {"signed_gap": gap_bounds(*rows), "brier": brier_bounds(*rows), "browsecomp": browsecomp_bounds(*counted)}
-    bounds |= {"hle": hle_bounds(*counted), "hle_all_blocks": hle_bounds(*counted, with_last_block=True)}
-    return bounds
+    weighted_answers = answered.confidence, answered.correct, answered.question_weights
+    all_graded = graded.confidence, graded.correct
+    return {
+        "signed_gap": gap_bounds(*weighted_answers),
+        "brier": brier_bounds(*weighted_answers),
+        "browsecomp": browsecomp_bounds(*all_graded),
+        "hle": hle_bounds(*all_graded),
+        "hle_all_blocks": hle_bounds(*all_graded, with_last_block=True),
+    }
 
 
 def gap_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> Bounds:
@@ -71,8 +75,8 @@ def gap_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray 
     Bounds(low=-0.25, high=0.25, is_exact=True)
     """
     w = _normalize(weights, len(confidence))
-    fills = (float(w @ (np.where(np.isnan(confidence), fill, confidence) - correct)) for fill in (0.0, 1.0))
-    return Bounds(*fills, is_exact=True)
+    low, high = (float(w @ (np.nan_to_num(confidence, nan=fill) - correct)) for fill in (0.0, 1.0))
+    return Bounds(low, high, is_exact=True)
 
 
 def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> Bounds:
@@ -88,9 +92,11 @@ def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarra
     >>> brier_bounds(np.array([0.5, np.nan]), np.array([1, 0]))
     Bounds(low=0.125, high=0.625, is_exact=True)
     """
-    w, is_missing = _normalize(weights, len(confidence)), np.isnan(confidence)
-    fills = (np.where(is_missing, fill, confidence) for fill in (correct, (correct < 0.5).astype(float)))
-    return Bounds(*(float(w @ (fill - correct) ** 2) for fill in fills), is_exact=True)
+    w = _normalize(weights, len(confidence))
+    nearest, farthest = correct, (correct < 0.5).astype(float)
+    filled = [np.where(np.isnan(confidence), fill, confidence) for fill in (nearest, farthest)]
+    low, high = (float(w @ (c - correct) ** 2) for c in filled)
+    return Bounds(low, high, is_exact=True)
 
 
 def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
@@ -120,11 +126,15 @@ def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
         return Bounds(math.nan, math.nan, is_exact=True)
     is_missing = np.isnan(confidence)
     stated, outcome = confidence[~is_missing], correct[~is_missing]
-    gaps = np.bincount(browsecomp_bin(stated).clip(0), stated - outcome, NUM_BROWSECOMP_BINS)
+    # G_b of the stated confidences; 0, which has the index -1, belongs to the first bin
+    gap_sums = np.bincount(browsecomp_bin(stated).clip(0), stated - outcome, NUM_BROWSECOMP_BINS)
     right = int(correct[is_missing].sum())
     wrong = int(is_missing.sum()) - right
-    low, is_exact = _least_binned_sum(gaps, right, wrong) if is_missing.any() else (float(np.abs(gaps).sum()), True)
-    return Bounds(low / len(confidence), _greatest_binned_sum(gaps, right, wrong) / len(confidence), is_exact)
+    low, is_exact = float(np.abs(gap_sums).sum()), True
+    if is_missing.any():
+        low, is_exact = _least_binned_sum(gap_sums, right, wrong)
+    high = _greatest_binned_sum(gap_sums, right, wrong)
+    return Bounds(low / len(confidence), high / len(confidence), is_exact)
 
 
 def hle_bounds(
@@ -159,61 +169,66 @@ def hle_bounds(
 
 
 def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
+    """Return weights that sum to 1, equal ones by default; empty without answers."""
     w = np.ones(n) if weights is None else weights
     return w / w.sum() if n else w
 
 
 def _bin_ends() -> tuple[np.ndarray, np.ndarray]:
+    """Return the lower and the upper ends of the bins."""
     edges = np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1)
     return edges[:-1], edges[1:]
 
 
-def _greatest_binned_sum(gaps: np.ndarray, right: int, wrong: int) -> float:
-    """Return the greatest sum of absolute bin sums, over the bins that missing answers go to.
+def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
+    """Return the greatest sum of |G_b|, over the bins that the wrong and the right answers without confidence go to.
 
-    Putting wrong answers at 0 and right ones at 1 adds nothing, so that neither needs a bin.
+    Wrong answers at 0 and right ones at 1 add nothing to a sum, so that they may also go to no bin.
     """
     lower, upper = _bin_ends()
-    bins = len(gaps)
-    plus = np.concatenate([gaps + wrong * upper - np.abs(gaps), [0.0]])  # gain if wrong answers go there, or nowhere
-    minus = np.concatenate([right * (1 - lower) - gaps - np.abs(gaps), [0.0]])
-    gains = plus[:, None] + minus
+    bins = len(gap_sums)
+    # Gain if all wrong answers go to the upper end of a bin with sign +, or to none
+    wrong_gain = np.append(gap_sums + wrong * upper - np.abs(gap_sums), 0.0)
+    # Gain if all right answers go to the lower end of a bin with sign -, or to none
+    right_gain = np.append(right * (1 - lower) - gap_sums - np.abs(gap_sums), 0.0)
+    gains = wrong_gain[:, None] + right_gain
     gains[range(bins), range(bins)] = -np.inf  # a bin has one sign
-    return float(np.abs(gaps).sum() + gains.max())
+    return float(np.abs(gap_sums).sum() + gains.max())
 
 
-def _least_binned_sum(gaps: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
-    """Return the least sum of absolute bin sums, and whether it is proven to be the least.
+def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
+    """Return the least sum of |G_b|, and whether it is proven to be the least; otherwise it is a lower bound.
 
-    The variables are p, q, the sum G and its absolute value of every bin.
+    The variables of the integer program are p, q, G and |G| of every bin, as in `browsecomp_bounds`.
     """
     import scipy.optimize  # slow to import
 
     optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
     lower, upper = _bin_ends()
-    bins = len(gaps)
-    identity, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
-    total[0, :bins] = total[1, bins : 2 * bins] = 1
+    bins = len(gap_sums)
+    one, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
+    total[0, :bins] = total[1, bins : 2 * bins] = 1  # sums of p and of q
+    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), one, zero])
+    below_upper = np.hstack([np.diag(1 - upper), -np.diag(upper), one, zero])
     constraints = [
         optimize.LinearConstraint(total, [right, wrong], [right, wrong]),
-        optimize.LinearConstraint(np.hstack([np.diag(1 - lower), -np.diag(lower), identity, zero]), gaps, np.inf),
-        optimize.LinearConstraint(np.hstack([np.diag(1 - upper), -np.diag(upper), identity, zero]), -np.inf, gaps),
-        optimize.LinearConstraint(np.hstack([zero, zero, identity, identity]), 0, np.inf),
-        optimize.LinearConstraint(np.hstack([zero, zero, -identity, identity]), 0, np.inf),
+        optimize.LinearConstraint(above_lower, gap_sums, np.inf),  # G >= G of stated ones + (p + q) l - p
+        optimize.LinearConstraint(below_upper, -np.inf, gap_sums),  # G <= G of stated ones + (p + q) u - p
+        optimize.LinearConstraint(np.hstack([zero, zero, one, one]), 0, np.inf),  # |G| >= -G
+        optimize.LinearConstraint(np.hstack([zero, zero, -one, one]), 0, np.inf),  # |G| >= G
     ]
-    is_free = np.repeat([False, False, True, False], bins)
+    is_g = np.repeat([False, False, True, False], bins)  # which may be negative
     result = optimize.milp(
-        np.repeat([0, 0, 0, 1], bins),
+        np.repeat([0, 0, 0, 1], bins),  # minimizes the sum of |G|
         integrality=np.repeat([1, 1, 0, 0], bins),
-        bounds=optimize.Bounds(np.where(is_free, -np.inf, 0), np.inf),
+        bounds=optimize.Bounds(np.where(is_g, -np.inf, 0), np.inf),
         constraints=constraints,
         options={"time_limit": MIP_SECONDS, "mip_rel_gap": 0.0},
     )
-    if result.x is None:
-        return max(0.0, float(result.mip_dual_bound or 0.0)), False
+    proven_bound = max(0.0, float(result.mip_dual_bound or 0.0))
+    if result.x is None:  # no solution within the time limit
+        return proven_bound, False
     p, q = result.x[: 2 * bins].round().reshape(2, bins)
-    ends = gaps + (p + q) * lower - p, gaps + (p + q) * upper - p
-    reached = float(np.maximum(0, np.maximum(ends[0], -ends[1])).sum())
-    if reached - float(result.mip_dual_bound) <= 1e-6:
-        return reached, True
-    return max(0.0, float(result.mip_dual_bound)), False
+    lowest, highest = gap_sums + (p + q) * lower - p, gap_sums + (p + q) * upper - p  # range of G
+    least_sum = float(np.maximum(0, np.maximum(lowest, -highest)).sum())  # of these whole numbers p and q
+    return (least_sum, True) if least_sum - proven_bound <= 1e-6 else (proven_bound, False)

@@ -9,9 +9,8 @@ from calibrant.io.logs import find_stated_confidence, parse_confidence
 from calibrant.types import InputError
 
 RewardScore = Literal["brier", "log", "spherical"]
-MIN_LOG_CONFIDENCE = (
-    0.01  # confidences are moved into [0.01, 0.99] by the logarithmic score, which is unbounded otherwise
-)
+# The logarithmic score, which is unbounded otherwise, moves confidences into [0.01, 0.99]
+MIN_LOG_CONFIDENCE = 0.01
 
 
 def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brier") -> float:
@@ -29,12 +28,19 @@ def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brie
         raise InputError(f"Expected a confidence in [0, 1], got {confidence}.", code="confidence_range")
     p = confidence if is_correct else 1 - confidence
     if score == "brier":
-        return round(1 - (1 - p) ** 2, 12)
+        return round(1 - (1 - p) ** 2, 12)  # 0.96, not 0.9600000000000001
     if score == "log":
-        return 1 - math.log(min(max(p, MIN_LOG_CONFIDENCE), 1 - MIN_LOG_CONFIDENCE)) / math.log(MIN_LOG_CONFIDENCE)
-    if score == "spherical":
-        return p / math.hypot(p, 1 - p)
-    raise InputError(f"Expected a score among {', '.join(get_args(RewardScore))}, got {score!r}.", code="option_value")
+        clipped = min(max(p, MIN_LOG_CONFIDENCE), 1 - MIN_LOG_CONFIDENCE)
+        return 1 - math.log(clipped) / math.log(MIN_LOG_CONFIDENCE)
+    _check_score(score)
+    return p / math.hypot(p, 1 - p)
+
+
+def _check_score(score: str) -> None:
+    """Raise `InputError` for a score of another name."""
+    if score not in get_args(RewardScore):
+        names = ", ".join(get_args(RewardScore))
+        raise InputError(f"Expected a score among {names}, got {score!r}.", code="option_value")
 
 
 def read_stated_confidence(text: str) -> float | None:
@@ -79,25 +85,22 @@ def confidence_reward(
     >>> reward(completions=["Paris\nConfidence: 90%", "Rome\nConfidence: 90%", "Rome"], answer=["Paris"] * 3)
     [0.995, 0.095, 0.0]
     """
-    if score not in get_args(RewardScore):
-        raise InputError(
-            f"Expected a score among {', '.join(get_args(RewardScore))}, got {score!r}.", code="option_value"
-        )
+    _check_score(score)
     if not 0 <= accuracy_share < 1:
         raise InputError(f"Expected accuracy_share in [0, 1), got {accuracy_share}. Try 0.5.", code="share_range")
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
-        texts = [_completion_text(completion) for completion in completions]
+        """Return the reward of each completion; columns have an entry per completion."""
         names = [name for name in _parameter_names(is_correct) if name in columns]
         rewards = list[float]()
-        for i, text in enumerate(texts):
+        for i, text in enumerate(map(_completion_text, completions)):
             confidence = read_confidence(text)
             if confidence is None:
                 rewards.append(unreadable)
                 continue
             credit = _credit(is_correct(text, **{name: columns[name][i] for name in names}))
-            right, wrong = (score_reward(confidence, outcome, score) for outcome in (True, False))
-            mean_score = right * credit + wrong * (1 - credit)
+            score_if_right, score_if_wrong = (score_reward(confidence, outcome, score) for outcome in (True, False))
+            mean_score = score_if_right * credit + score_if_wrong * (1 - credit)
             rewards.append(accuracy_share * credit + (1 - accuracy_share) * mean_score)
         return rewards
 
@@ -106,7 +109,10 @@ def confidence_reward(
 
 
 def _credit(grade: Any) -> float:
-    """Return a grade as a number in [0, 1]; what is no number counts as right if it is true."""
+    """Return a grade as a number in [0, 1], and 1 or 0 for another value that is true or false.
+
+    Raises `InputError` for a number outside [0, 1].
+    """
     credit = float(grade) if isinstance(grade, Real) else float(bool(grade))
     if not 0 <= credit <= 1:
         raise InputError(f"Expected is_correct to return True, False or a credit in [0, 1], got {grade}.", code="grade")

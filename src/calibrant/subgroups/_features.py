@@ -78,7 +78,10 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
 
 
 def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
-    """Yield where each feature may be split: quantiles of numbers that leave some on both sides, or the categories."""
+    """Yield where each feature may be split: the categories that occur, or numbers below the maximum.
+
+    These are all that occur, or quantiles if there are many. The last column is the probability.
+    """
     for j, column in enumerate(x.T):
         values = column.unique()
         if j < len(schema.names) and schema.categories[j]:
@@ -91,6 +94,7 @@ def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
 
 
 def _is_text(values: np.ndarray) -> bool:
+    """Whether a column has values that are neither numbers nor missing."""
     if values.dtype.kind not in "OUS":
         return False
     present = [value for value in values.tolist() if not _is_missing(value)]
@@ -98,6 +102,7 @@ def _is_text(values: np.ndarray) -> bool:
 
 
 def _is_missing(value: Any) -> bool:
+    """Whether a value is None, an empty text or NaN."""
     return value is None or value == "" or value != value
 
 
@@ -111,11 +116,13 @@ def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
 
 
 def _encode_texts(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray:
+    """Return the index of each text among the categories, `MISSING` for all others."""
     codes = {category: float(i) for i, category in enumerate(categories)}
     return np.array([codes.get(str(value), MISSING) for value in values.tolist()])
 
 
 def _to_numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """Return a column as numbers, -inf where one is missing; raise `InputError` for texts."""
     try:
         numbers = np.array([np.nan if _is_missing(v) else v for v in values.tolist()], dtype=np.float64)
     except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant.metrics import Interval, Sample, nll, signed_gap
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.folds import assign_folds, num_units
+from calibrant.predictions.folds import num_units, split_folds
 from calibrant.subgroups._features import FeatureSchema, cut_points, read_columns
 from calibrant.subgroups._table import SubgroupRow, SubgroupTable
 from calibrant.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
@@ -94,20 +94,18 @@ class MultiCalibrated:
             schema = FeatureSchema.from_columns(columns)
             x = schema.encode(columns)
             name = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
-            fold = assign_folds(p, folds, seed)
-            log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)
-            for i in range(folds):
-                is_held_out = fold == i
-                common = calibrators.fit(name, p[~is_held_out])
-                fitting, held_out = p[~is_held_out].apply(common), p[is_held_out].apply(common)
-                steps = _boost(fitting, x[~is_held_out], schema, depth)
-                log_likelihood[is_held_out] = _held_out_curve(steps, held_out, x[is_held_out])
+            log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)  # held-out, by number of trees
+            for training, is_held_out in split_folds(p, folds, seed):
+                common_map = calibrators.fit(name, training)
+                trees = _boost(training.apply(common_map), x[~is_held_out], schema, depth)
+                held_out = p[is_held_out].apply(common_map)
+                log_likelihood[is_held_out] = _held_out_curve(trees, held_out, x[is_held_out])
             count = _number_of_trees(log_likelihood, p)
-            pooled = calibrators.fit(name, p)
-            mapped = p.apply(pooled)
-            steps = list(islice(_boost(mapped, x, schema, depth), max(count, 1)))
-            trees = join_trees(steps)[:count]
-            return cls(pooled, schema, trees, _worst_subgroups(mapped, x, schema, depth), p.k, p.class_names)
+            common_map = calibrators.fit(name, p)
+            mapped = p.apply(common_map)
+            # At least one tree, because no trees would have no shape
+            trees = join_trees([*islice(_boost(mapped, x, schema, depth), max(count, 1))])[:count]
+            return cls(common_map, schema, trees, _worst_subgroups(mapped, x, schema, depth), p.k, p.class_names)
 
     def apply(self, predictions: Predictions, features: Any) -> Predictions:
         """Return calibrated predictions.
@@ -119,7 +117,7 @@ class MultiCalibrated:
         Raises:
             InputError: If the classes or the features are not those of the fit.
         """
-        p = self._pooled_predictions(predictions)
+        p = self._apply_common_map(predictions)
         return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
 
     def evaluate(self, predictions: Predictions, features: Any, *, level: float = 0.90) -> SubgroupTable:
@@ -133,19 +131,19 @@ class MultiCalibrated:
             level: Level of the intervals.
         """
         with as_predictions(predictions) as predicted:
-            p = self._pooled_predictions(predicted)
+            p = self._apply_common_map(predicted)
             x = self._features(p, features)
             corrected = p.with_logits(_correct(p.logits, self.trees, x))
-            parts = [part.with_event(_event(p)) for part in (p, corrected)]
-            members = self.subgroups.outputs_by_tree(_with_probability(x, p))[:, :, 0] == 1
+            before, after = (part.with_event(_evaluated_event(p)) for part in (p, corrected))
+            members = self.subgroups.outputs_by_tree(_with_probability(x, p))[:, :, 0] == 1  # (n, subgroups)
             rows = list[SubgroupRow]()
             for tree, is_member in enumerate(members.T):
                 if is_member.any():
-                    gaps = [signed_gap.interval(part[is_member], level=level) for part in parts]
+                    gaps = [signed_gap.interval(part[is_member], level=level) for part in (before, after)]
                     rows.append(SubgroupRow(self._describe(tree), int(is_member.sum()), *gaps))
-            losses = [nll.values(part) for part in parts]
-            gain = Sample.from_values(losses[0] - losses[1], p.weights, p.clusters, p.examples).normal_interval(level)
-            return SubgroupTable(tuple(rows), float(nll(parts[0])), float(nll(parts[1])), gain)
+            gains = nll.values(before) - nll.values(after)
+            nll_gain = Sample.from_values(gains, p.weights, p.clusters, p.examples).normal_interval(level)
+            return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), nll_gain)
 
     def save(self, path: str | Path) -> None:
         """Write to a .safetensors file."""
@@ -163,14 +161,18 @@ class MultiCalibrated:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        d, has_categories = len(self.schema.names) + 1, [bool(c) for c in self.schema.categories] + [False]
-        return len(self.schema.categories) == d - 1 and all(
-            trees.is_consistent() and trees.is_category.tolist() == has_categories
+        is_category = [*map(bool, self.schema.categories), False]  # the last feature is the probability
+        return len(self.schema.categories) == len(self.schema.names) and all(
+            trees.is_consistent() and trees.is_category.tolist() == is_category
             for trees in (self.trees, self.subgroups)
         )
 
-    def _pooled_predictions(self, predictions: Predictions) -> Predictions:
-        """Return predictions with the classes of the fit, after the common map."""
+    def _apply_common_map(self, predictions: Predictions) -> Predictions:
+        """Return predictions in float64, with the classes in the order of the fit, after the common map.
+
+        Raises:
+            InputError: If the classes are not those of the fit.
+        """
         p = predictions.reorder_classes(self.class_names)
         if p.k != self.k:
             raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
@@ -186,18 +188,19 @@ class MultiCalibrated:
         return " and ".join(self.schema.describe(j, cut, is_left=is_left) for j, cut, is_left in conditions) or "all"
 
 
-def _event(p: Predictions) -> int | str:
+def _evaluated_event(p: Predictions) -> int | str:
+    """Return the event whose probability must be right: class 1 of two, else that the predicted class is right."""
     return 1 if p.k == 2 else "top"
 
 
 def _with_probability(x: Tensor, p: Predictions) -> Tensor:
     """Return features and, as the last one, the calibrated probability of the event."""
-    return torch.cat([x, p.with_event(_event(p)).events.confidence.cpu().double()[:, None]], 1)
+    return torch.cat([x, p.with_event(_evaluated_event(p)).events.confidence.cpu().double()[:, None]], 1)
 
 
 def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
-    """Return logits with the corrections of trees, which see the probabilities before."""
-    p = Predictions(logits, torch.zeros(len(logits), dtype=torch.int64))
+    """Return logits with the corrections of trees, which split by the probabilities before them too."""
+    p = Predictions(logits, torch.zeros(len(logits), dtype=torch.int64))  # probabilities do not depend on labels
     return logits + _to_logits(trees(_with_probability(x, p)), logits.shape[1]).to(logits.device)
 
 
@@ -207,6 +210,7 @@ def _to_logits(values: Tensor, k: int) -> Tensor:
 
 
 def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
+    """Return all splits of the features and, as the last one, of the probability."""
     is_category = torch.tensor([*map(bool, schema.categories), False])
     return SplitGrid.from_cuts(x, list(cut_points(x, schema)), is_category)
 
@@ -215,30 +219,33 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
     """Yield one tree after another, each of which lowers the NLL of calibrated predictions."""
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
-    weights = torch.ones(len(p), 1, dtype=torch.float64) if p.weights is None else p.weights.double()[:, None]
     truth = torch.nn.functional.one_hot(p.labels, p.k)
-    columns = slice(1, 2) if p.k == 2 else slice(None)
+    columns = slice(1, 2) if p.k == 2 else slice(None)  # of two classes, the second one tells both
     while True:
         q = z.softmax(1)
-        gradient, hessian = ((q - truth) * weights)[:, columns], (q * (1 - q) * weights)[:, columns]
+        gradient, hessian = (_weights(p)[:, None] * part[:, columns] for part in (q - truth, q * (1 - q)))  # of the NLL
         tree = grow_tree(grid, gradient, hessian, depth, MIN_ROWS).scale(LEARNING_RATE)
         z = z + _to_logits(tree(x), p.k)
         yield tree
 
 
-def _held_out_curve(steps: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
-    """Return the log-likelihood of held-out examples after each tree (n, t + 1).
+def _weights(p: Predictions) -> Tensor:
+    """Return the weights (n) float64, 1 by default."""
+    return torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
 
-    It stays at the last value as soon as it has not risen for `PATIENCE` trees.
+
+def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
+    """Return the log-likelihood of held-out examples after 0, 1, ... `MAX_TREES` trees (n, MAX_TREES + 1).
+
+    It stays at the last value as soon as its sum has not risen for `PATIENCE` trees.
     """
     x, z = _with_probability(x, p), p.logits
-    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
-    curve, totals = [p.log_likelihood], [float(weights @ p.log_likelihood)]
-    for tree in islice(steps, MAX_TREES):
+    curve, sums = [p.log_likelihood], [float(_weights(p) @ p.log_likelihood)]
+    for tree in islice(trees, MAX_TREES):
         z = z + _to_logits(tree(x), p.k)
         curve.append(z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1))
-        totals.append(float(weights @ curve[-1]))
-        if max(totals[-PATIENCE:]) < max(totals):
+        sums.append(float(_weights(p) @ curve[-1]))
+        if max(sums[-PATIENCE:]) < max(sums):
             break
     curve += curve[-1:] * (MAX_TREES + 1 - len(curve))
     return torch.stack(curve, 1)
@@ -249,8 +256,7 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
 
     It is 0 if none is clearly better than no tree.
     """
-    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
-    best = int((weights @ log_likelihood).argmax())
+    best = int((_weights(p) @ log_likelihood).argmax())
     if best == 0 or _gain(log_likelihood, 0, best, p, GAIN_LEVEL).low <= 0:
         return 0
     return next(t for t in range(1, best + 1) if t == best or _gain(log_likelihood, t, best, p, TIE_LEVEL).low <= 0)
@@ -263,19 +269,23 @@ def _gain(log_likelihood: Tensor, first: int, second: int, p: Predictions, level
 
 
 def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
-    """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone."""
-    event = p.with_event(_event(p)).events
-    weights = torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights.double()
-    c = event.confidence.double()
-    gradient, hessian = weights * (c - event.outcome), weights * c * (1 - c)
+    """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone.
+
+    Candidates are the leaves of one tree per feature, which begins with a split by this feature. Of two candidates with
+    nearly the same examples, the less significant one is left out.
+    """
+    events = p.with_event(_evaluated_event(p)).events
+    c = events.confidence.double()
+    gradient, hessian = _weights(p) * (c - events.outcome), _weights(p) * c * (1 - c)
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)
-    paths = list[tuple[float, Tensor, TreeEnsemble]]()
+    paths = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic, members, tree
     for feature in range(x.shape[1]):
         tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows, feature)
         leaf = tree.leaves(x)[:, 0]
         for i in leaf.unique().tolist():
             is_member = leaf == i
+            # The gap over its standard deviation if the probabilities are right
             z_squared = float(gradient[is_member].sum() ** 2 / hessian[is_member].sum().clamp_min(1e-12))
             paths.append((z_squared, is_member, tree.indicate(i)))
     selected = list[tuple[Tensor, TreeEnsemble]]()

@@ -26,18 +26,19 @@ class SubgroupTable:
     nll_gain: Interval  # nll_before - nll_after
 
     def __str__(self) -> str:
-        lines = [f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {'90 % interval':>18}"]
+        gain = self.nll_gain
+        lines = [
+            f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {f'{100 * gain.level:g} % interval':>18}"
+        ]
         for row in self.rows:
             texts = [_percent_texts(interval) for interval in (row.before, row.after)]
             numbers = " ".join(f"{value:>8} {limits:>18}" for value, limits in texts)
             lines.append(f"{cut_middle(row.name, 48):48} {row.n:8,} {numbers}")
-        gain = self.nll_gain
-        lines.append(
-            f"NLL {self.nll_before:.4f} before, {self.nll_after:.4f} after: lower by {gain.value:.4f} "
-            f"({gain.low:.4f} to {gain.high:.4f})."
-        )
+        nlls = f"NLL {self.nll_before:.4f} before, {self.nll_after:.4f} after"
+        lines.append(f"{nlls}: a gain of {gain.value:.4f} ({gain.low:.4f} to {gain.high:.4f}).")
         return "\n".join(lines)
 
 
 def _percent_texts(interval: Interval) -> tuple[str, str]:
+    """Return the value and the limits of an interval in percent."""
     return f"{100 * interval.value:+.1f} %", f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f} %"

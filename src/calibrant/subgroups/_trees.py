@@ -17,9 +17,6 @@ class SplitGrid:
     cuts: Tensor  # (d, b) float64, padded by NaN
     is_category: Tensor  # (d) bool
 
-    def __getitem__(self, rows: Tensor) -> "SplitGrid":
-        return SplitGrid(self.bins[rows], self.cuts, self.is_category)
-
     @classmethod
     def from_cuts(cls, x: Tensor, cuts: list[Tensor], is_category: Tensor) -> "SplitGrid":
         """Return the grid of features (n, d) and the cuts of each."""
@@ -48,6 +45,7 @@ class TreeEnsemble:
         return len(self.features)
 
     def __getitem__(self, trees: slice) -> "TreeEnsemble":
+        """Select trees by slice."""
         return TreeEnsemble(self.features[trees], self.cuts[trees], self.values[trees], self.is_category)
 
     def leaves(self, x: Tensor) -> Tensor:
@@ -56,7 +54,7 @@ class TreeEnsemble:
         trees = torch.arange(len(self))
         for _ in range(self.depth):
             feature, cut = self.features[trees, node], self.cuts[trees, node]
-            value = x.gather(1, feature.clamp_min(0))
+            value = x.gather(1, feature.clamp_min(0))  # of any feature at a node that is not split
             is_left = torch.where(self.is_category[feature.clamp_min(0)], value == cut, value <= cut)
             node = 2 * node + torch.where(is_left | (feature == _NO_SPLIT), 1, 2)
         return node - self.features.shape[1]
@@ -81,10 +79,10 @@ class TreeEnsemble:
 
     def path(self, tree: int) -> list[tuple[int, float, bool]]:
         """Return the splits from the root to the leaf of the largest value: feature, cut, and whether it is left."""
-        node = len(self.features[tree]) + int(self.values[tree, :, 0].argmax())
+        node = len(self.features[tree]) + int(self.values[tree, :, 0].argmax())  # leaves come after all splits
         splits = list[tuple[int, float, bool]]()
         while node > 0:
-            parent, is_left = (node - 1) // 2, node % 2 == 1
+            parent, is_left = (node - 1) // 2, node % 2 == 1  # left children are odd
             if self.features[tree, parent] != _NO_SPLIT:
                 splits.append((int(self.features[tree, parent]), float(self.cuts[tree, parent]), is_left))
             node = parent
@@ -94,7 +92,7 @@ class TreeEnsemble:
         """Return whether the shapes belong together, and all features exist."""
         trees, nodes = self.features.shape
         return (
-            (nodes + 1).bit_count() == 1
+            (nodes + 1).bit_count() == 1  # a power of 2
             and self.cuts.shape == (trees, nodes)
             and self.values.shape[:2] == (trees, nodes + 1)
             and bool(((self.features >= _NO_SPLIT) & (self.features < len(self.is_category))).all())
@@ -128,20 +126,21 @@ def grow_tree(
     cuts = torch.zeros(nodes, dtype=torch.float64)
     node = torch.zeros(len(grid.bins), dtype=torch.int64)
     for level in range(depth):
-        first, width = 2**level - 1, 2**level
-        gain = _split_gains(grid, node - first, width, gradient, hessian, min_rows)  # (width, d, b)
+        first, width = 2**level - 1, 2**level  # nodes of this level
+        index = node - first  # of each example's node in the level
+        gain = _split_gains(grid, index, width, gradient, hessian, min_rows)  # (width, d, b)
         if level == 0 and root_feature is not None:
             is_forbidden = torch.arange(gain.shape[1]) != root_feature
             gain[:, is_forbidden] = -torch.inf
         best_gain, best = gain.flatten(1).max(1)
-        feature, position = best // gain.shape[2], best % gain.shape[2]
+        feature, cut = best // gain.shape[2], best % gain.shape[2]  # indices of the best split of each node
         is_split = best_gain > 0
         features[first : first + width] = torch.where(is_split, feature, _NO_SPLIT)
-        cuts[first : first + width] = torch.where(is_split, grid.cuts[feature, position], 0.0)
-        place = node - first
-        row_bin = grid.bins.gather(1, feature[place, None]).squeeze(1)
-        is_left = torch.where(grid.is_category[feature[place]], row_bin == position[place], row_bin <= position[place])
-        node = 2 * node + torch.where(is_left | ~is_split[place], 1, 2)
+        cuts[first : first + width] = torch.where(is_split, grid.cuts[feature, cut], 0.0)
+        row_feature, row_cut = feature[index], cut[index]
+        row_bin = grid.bins.gather(1, row_feature[:, None]).squeeze(1)
+        is_left = torch.where(grid.is_category[row_feature], row_bin == row_cut, row_bin <= row_cut)
+        node = 2 * node + torch.where(is_left | ~is_split[index], 1, 2)
     leaf = node - nodes
     sums = torch.zeros(2, nodes + 1, gradient.shape[1], dtype=torch.float64)
     sums[0].index_add_(0, leaf, gradient)
@@ -151,18 +150,22 @@ def grow_tree(
 
 
 def _split_gains(grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, min_rows: int) -> Tensor:
-    """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples."""
+    """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples.
+
+    `node` is the index of each example's node (n) among the `width` nodes of a level.
+    """
     (d, b), m = grid.cuts.shape, gradient.shape[1]
     cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()  # of (node, feature, bin)
     columns = torch.cat([gradient, hessian, torch.ones(len(node), 1, dtype=torch.float64)], 1)
     cell_sums = [torch.bincount(cell, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]
     by_bin = torch.stack(cell_sums).view(-1, width, d, b + 1)  # sums of gradients, Hessians and examples
     by_node = by_bin.sum(-1, keepdim=True)
+    # Sums left of each cut: the examples of a category, or with at most the value
     left = torch.where(grid.is_category[:, None], by_bin[..., :b], by_bin.cumsum(-1)[..., :b])
     right = by_node - left
 
     def score(sums: Tensor) -> Tensor:
-        """Return G^2 / (H + lambda) of `grow_tree`."""
+        """Return G^2 / (H + lambda) of `grow_tree`, summed over the m outputs."""
         return (sums[:m].square() / (sums[m : 2 * m] + LEAF_PRIOR)).sum(0)
 
     gain = score(left) + score(right) - score(by_node)

@@ -1,6 +1,7 @@
 """Probabilities given as logits are detected by every constructor, `collect` and files."""
 
 import numpy as np
+import polars
 import pytest
 import torch
 from commands import run
@@ -161,3 +162,11 @@ def test_command_accepts_logits_in_the_unit_interval_by_flag(tmp_path):
     assert not (tmp_path / "m.json").exists()
     assert run(*command, "--are-logits").returncode == 0
     assert (tmp_path / "m.json").exists()
+
+
+def test_chunks_of_several_probabilities_are_no_logits(tmp_path):
+    """Their logits may all lie in [0, 1], as those of probabilities from 0.5 to 0.73 do."""
+    path = tmp_path / "a.parquet"
+    polars.DataFrame({"probs": [[0.6, 0.7]] * 4, "label": [[1, 0]] * 4}).write_parquet(path)
+    (chunk,) = Predictions.load_chunks(path)
+    assert torch.equal(chunk.logits, Predictions.load(path).logits)

@@ -17,7 +17,7 @@ from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.assessment import expert_text
 from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitting_digests
 from calibrant.predictions.folds import map_out_of_fold
-from calibrant.predictions.masks import mask_gap, replace_masks
+from calibrant.predictions.masks import mask_depth, replace_masks
 from calibrant.registry import CALIBRATORS
 from calibrant.selection import refinement_brier, refinement_nll
 
@@ -142,22 +142,22 @@ def test_several_masks_in_one_data_set_are_recognized():
 @pytest.mark.parametrize("k", [2, 4])
 def test_large_logits_are_not_masks(scale, k):
     z, y = draw(200, k, 5)
-    assert mask_gap(Predictions(scale * z, y)) == math.inf
+    assert mask_depth(Predictions(scale * z, y)) == math.inf
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e5, 1e6, 1e9])
 def test_a_class_on_another_scale_is_not_masked(scale):
     z, y = draw(200, 4, 6)
     z[:, 1] *= scale
-    assert mask_gap(Predictions(z, y)) == math.inf
+    assert mask_depth(Predictions(z, y)) == math.inf
 
 
 def test_mask_on_a_label_counts_as_an_error():
     p = masked("a quarter", -1e4)
     z = p.logits.clone()
     z[0, p.labels[0]] = -1e4
-    assert mask_gap(p) < math.inf
-    assert mask_gap(p.with_logits(z)) == math.inf
+    assert mask_depth(p) < math.inf
+    assert mask_depth(p.with_logits(z)) == math.inf
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))

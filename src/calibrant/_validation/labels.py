@@ -172,8 +172,9 @@ def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> t
     if not is_text(labels):
         return labels, names
     levels = np.unique(np.asarray(labels).astype(str)).tolist()
-    class_names = binary_names(levels) if names is None else names
-    return to_class_indices(labels, check_unique(class_names, "class_names"), 2, ignore_index)[:2]
+    class_names = check_unique(binary_names(levels) if names is None else names, "class_names")
+    indices, class_names, _ = to_class_indices(labels, class_names, 2, ignore_index)
+    return indices, class_names
 
 
 def to_texts(numbers: Tensor) -> np.ndarray:

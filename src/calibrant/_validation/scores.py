@@ -94,7 +94,7 @@ def _possible_kinds(rows: Tensor) -> frozenset[str]:
     holds = {
         "probs": max_error < MAX_SUM_ERROR,
         "percentages": max_percent_error < MAX_SUM_ERROR,
-        # Rounding of many classes may add up to any sum, and the numbers have two decimals
+        # All numbers have two decimals, and classes are few: rounding of many may add up to any sum
         "rounded_probs": max_error < MAX_ROUNDED_SUM_ERROR
         and rows.shape[1] <= MAX_ROUNDED_CLASSES
         and bool(((100 * rows - (100 * rows).round()).abs() < 1e-4).all()),

@@ -54,7 +54,7 @@ def _available_memory() -> float:
     """Return the free memory in bytes, or infinity if the system does not tell."""
     try:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024.0 * int(lines["MemAvailable"].split()[0])  # a line such as MemAvailable: 8000 kB
+        return 1024.0 * int(lines["MemAvailable"].split()[0])  # from a line such as MemAvailable: 8000 kB
     except (OSError, KeyError, ValueError):
         return math.inf
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,8 @@ def read_delimited(
     nonempty_rows = _drop_empty_rows_at_end(frame)
     if dropped := len(frame) - len(nonempty_rows):
         notes = (*notes, f"Left out {dropped} empty {'row' if dropped == 1 else 'rows'} at the end.")
-    frame, has_decimal_commas = parse_number_columns(
-        replace_missing_words(unescape_formulas(nonempty_rows), na), thousands_commas=separator == ","
-    )
+    cells = replace_missing_words(unescape_formulas(nonempty_rows), na)
+    frame, has_decimal_commas = parse_number_columns(cells, thousands_commas=separator == ",")
     return DelimitedText(frame, notes, Dialect(separator, has_decimal_commas), rows)
 
 
@@ -157,11 +157,11 @@ def _detect_separator(sample: str, prefers_tabs: bool) -> str:
 
 
 def _count_fields(sample: str, separator: str) -> int:
-    """Return the number of fields of each record in a sample, or 0 if it differs or quotes do not match."""
+    """Return the number of fields of the first records in a sample, or 0 if it differs or quotes do not match."""
     widths: set[int] = set()
     try:
-        for row, _ in zip(_strict_csv_reader(sample, separator), range(SAMPLE_RECORDS), strict=False):
-            widths |= {len(row)} if row else set()
+        for row in filter(None, islice(_strict_csv_reader(sample, separator), SAMPLE_RECORDS)):  # without blank lines
+            widths.add(len(row))
     except csv.Error as error:
         if str(error) != "unexpected end of data":  # the sample may end within a record
             return 0
@@ -258,7 +258,7 @@ def _check_field_counts(body: bytes, separator: str, width: int, lines_above: in
                     f"cells that contain {separator_name}.",
                     code="ragged",
                 )
-            line = lines_above + reader.line_num + 1
+            line = lines_above + reader.line_num + 1  # where the next record begins
     finally:
         csv.field_size_limit(limit)
 

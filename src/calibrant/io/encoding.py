@@ -94,7 +94,7 @@ def _detect_encoding(content: bytes) -> str:
         return declared
     sample = content[:SAMPLE_BYTES]
     half = max(1, len(sample) // 2)
-    # In UTF-16, the high byte of most characters is 0: every second byte, but no more, as in a file of numbers
+    # In UTF-16, the high byte of most characters is 0: every second byte, and few others
     for high_bytes, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
         if high_bytes.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
             return name

@@ -140,7 +140,7 @@ def is_case_insensitive(folder: Path) -> bool:
         folder = folder.parent
     try:
         return folder.with_name(folder.name.swapcase()).samefile(folder)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # no such folder, or only the root is left, which has no name
         return False
 
 

@@ -283,7 +283,7 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
         arrays |= {"class_names": names, "notes": notes}
     check_not_ignored(values, labels, None, options)
-    fill = options.ignore_index or 0  # ignored labels stay as they are
+    fill = options.ignore_index or 0  # ignored labels stay as they are, in a type that holds both
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
     return arrays | {label_key: all_labels}

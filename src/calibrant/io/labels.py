@@ -84,9 +84,8 @@ def check_not_ignored(
     if labels.dtype.kind != "U":
         is_class_index = bool((labels == i).any())
     else:
-        is_class_index = 0 <= i < len(class_names) and class_names[i] in match_names(
-            np.unique(labels).tolist(), class_names
-        )
+        is_position = 0 <= i < len(class_names)
+        is_class_index = is_position and class_names[i] in match_names(np.unique(labels).tolist(), class_names)
     if is_class_index:
         raise InputError(
             f"Expected an ignored label that is not the index of a class, got {i}. Try ignore_index=-100 with -100 in "

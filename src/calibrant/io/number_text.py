@@ -65,11 +65,8 @@ def parse_number_columns(frame: Any, *, thousands_commas: bool = False) -> tuple
     Returns:
         The frame, and whether it has decimal commas.
     """
-    parsed = [
-        _parse_number_column(frame[name], thousands_commas)
-        for name, kind in frame.schema.items()
-        if kind == polars.String
-    ]
+    text_columns = [frame[name] for name, kind in frame.schema.items() if kind == polars.String]
+    parsed = [_parse_number_column(column, thousands_commas) for column in text_columns]
     return frame.with_columns(column for column, _ in parsed), any(has_commas for _, has_commas in parsed)
 
 
@@ -84,9 +81,8 @@ def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool
     present = texts.drop_nulls()
     if not len(present):
         return column, False
-    has_commas = bool(
-        present.str.contains(COMMA_NUMBER_PATTERN).all() and present.str.contains(",", literal=True).any()
-    )
+    are_comma_numbers = present.str.contains(COMMA_NUMBER_PATTERN).all()
+    has_commas = bool(are_comma_numbers and present.str.contains(",", literal=True).any())
     if has_commas:
         if thousands_commas and not present.str.contains(DECIMAL_COMMA_PATTERN).any():
             return column, False  # 1,234 may be either number

@@ -100,16 +100,15 @@ def _build_columns(
     """
     compares_labels = "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys()
     dropped_roles = () if compares_labels else ("label", "predicted")
-    if scores is not None:
-        dropped_roles = ("confidence", "correct", "predicted")
-    roles = {role: name for role, name in search.roles.items() if role not in dropped_roles}
     fields: dict[str, Any] = {}
     if scores is not None:
+        dropped_roles = ("confidence", "correct", "predicted")
         # The columns of several labels are in the order of those of the scores
         score_columns, names = (scores.columns, scores.names) if multilabel_columns else sort_class_columns(scores)
         fields = {"kind": scores.kind, "scores": score_columns, "names": names}
         if len(score_columns) == 1 and not search.is_list(score_columns[0]):
             fields |= {"names": None, "positive": search.positive or next(iter(scores.names), None)}
+    roles = {role: name for role, name in search.roles.items() if role not in dropped_roles}
     columns = search.frame.columns
     used_columns = {*roles.values(), *fields.get("scores", ()), *multilabel_columns}
     # Readers rename the second of two columns with the same name
@@ -230,14 +229,15 @@ def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) 
     remaining = [name for name in search.unassigned_columns if name not in scores.columns]
     if not search.has_all_rows or len(remaining) != 1:
         return
-    if search.is_list(remaining[0]) or search.has_fractions(remaining[0]):
+    (column,) = remaining
+    if search.is_list(column) or search.has_fractions(column):
         return
-    classes = search.classes(remaining[0])
+    classes = search.classes(column)
     names = {name.lower() for name in scores.names}
     is_binary = len(classes) == 2 and positive_word(classes) is not None and len(scores.columns) < 3
     if is_binary or (names and {name.lower() for name in classes} <= names):
-        search.roles["label"] = remaining[0]
-        search.notes.append(f"The label is the only other column, {remaining[0]!r}.")
+        search.roles["label"] = column
+        search.notes.append(f"The label is the only other column, {column!r}.")
 
 
 # Descriptions and requirements

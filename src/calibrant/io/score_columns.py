@@ -29,7 +29,7 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
     explicit_kinds = [kind for kind in SCORE_COLUMN_NAMES if kind in search.explicit_roles]
     answer_roles = [role for role in ("confidence", "correct") if role in search.explicit_roles]
     if len(explicit_kinds) > 1 or (explicit_kinds and answer_roles):
-        conflicting_roles = " and ".join([*explicit_kinds, *answer_roles][:2])
+        conflicting_roles = " and ".join([*explicit_kinds, *answer_roles][:2])  # the first two suffice
         raise InputError(
             f"Expected probs, logits or confidence, got {conflicting_roles}. Try one of them.", code="two_readings"
         )

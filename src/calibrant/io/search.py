@@ -81,7 +81,7 @@ class RoleSearch:
     def rows_sum_to_one(self, names: Sequence[str]) -> bool:
         """Whether the rows of some columns are non-negative numbers that sum to 1, or to 100.
 
-        Rows with a missing value do not count, but there must be others. Columns of texts are no numbers.
+        Rows with a missing value do not count, but there must be others. False for texts that are not numbers.
         """
         try:
             rows = np.stack([to_probabilities(self.frame[name], self.options) for name in names], 1)

@@ -43,7 +43,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
         InputError: If several candidates differ, or the values do not decide.
     """
     roles = search.roles
-    if "confidence" in roles and "correct" in roles:
+    if "confidence" in roles and "correct" in roles:  # answers that lack nothing
         return None
     has_label_and_predicted = {"label", "predicted"} <= roles.keys()
     if not candidates:
@@ -53,9 +53,9 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
     score = _require_one_score(search, candidates)
     name = score.columns[0]
     if "confidence" in roles:
-        if _is_confidence_of_score(search, score):
+        if _is_confidence_of_score(search, score):  # the probability tells more
             return score
-        if has_label_and_predicted and search.have_equal_values(name, roles["confidence"]):
+        if has_label_and_predicted and search.have_equal_values(name, roles["confidence"]):  # the confidence again
             return None
         is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
         if "label" not in roles and is_zero_one:  # a score of answers, such as accuracy
@@ -105,7 +105,8 @@ def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
 def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
     """Whether the confidence is the larger of p and 1 - p for the probability p, which is sometimes below 1/2."""
     p, c = search.read_probabilities(score.columns[0]), search.read_probabilities(search.roles["confidence"])
-    p = 1 / (1 + np.exp(-p)) if score.kind == "logits" else p
+    if score.kind == "logits":
+        p = 1 / (1 + np.exp(-p))
     is_present = ~(np.isnan(p) | np.isnan(c))
     p, c = p[is_present], c[is_present]
     return len(p) > 0 and bool((p < 0.5).any()) and bool((abs(np.maximum(p, 1 - p) - c) < 1e-3).all())

@@ -102,6 +102,7 @@ class _Blocks:
     """
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
+        """Sort the known answers, and count the right ones among them in the best and in the worst order."""
         is_missing = np.isnan(confidence)
         values, tie_index, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
         in_order = np.repeat(values, sizes)
@@ -112,7 +113,7 @@ class _Blocks:
         self.edge = np.concatenate([[0.0], in_order, [1.0]])
         hits = np.bincount(tie_index, correct[~is_missing], len(values)).round().astype(int)  # right answers per tie
         tie, count = np.repeat(np.arange(len(values)), sizes), np.arange(self.num_known)
-        # The first `count` known answers end within this tie: its right answers may be those after the end, or before
+        # The first `count` known answers end within this tie, whose right answers come last in it, or first
         hits_before, tie_end = (hits.cumsum() - hits)[tie], sizes.cumsum()[tie]
         fewest_hits = hits_before + np.maximum(0, hits[tie] - (tie_end - count))
         most_hits = hits_before + np.minimum(hits[tie], count - (tie_end - sizes[tie]))
@@ -237,12 +238,13 @@ class _Blocks:
         bounds[fewest_right > most_right] = np.inf
         for index in np.argsort(bounds, axis=None, kind="stable").tolist():
             i, j = divmod(index, len(q))  # row and column
-            bound, right_range = float(bounds[i, j]), (int(fewest_right[i, j]), int(most_right[i, j]))
+            bound = float(bounds[i, j])
             if math.isinf(bound):
                 return
-            rest, z_range = float(runs.total[i, 0] - q[j]), (float(runs.lowest[i, 0]), float(runs.highest[i, 0]))
-            terms = (*prefix.terms, _Term(weight, rest, i, *z_range))
-            yield bound, _Prefix(float(later_cost[i, j]), terms, int(missing[i, 0]), int(hits[j]), *right_range)
+            rest = float(runs.total[i, 0] - q[j])
+            term = _Term(weight, rest, i, float(runs.lowest[i, 0]), float(runs.highest[i, 0]))
+            counts = int(missing[i, 0]), int(hits[j]), int(fewest_right[i, j]), int(most_right[i, j])
+            yield bound, _Prefix(float(later_cost[i, j]), (*prefix.terms, term), *counts)
 
 
 def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
@@ -251,7 +253,7 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
     Otherwise it is a lower bound: from the table, if this rounds, or from the search after `MAX_ARRANGEMENTS`.
     """
     tables = blocks.tables_of_costs(sign)
-    total = _least_sum if sign == 1 else _minus_greatest_sum
+    exact_cost = _least_sum if sign == 1 else _minus_greatest_sum
     table_bound = float(tables[0][0, 0])
     if blocks.step > 1:
         return table_bound, False
@@ -270,7 +272,7 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
     for _ in range(MAX_ARRANGEMENTS + len(blocks.ends)):
         _, _, bound, prefix, extensions = heapq.heappop(queue)
         push(extensions)
-        cost = total(prefix.terms)  # with means in order, unlike in the table
+        cost = exact_cost(prefix.terms)  # with means in order, unlike in the table
         better_bound = cost + prefix.later_cost
         if better_bound > bound + rounding:  # back to the queue, where others may be better now
             push(iter([(better_bound, prefix)]))
@@ -278,7 +280,8 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
             return cost, True
         else:
             push(blocks.extensions(prefix, cost, tables, sign))
-    return queue[0][0], False
+    priority, *_ = queue[0]  # the least bound, apart from rounding
+    return priority, False
 
 
 def _least_sum(terms: tuple[_Term, ...]) -> float:
@@ -290,8 +293,9 @@ def _least_sum(terms: tuple[_Term, ...]) -> float:
     pools: list[tuple[float, float, float, list[_Term]]] = []  # z, sum of w m^2, minus sum of w m rest, blocks
     for term in terms:
         if term.weight > 0 and term.m > 0:
+            # w (rest + m z)^2 is curvature z^2 - 2 slope z plus a constant, and least at slope / curvature
             curvature, slope, members = term.weight * term.m**2, -term.weight * term.m * term.rest, [term]
-            z = min(max(slope / curvature, term.lowest), term.highest)  # the least w (rest + m z)^2 in the range
+            z = min(max(slope / curvature, term.lowest), term.highest)
             while pools and pools[-1][0] > z:
                 _, more_curvature, more_slope, earlier = pools.pop()
                 curvature, slope, members = curvature + more_curvature, slope + more_slope, earlier + members
@@ -309,5 +313,6 @@ def _minus_greatest_sum(terms: tuple[_Term, ...]) -> float:
     best = np.zeros(max(1, len(z)))  # the greatest sum of the terms so far, by the mean of the last one
     for term in free:
         value = term.weight * (term.rest + term.m * z) ** 2
+        # The mean of the term before may be this one or a smaller one
         best = np.maximum.accumulate(best) + np.where((term.lowest <= z) & (z <= term.highest), value, -np.inf)
     return -fixed - float(best.max())

@@ -1,6 +1,7 @@
 """Validate every source of predictions: each function returns the fields of `Predictions` by name."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
         logits, notes = log_probs(p, normalize=normalize)
         if is_single(p):
             labels, names = binary_labels(labels, options.get("class_names"), ignore_index=options.get("ignore_index"))
-            labels = to_tensor(labels, "labels").squeeze(1) if np.ndim(labels) == p.ndim > 1 else labels
+            if np.ndim(labels) == p.ndim > 1:  # labels (n, 1, ...), as the probabilities
+                labels = to_tensor(labels, "labels").squeeze(1)
             options = {"of": 1} | options | {"class_names": names}
         return validate_inputs(logits, labels, weights, notes=notes, **options)
 
@@ -51,20 +53,20 @@ def fields_from_confidence(
                 f"Expected confidences in [0, 1], got {low:.4g} .. {high:.4g}.{hint}",
                 code="percent" if is_percent else "probability_range",
             )
-        _check_credit(y)  # y may be fractional
+        _check_credit(y)
         class_names = {event.kind: event.classes for event in CONFIDENCE_KINDS}.get(of)
         if class_names is None:
             kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
             raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
-        whole_y = y.round()
-        fields = fields_from_probs(c, whole_y.long(), weights, of=1, class_names=class_names, **options)
-        if bool((y == whole_y).all()):
+        rounded_y = y.round()  # labels of examples with a credit between 0 and 1 are replaced below
+        fields = fields_from_probs(c, rounded_y.long(), weights, of=1, class_names=class_names, **options)
+        if bool((y == rounded_y).all()):
             return fields
-        return _divide_examples(fields, torch.stack([1 - y, y], 1))  # replaces the rounded labels
+        return _divide_examples(fields, torch.stack([1 - y, y], 1))
 
 
 def _range_without_nan(values: Tensor, name: str) -> tuple[float, float]:
-    """Return the smallest and the largest value, 0 without values; refuse NaN."""
+    """Return the smallest and the largest value, 0 without values; raise `InputError` for NaN."""
     if values.isnan().any():
         raise InputError(
             f"Expected {name} without NaN, got {int(values.isnan().sum())} NaN of {len(values)}. Try dropping these "
@@ -104,8 +106,9 @@ def fields_from_soft_labels(
                 f"Expected scores and soft_labels (n, k), got {tuple(z.shape)} and {tuple(y.shape)}.", code="shape"
             )
         sums = y.sum(1)
-        if not bool((y >= 0).all()) or not bool(((sums - 1).abs() <= SUM_TOLERANCE).all()):
-            hint = " Try dividing counts of votes by their sum." if bool((y >= 0).all()) else ""
+        is_non_negative = bool((y >= 0).all())
+        if not is_non_negative or not bool(((sums - 1).abs() <= SUM_TOLERANCE).all()):
+            hint = " Try dividing counts of votes by their sum." if is_non_negative else ""
             raise InputError(
                 f"Expected soft_labels that are probabilities with rows that sum to 1, got {float(y.min()):g} .. "
                 f"{float(y.max()):g} with sums {float(sums.min()):g} .. {float(sums.max()):g}.{hint}",
@@ -113,7 +116,8 @@ def fields_from_soft_labels(
             )
         build = fields_from_probs if probs else validate_inputs
         columns: Fields = {"clusters": clusters, "groups": groups, "class_names": class_names}
-        return _divide_examples(build(scores, y.argmax(1), weights, of=of, **columns), y / sums[:, None])
+        fields = build(scores, y.argmax(1), weights, of=of, **columns)  # with any valid labels, which are replaced
+        return _divide_examples(fields, y / sums[:, None])
 
 
 def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
@@ -127,16 +131,16 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
         fields: Fields of predictions, whose labels are replaced.
         soft_labels: Probabilities of the classes, (n, k); each row has a positive one.
     """
-    rows, labels = (soft_labels > 0).nonzero(as_tuple=True)  # example and class of each new row
-    if len(rows) == len(soft_labels):  # one class per example
+    examples, labels = (soft_labels > 0).nonzero(as_tuple=True)  # example and class of each new row
+    if len(examples) == len(soft_labels):  # one class per example
         return fields | {"labels": labels}
     columns = ("logits", "weights", "clusters", "groups")
-    divided = {name: fields[name][rows] for name in columns if fields[name] is not None}
-    share = soft_labels[rows, labels]
+    divided = {name: fields[name][examples] for name in columns if fields[name] is not None}
+    divided["weights"] = soft_labels[examples, labels] * divided.get("weights", 1.0)
+    divided.setdefault("clusters", examples.clone())  # a copy, as no two fields share memory
     num_fractional = int((soft_labels.amax(1) < 1).sum())
-    divided |= {"weights": share * divided.get("weights", 1.0), "clusters": divided.get("clusters", rows.clone())}
     note = f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."
-    return fields | divided | {"labels": labels, "examples": rows, "notes": (*fields["notes"], note)}
+    return fields | divided | {"labels": labels, "examples": examples, "notes": (*fields["notes"], note)}
 
 
 def fields_from_binary_logits(
@@ -147,8 +151,9 @@ def fields_from_binary_logits(
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
         s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
-        if s.dtype == torch.float64 and isinstance(scores, list):
+        if s.dtype == torch.float64 and isinstance(scores, list):  # from a list numpy makes float64, and torch float32
             s = s.float()
+        # Scores and labels may both be (n, 1, ...), or one of them beside (n, ...) of the other
         if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape):
             s = s.squeeze(1)
         if y.ndim == s.ndim + 1 and y.shape[1] == 1:
@@ -161,7 +166,7 @@ def fields_from_binary_logits(
         if not logits:
             SingleScoreEvidence().add(s if ignore_index is None else s[y != ignore_index]).check()
         negative_logit, is_certain = torch.zeros_like(s), s.isposinf()
-        if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf]
+        if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf], because logits lie below infinity
             negative_logit, s = negative_logit.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
         pair = torch.stack([negative_logit, s], 1)
         arguments: Fields = {"of": 1} | options | {"class_names": names}
@@ -198,33 +203,27 @@ def fields_from_labels(
         is_ignored = y.double().isnan()
         if ignore_index is not None:
             is_ignored |= y == ignore_index
-        rows, label_index = (~is_ignored).nonzero(as_tuple=True)
+        samples, label_index = (~is_ignored).nonzero(as_tuple=True)  # of each row of the predictions
         s, y = s[~is_ignored], y[~is_ignored]
 
         def factorize_per_label(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
             """Return the index of the value of each row's sample among the distinct values, and their names."""
             index, level_names = factorize_samples(values, name, n)
-            return index.to(rows.device)[rows], level_names
+            return index.to(samples.device)[samples], level_names
 
+        # The groups of rows beside those of labels
         row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
         options: Fields = {
             "weights": None if weights is None else _weights_per_label(weights, is_ignored),
             "of": 1,
-            "clusters": rows if clusters is None else factorize_per_label(clusters, "clusters")[0],
+            "clusters": samples if clusters is None else factorize_per_label(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
         }
         if not (probs or logits):
             SingleScoreEvidence().add(s).check("probs=True")
-        if probs:
-            fields = fields_from_probs(s, y, **options)
-        else:
-            fields = fields_from_binary_logits(s, y, logits=True, **options)
-        return fields | {
-            "groups": label_index,
-            "group_names": label_names,
-            "row_groups": row_groups,
-            "row_group_names": row_group_names,
-        }
+        build = fields_from_probs if probs else partial(fields_from_binary_logits, logits=True)
+        groups_of_rows = {"row_groups": row_groups, "row_group_names": row_group_names}
+        return build(s, y, **options) | {"groups": label_index, "group_names": label_names} | groups_of_rows
 
 
 def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
@@ -232,7 +231,8 @@ def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
     w = to_tensor(weights, "weights")
     if w.shape not in (is_ignored.shape[:1], is_ignored.shape):
         raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
-    return (w[:, None] if w.ndim == 1 else w).expand(is_ignored.shape)[~is_ignored]
+    w = w[:, None] if w.ndim == 1 else w
+    return w.expand(is_ignored.shape)[~is_ignored]
 
 
 def fields_from_arrays(
@@ -242,8 +242,9 @@ def fields_from_arrays(
     kind, label_key = find_score_and_label_keys(arrays)
     scores, targets = arrays[kind], arrays[label_key]
     class_names, shape = arrays.get("class_names"), np.shape(scores)
+    has_one_score = len(shape) == 1 or shape[1:] == (1,)
     if class_names is not None and np.asarray(targets).dtype.kind in "iu":
-        targets = to_tensor(targets, "labels")  # positions, whatever the class names are
+        targets = to_tensor(targets, "labels")  # integers in a tensor are positions, even if class names are numbers
     options: Fields = {name: arrays.get(name) for name in ("weights", "clusters", "groups")}
     if options["groups"] is not None and "group_names" in arrays:
         options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
@@ -256,7 +257,7 @@ def fields_from_arrays(
     elif kind == "probs":
         scores = scores[:, 0] if shape[1:] == (1,) else scores
         fields = fields_from_probs(scores, targets, class_names=class_names, **options)
-    elif len(shape) == 1 or shape[1:] == (1,):
+    elif has_one_score:
         fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)
     else:
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
@@ -264,7 +265,7 @@ def fields_from_arrays(
         fields["examples"] = factorize_samples(arrays["examples"], "examples", len(fields["labels"]))[0]
     if of is None and "evaluated_event" in arrays:
         of = _read_event(arrays["evaluated_event"])
-    elif of is None and fields["class_names"] in BINARY_EVENTS:
+    elif of is None and fields["class_names"] in BINARY_EVENTS:  # such as wrong and correct
         of = 1
     if of is not None:
         fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
@@ -279,8 +280,8 @@ def _read_event(entry: Any) -> str | int:
 
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:
-    """Whether the arrays of a file hold a single logit for each label, and not one for each class."""
-    if arrays.get("is_multilabel"):
-        return True
-    shape = np.shape(arrays["logits"]) if "logits" in arrays else ()
-    return len(shape) == 1 or shape[1:] == (1,)
+    """Whether the arrays of a file hold a single logit for each label, and not one for each class, or probabilities."""
+    if "logits" not in arrays:
+        return False
+    shape = np.shape(arrays["logits"])
+    return bool(arrays.get("is_multilabel")) or len(shape) == 1 or shape[1:] == (1,)

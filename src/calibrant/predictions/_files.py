@@ -30,36 +30,37 @@ MIN_SCORES_TO_REFUSE_EARLY = 1000  # single scores in [0, 1] that refuse a chunk
 
 def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) -> Fields:
     """Read a table in memory; see `Predictions.from_table`."""
-    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    frame = replace_missing_words(as_frame(table), reading.na)
-    columns = infer_columns(frame, reading)
+    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    frame = replace_missing_words(as_frame(table), table_options.na)
+    columns = infer_columns(frame, table_options)
     require_labels(columns, frame)
-    arrays = frame_to_arrays(frame, columns, reading)
-    return fields_from_arrays(arrays, ignore_index, of, are_logits=reading.are_logits)
+    arrays = frame_to_arrays(frame, columns, table_options)
+    return fields_from_arrays(arrays, ignore_index, of, are_logits=table_options.are_logits)
 
 
 def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: Any) -> Fields:
     """Read a file, a folder or a pattern; see `Predictions.load`."""
-    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     with prefix_errors(f"{path}"):
-        return fields_from_arrays(read(path, reading), ignore_index, of, are_logits=reading.are_logits)
+        return fields_from_arrays(read(path, table_options), ignore_index, of, are_logits=table_options.are_logits)
 
 
 def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
     """Read a file, and the id of each row if every row has one; see `load_with_ids`."""
-    reading = TableOptions.from_keywords(options)
+    table_options = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
-        arrays = read(path, reading)
-        fields = fields_from_arrays(arrays, are_logits=reading.are_logits)
+        arrays = read(path, table_options)
+        fields = fields_from_arrays(arrays, are_logits=table_options.are_logits)
     ids = [str(value) for value in arrays.get("ids", ())]
     return fields, ids if len(ids) == len(fields["labels"]) else None
 
 
 def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]:
     """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
-    reading = TableOptions.from_keywords(options)
+    table_options = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
-        return fields_from_unlabeled_arrays(read(path, reading, needs_labels=False), are_logits=reading.are_logits)
+        arrays = read(path, table_options, needs_labels=False)
+        return fields_from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
 
 
 def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
@@ -71,8 +72,8 @@ def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool 
     has_labels = any(name in arrays for name in ("labels", "label", "correct"))
     if not has_labels:
         kind = next((kind for kind in ("logits", "probs", "confidence") if kind in arrays), "probs")
-        shape = np.shape(arrays.get(kind, np.zeros((0, 2))))
-        labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)
+        shape = np.shape(arrays.get(kind, np.zeros((0, 2))))  # without scores, an error about them follows
+        labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)  # one per row or position
         arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
     return fields_from_arrays(arrays, are_logits=are_logits), has_labels
 
@@ -81,15 +82,16 @@ def read_chunks(
     path: str | Path, rows: int | None, ignore_index: int | None, of: Any, **options: Any
 ) -> Iterator[Fields]:
     """Read a file in chunks of rows; see `Predictions.load_chunks`."""
-    reading = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    num_classes, rows_read, evidence = 0, 0, SingleScoreEvidence()
-    for arrays, labels in _read_arrays(path, rows, reading):
+    table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
+    num_classes, rows_read, evidence = 0, 0, SingleScoreEvidence()  # 0 classes before the first chunk
+    for arrays, labels in _read_arrays(path, rows, table_options):
         first, rows_read = rows_read, rows_read + len(labels)
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
             continue
         with prefix_errors(f"{path}, rows {first} .. {rows_read - 1}"):
+            # A chunk alone does not refuse logits that look like probabilities: the evidence of all chunks does
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
-            if not reading.are_logits and has_single_logits(arrays):
+            if not table_options.are_logits and has_single_logits(arrays):
                 evidence.add_pairs(fields["logits"]).check(
                     "the key 'probs' or --probs", min_scores=MIN_SCORES_TO_REFUSE_EARLY
                 )
@@ -100,16 +102,16 @@ def read_chunks(
             )
         num_classes = k
         yield fields
-    if num_classes == 0:
+    if num_classes == 0:  # no chunk, or ignored labels only
         raise InputError(f"{path}: Expected at least one sample, got none.", code="no_rows")
     evidence.check("the key 'probs' or --probs")
 
 
-def _read_arrays(path: str | Path, rows: int | None, reading: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
+def _read_arrays(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
     """Yield the arrays of each chunk, and its labels; errors name the file."""
-    parts = chunks.read_chunks(path, rows, reading)
+    parts = chunks.read_chunks(path, rows, options)
     while True:
-        with prefix_errors(f"{path}"):
+        with prefix_errors(f"{path}"):  # not around `yield`, where errors are those of the caller
             if (arrays := next(parts, None)) is None:
                 return
             labels = arrays[find_score_and_label_keys(arrays)[1]]
@@ -117,7 +119,13 @@ def _read_arrays(path: str | Path, rows: int | None, reading: TableOptions) -> I
 
 
 def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
-    """Write predictions; see `Predictions.save`."""
+    """Write predictions; see `Predictions.save`.
+
+    Names that a format may change, such as "1.0" or " a", are checked by reading the file back.
+
+    Raises:
+        InputError: If the format cannot hold the predictions.
+    """
     if fields["row_groups"] is not None:
         raise InputError(
             "Expected predictions without row_groups, which files cannot hold. Try saving the scores, targets and "
@@ -155,20 +163,20 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
                 code="not_exact",
             )
 
-    if of != (1 if fields["class_names"] in BINARY_EVENTS else "top"):
+    if of != (1 if fields["class_names"] in BINARY_EVENTS else "top"):  # the event of a file that names none
         names["evaluated_event"] = (str(of),)
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 
 def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: bool) -> bool:
-    """Whether loaded fields equal the saved ones; the classes may be in another order."""
+    """Whether loaded fields equal the saved ones; the classes may be in another order, and the precision may differ."""
     k = loaded["logits"].shape[1]
     numbers = tuple(map(str, range(k)))
     names = saved["class_names"] or numbers
     loaded_names = loaded["class_names"] or numbers
     if loaded["logits"].shape != saved["logits"].shape or set(loaded_names) != set(names):
         return False
-    columns = torch.tensor([loaded_names.index(name) for name in names])
+    columns = torch.tensor([loaded_names.index(name) for name in names])  # by saved class
     return (
         _group_name_list(saved) == _group_name_list(loaded)
         and (not labeled or torch.equal(columns.argsort()[loaded["labels"]], saved["labels"].cpu()))
@@ -177,6 +185,6 @@ def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: 
 
 
 def _group_name_list(fields: Mapping[str, Any]) -> list[str]:
-    """Return the group name of every sample."""
+    """Return the group name of every sample, [] without groups."""
     groups, names = fields["groups"], fields["group_names"]
     return [] if groups is None or names is None else [names[i] for i in groups.tolist()]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
 from calibrant._validation.arrays import check_finite
@@ -34,13 +33,13 @@ def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
     with thread_limit(n * k):
         if n <= size:
             return _map_block(calibrator, logits, columns)
-        out: Tensor | None = None
+        out = logits.new_empty(0)
         for first in range(0, n, size):
             rows = slice(first, first + size)
             block = _map_block(calibrator, logits[rows], {name: column[rows] for name, column in columns.items()})
-            out = torch.empty((n, k), dtype=block.dtype, device=block.device) if out is None else out
+            if first == 0:  # the map decides about the precision and the device
+                out = block.new_empty((n, k))
             out[rows] = block
-        assert out is not None
         return out
 
 

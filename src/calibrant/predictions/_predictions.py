@@ -85,9 +85,8 @@ class Predictions:
     class_names: tuple[str, ...] | None
     group_names: tuple[str, ...] | None
     notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
-    row_groups: Tensor | None = (
-        None  # (n) int64, indices of `row_group_names`: groups of samples beside those of labels
-    )
+    # (n) int64, indices of `row_group_names`: with several labels, `groups` are the labels, and these groups of samples
+    row_groups: Tensor | None = None
     row_group_names: tuple[str, ...] | None = None
     examples: Tensor | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
 
@@ -103,13 +102,10 @@ class Predictions:
         class_names: Any = None,
         ignore_index: int | None = None,
     ) -> None:
-        options: dict[str, Any] = {
-            "clusters": clusters,
-            "groups": groups,
-            "class_names": class_names,
-            "ignore_index": ignore_index,
-        }
-        self.__dict__.update(validate_inputs(logits, labels, weights, of=of, **options))
+        columns: dict[str, Any] = {"clusters": clusters, "groups": groups}
+        options: dict[str, Any] = {"of": of, "class_names": class_names, "ignore_index": ignore_index}
+        # The fields of a frozen dataclass cannot be assigned
+        self.__dict__.update(validate_inputs(logits, labels, weights, **columns, **options))
 
     @staticmethod
     def _construct(values: Mapping[str, Any]) -> "Predictions":
@@ -299,7 +295,7 @@ class Predictions:
             path: .npz, .safetensors or .pt (a dict of tensors) with the keys `logits` or `probs`, and `labels`, or
                 `confidence` and `correct`, and optionally `weights`, `clusters` and `groups`. .npy: NAME_logits.npy or
                 NAME_probs.npy, with NAME_labels.npy beside it. Tables: .csv with any separator, .tsv, .jsonl, also
-                compressed as .gz and .zst; .parquet, .arrow.
+                compressed as .gz and .zst; .parquet, .arrow, .xlsx. Evaluation logs of language models.
             ignore_index: Label of positions to leave out.
             of: Event to evaluate.
             **options: For tables, as in `from_table`.
@@ -359,10 +355,9 @@ class Predictions:
     @property
     def shared_clusters(self) -> Tensor | None:
         """The clusters (n) int64, or None if every example is a cluster, as soft labels make it without `clusters`."""
-        is_example = (
-            self.clusters is not None and self.examples is not None and torch.equal(self.clusters, self.examples)
-        )
-        return None if is_example else self.clusters
+        if self.clusters is None or self.examples is None:
+            return self.clusters
+        return None if torch.equal(self.clusters, self.examples) else self.clusters
 
     @property
     def k(self) -> int:
@@ -374,19 +369,23 @@ class Predictions:
         raise TypeError("Expected predictions as one argument, as in nll(predictions), got an attempt to unpack them.")
 
     def __repr__(self) -> str:
-        facts = [f"n={self.num_examples}"] + ([] if self.examples is None else [f"{len(self)} rows"])
-        facts += [f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
-        facts += [] if self.weights is None or self.examples is not None else ["weighted"]
-        facts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
-        facts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
-        facts += [] if self.shared_clusters is None else [f"{len(self.shared_clusters.unique())} clusters"]
+        parts = [f"n={self.num_examples}"] + ([] if self.examples is None else [f"{len(self)} rows"])
+        parts += [f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
+        parts += [] if self.weights is None or self.examples is not None else ["weighted"]
+        parts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
+        parts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
+        parts += [] if self.shared_clusters is None else [f"{len(self.shared_clusters.unique())} clusters"]
         event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
-        facts += [] if self.of == "top" else [f"of={event_name!r}"]
-        return f"Predictions({', '.join(facts)})"
+        parts += [] if self.of == "top" else [f"of={event_name!r}"]
+        return f"Predictions({', '.join(parts)})"
 
     def __getitem__(self, rows: Any) -> "Predictions":
-        """Select rows by slice, mask or indices; cached statistics are kept."""
-        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        """Select rows by slice, mask or indices, or one row by its index; cached statistics are kept.
+
+        Raises:
+            InputError: If no row is selected.
+        """
+        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows  # -1 is the slice from -1 to the end
         values = {name: getattr(self, name) for name in ROW_FIELDS}
         selected = {name: None if value is None else value[rows] for name, value in values.items()}
         statistics = {name: self.__dict__[name][rows] for name in STATISTICS if name in self.__dict__}
@@ -400,13 +399,14 @@ class Predictions:
         selector = resolve_event(of, self.k, self.class_names)
         if selector == self.of:
             return self
-        if isinstance(selector, int) or self._cached_outcomes is None:
+        if isinstance(selector, int) or self._cached_outcomes is None:  # outcomes lack the probability of this class
             return self._replace(of=selector)
-        return self._replace(of=selector, outcomes=self._cached_outcomes)  # which hold no probability of a class
+        return self._replace(of=selector, outcomes=self._cached_outcomes)
 
     def with_default_event(self, of: str | int | None = None) -> "Predictions":
         """Return the same samples with the event `of`, by default their own, but class 1 of two instead of "top"."""
-        return self.with_event((1 if self.of == "top" and self.k == 2 else self.of) if of is None else of)
+        default = 1 if self.of == "top" and self.k == 2 else self.of
+        return self.with_event(default if of is None else of)
 
     def reorder_classes(self, names: tuple[str, ...] | None) -> "Predictions":
         """Return the same samples with the classes in the order of `names`; no change if either has no names.
@@ -425,12 +425,11 @@ class Predictions:
         index = {name: i for i, name in enumerate(self.class_names)}
         columns = torch.tensor([index[name] for name in names], device=self.labels.device)
         of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
-        return self._replace(
-            logits=self.logits[:, columns], labels=columns.argsort()[self.labels], of=of, class_names=names
-        )
+        labels = columns.argsort()[self.labels]  # argsort inverts a permutation
+        return self._replace(logits=self.logits[:, columns], labels=labels, of=of, class_names=names)
 
     def select_group(self, name: str) -> "Predictions":
-        """Return the samples of one group."""
+        """Return the samples of one group; raise `InputError` without groups, and for an unknown name."""
         if self.groups is None or self.group_names is None:
             raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
         if name not in self.group_names:
@@ -446,9 +445,8 @@ class Predictions:
     @property
     def columns(self) -> dict[str, Categories]:
         """The columns that a `types.ColumnMap` receives: `groups` and `row_groups`, if there are any."""
-        row_groups = ("row_groups", self.row_groups, self.row_group_names)
-        columns = (("groups", self.groups, self.group_names), row_groups)
-        return {name: Categories(index, names) for name, index, names in columns if index is not None and names}
+        names = {"groups": self.group_names, "row_groups": self.row_group_names}
+        return {column: Categories(getattr(self, column), levels) for column, levels in names.items() if levels}
 
     def apply(self, calibrator: Map) -> "Predictions":
         """Return the same samples with the logits of a map.
@@ -515,7 +513,7 @@ class Predictions:
         return Events(*self._event_columns(), self.weights, self.clusters, self.examples)
 
     def _event_columns(self) -> tuple[Tensor, Tensor]:
-        """Return the confidence and outcome of the event, by the shortest computation."""
+        """Return the confidence and outcome of the event, from the outcomes if they were computed before."""
         outcomes = self._cached_outcomes
         if self.of == "classes":
             raise InputError(

@@ -23,25 +23,23 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     """
     n = num_units(p)
     if not 2 <= folds <= n:
-        unit = "samples" if p.clusters is None else "clusters"
-        raise InputError(
-            f"Expected folds in 2 .. {n}, the number of {unit}, got {folds}. Try folds=2 (--cv 2).", code="folds_range"
-        )
+        divisible = "samples" if p.clusters is None else "clusters"
+        message = f"Expected folds in 2 .. {n}, the number of {divisible}, got {folds}. Try folds=2 (--cv 2)."
+        raise InputError(message, code="folds_range")
     p, labels = replace_masks(p), p.labels
     rank = _class_ranks(p)
-    directions = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    order = torch.arange(len(p), device=labels.device)
-    position = _project(p.logits, directions.to(rank.device)[rank])
+    direction = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    projection = _project(p.logits, direction.to(rank.device)[rank])
     tie_breakers = (column for column in (p.clusters, p.groups, p.weights) if column is not None)
-    for key in (*tie_breakers, position, rank[labels]):
+    order = torch.arange(len(p), device=labels.device)
+    for key in (*tie_breakers, projection, rank[labels]):  # stable sorts: the last key counts most
         order = order[key[order].argsort(stable=True)]
-    place = torch.empty_like(labels)  # of each sample in this order; samples are dealt out to the folds in turn
-    place[order] = torch.arange(len(labels), device=labels.device)
+    turn = order.argsort()  # of each sample in this order; samples are dealt out to the folds in turn
     if p.clusters is not None:  # clusters are dealt out instead, in the order of their first samples
         cluster_index = p.clusters.unique(return_inverse=True)[1]
-        first_place = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, cluster_index, place, "amin")
-        place = first_place.argsort().argsort()[cluster_index]
-    return place % folds
+        first_turn = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, cluster_index, turn, "amin")
+        turn = first_turn.argsort().argsort()[cluster_index]  # twice: the rank of each cluster
+    return turn % folds
 
 
 def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
@@ -52,15 +50,18 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
 
 
 def _class_ranks(p: Predictions) -> Tensor:
-    """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns."""
+    """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns.
+
+    Ranks stand for classes in keys of sorting, so that the order of the columns has no effect.
+    """
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
     weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
     for z, y, w in row_blocks(p.logits, p.labels, weights):
         share = z.double().softmax(1)
         share *= share.sqrt()  # sums of this power rarely tie for rounded probabilities
         totals += w @ share
-        totals.index_add_(0, y, w * (share.gather(1, y[:, None]).squeeze(1) + 1))
-    return totals.argsort(stable=True).argsort()
+        totals.index_add_(0, y, w * (share.gather(1, y[:, None]).squeeze(1) + 1))  # the label counts too
+    return totals.argsort(stable=True).argsort()  # twice: the rank of each class
 
 
 def _project(logits: Tensor, direction: Tensor) -> Tensor:
@@ -68,11 +69,11 @@ def _project(logits: Tensor, direction: Tensor) -> Tensor:
 
     Impossible classes count as 1 below the lowest finite logit.
     """
-    lowest = 0.0
+    substitute = 0.0
     if bool(logits.isneginf().any()):
-        lowest = min(float(z[z.isfinite()].min()) for z in _centered_blocks(logits)) - 1
-    # A matrix product would differ in the last bit between equal rows at different places
-    return torch.cat([(z.nan_to_num_(neginf=lowest) * direction).sum(1) for z in _centered_blocks(logits)])
+        substitute = min(float(z[z.isfinite()].min()) for z in _centered_blocks(logits)) - 1
+    # A matrix product would differ in the last bit between equal rows at different positions
+    return torch.cat([(z.nan_to_num_(neginf=substitute) * direction).sum(1) for z in _centered_blocks(logits)])
 
 
 def num_units(p: Predictions) -> int:

@@ -1,9 +1,10 @@
 """Masks: finite logits such as -1e4 or the lowest float32 that mean an impossible class, as -inf does.
 
-Attention code, absent classes and half precision use them. Taken literally, one mask dominates every mean and scale. A
-mask lies at least 5000 nats below the top of its row, at least 50 times as far as the next smaller gap in the data, and
-farther than every label: an impossible class never occurs. Logits on a large scale, such as those of a network times
-1000, have no such jump between gaps, and outliers of the true class are evidence; neither is a mask.
+Attention code, absent classes and half precision use them. Taken literally, one mask dominates every mean and scale.
+The depth of a logit is how far it lies below the top of its row. A mask is at least 5000 nats deep, at least 50 times
+as deep as the next less deep logit in the data, and deeper than every label: an impossible class never occurs. Logits
+on a large scale, such as those of a network times 1000, have no such jump between depths, and outliers of the true
+class are evidence; neither is a mask.
 """
 
 import math
@@ -13,45 +14,45 @@ from torch import Tensor
 
 from calibrant.predictions import Predictions, row_blocks
 
-MIN_MASK_GAP = 5000.0  # nats below the top of the row
-MIN_MASK_RATIO = 50.0  # of the smallest mask gap to the next smaller gap
+MIN_MASK_DEPTH = 5000.0  # nats below the top of the row
+MIN_MASK_RATIO = 50.0  # of the smallest depth of a mask to the next smaller depth
 
 
 def replace_masks(p: Predictions) -> Predictions:
     """Return the predictions with -inf in place of every mask."""
-    min_gap = mask_gap(p)
-    if min_gap == math.inf:
+    min_depth = mask_depth(p)
+    if min_depth == math.inf:
         return p
-    blocks = [z.masked_fill(_gaps(z) >= min_gap, -torch.inf) for (z,) in row_blocks(p.logits)]
+    blocks = [z.masked_fill(_depths(z) >= min_depth, -torch.inf) for (z,) in row_blocks(p.logits)]
     return p.with_logits(torch.cat(blocks))
 
 
-def mask_gap(p: Predictions) -> float:
-    """Return the smallest gap of a mask to the top of its row, infinity if there are no masks.
+def mask_depth(p: Predictions) -> float:
+    """Return the smallest depth of a mask, infinity if there are no masks.
 
-    The smallest gap of a mask is the first that follows a jump of `MIN_MASK_RATIO` and exceeds the gap of every label.
+    It is the first depth that follows a jump of `MIN_MASK_RATIO` and exceeds the depth of every label.
     """
     if not len(p):
         return math.inf
     low, high = p.logits.aminmax()
-    if not float(high) - float(low) >= MIN_MASK_GAP:
+    if not float(high) - float(low) >= MIN_MASK_DEPTH:  # nor if the difference is NaN
         return math.inf
-    max_ordinary_gap, max_label_gap, candidates = 0.0, 0.0, list[Tensor]()
+    max_ordinary_depth, max_label_depth, candidates = 0.0, 0.0, list[Tensor]()
     for z, y in row_blocks(p.logits, p.labels):
-        gap = _gaps(z)
-        label_gap = gap.gather(1, y[:, None])
-        max_label_gap = max(max_label_gap, float(label_gap.where(label_gap.isfinite(), 0.0).max()))
-        max_ordinary_gap = max(max_ordinary_gap, float(gap.where(gap < MIN_MASK_GAP, 0.0).max()))
-        candidates.append(gap[gap.isfinite() & (gap >= MIN_MASK_GAP)].unique())
-    gaps = torch.cat(candidates).unique()
-    next_smaller = torch.cat([gaps.new_tensor([max_ordinary_gap]), gaps])[: len(gaps)]
-    follows_jump = (next_smaller > 0) & (gaps >= MIN_MASK_RATIO * next_smaller)
-    mask_gaps = gaps[follows_jump & (gaps > max_label_gap)]  # in ascending order
-    return float(mask_gaps[0]) if len(mask_gaps) else math.inf
+        depth = _depths(z)
+        label_depth = depth.gather(1, y[:, None])
+        max_label_depth = max(max_label_depth, float(label_depth.where(label_depth.isfinite(), 0.0).max()))
+        max_ordinary_depth = max(max_ordinary_depth, float(depth.where(depth < MIN_MASK_DEPTH, 0.0).max()))
+        candidates.append(depth[depth.isfinite() & (depth >= MIN_MASK_DEPTH)].unique())
+    depths = torch.cat(candidates).unique()  # in ascending order
+    next_smaller = torch.cat([depths.new_tensor([max_ordinary_depth]), depths])[: len(depths)]
+    follows_jump = (next_smaller > 0) & (depths >= MIN_MASK_RATIO * next_smaller)
+    mask_depths = depths[follows_jump & (depths > max_label_depth)]
+    return float(mask_depths[0]) if len(mask_depths) else math.inf
 
 
-def _gaps(logits: Tensor) -> Tensor:
+def _depths(logits: Tensor) -> Tensor:
     """Return how far each logit lies below the top of its row; infinite only for -inf."""
     z = logits.double()
-    gap = z.amax(1, keepdim=True) - z
-    return torch.where(z.isneginf(), torch.inf, gap.clamp_max(torch.finfo(torch.float64).max))
+    depth = z.amax(1, keepdim=True) - z  # which overflows for masks such as the lowest float64
+    return torch.where(z.isneginf(), torch.inf, depth.clamp_max(torch.finfo(torch.float64).max))

@@ -17,7 +17,7 @@ def format_call(name: str, settings: Mapping[str, Any]) -> str:
 
 def _format_literal(value: Any) -> str:
     """Return a value as a Python literal; whole floats are written as integers, and lists as tuples."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # larger ones have an exponent
         return str(int(value))
     if isinstance(value, tuple | list):
         items = ", ".join(map(_format_literal, value))  # pyright: ignore[reportUnknownArgumentType]
@@ -26,7 +26,11 @@ def _format_literal(value: Any) -> str:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the keyword arguments of a call, which must be literals."""
+    """Return the name and the keyword arguments of a call, or a name without arguments.
+
+    Raises:
+        InputError: If the text is anything else, an argument is not a literal, or a keyword occurs twice.
+    """
     problem = InputError(f"Expected name or name(key=value, ...), got {shorten_repr(text)}.", code="method_text")
     try:
         match ast.parse(text.strip(), mode="eval").body:
@@ -36,7 +40,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
                 keywords = []
             case _:
                 raise problem
-        keys = [keyword.arg for keyword in keywords]
+        keys = [keyword.arg for keyword in keywords]  # None for **settings
         if None in keys or len(set(keys)) < len(keys):
             raise problem
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
@@ -51,7 +55,6 @@ def suggest(name: str, names: Iterable[str]) -> str:
     "did you mean 'ece'?"
     """
     names_by_lowercase = {word.lower(): word for word in names}
-    close_matches = get_close_matches(name.lower(), names_by_lowercase, n=1)
-    if close_matches:
-        return f"did you mean {names_by_lowercase[close_matches[0]]!r}?"
+    for closest in get_close_matches(name.lower(), names_by_lowercase, n=1):
+        return f"did you mean {names_by_lowercase[closest]!r}?"
     return f"there are {', '.join(sorted(names_by_lowercase.values())) or 'none'}"

@@ -82,29 +82,33 @@ class Registry(Mapping[str, Callable[..., Any]]):
             return lambda method: self.register(method, name, revision=revision)
         name = name or str(method.__name__)
         registered = self._methods.get(name)
+        # A cell of a notebook that runs again replaces its method; two definitions in one file are a mistake
         if registered is not None and registered is not method:
             if not _is_same_definition(registered, method):
                 raise self._name_taken_error(name, registered, _qualified_name(method))
             if _qualified_name(registered) == _qualified_name(method) and is_defined_twice(method):
                 raise self._name_taken_error(name, registered, "another definition in the same file")
         self._methods[name] = method
-        built_in_version = f"revision {revision}" if revision > 1 else ""
-        self._code_versions[name] = built_in_version if is_built_in(method) else code_digest(method)
+        if is_built_in(method):
+            self._code_versions[name] = f"revision {revision}" if revision > 1 else ""
+        else:
+            self._code_versions[name] = code_digest(method)
         return method
 
-    def _name_taken_error(self, name: str, registered: Callable[..., Any], other_place: str) -> InputError:
-        """Return the error for a second method of the same name."""
-        text = f"Expected one method {name!r} among {self.kind}, got {_qualified_name(registered)} and {other_place}."
+    def _name_taken_error(self, name: str, registered: Callable[..., Any], second: str) -> InputError:
+        """Return the error for a second method of the same name, which `second` describes."""
+        text = f"Expected one method {name!r} among {self.kind}, got {_qualified_name(registered)} and {second}."
         return InputError(f"{text} Try another name.", code="name_taken")
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return a method by name, which an entry point may have to load first."""
         self._import_modules()
         if name in self._entry_points and name not in self._loaded_entry_points:
             self._load_entry_point(name)
         return self._methods[name]
 
     def _load_entry_point(self, name: str) -> None:
-        """Import and register the method of a package."""
+        """Import and register the method of a package; raise `InputError` if this fails, or the name is taken."""
         entry = self._entry_points[name]
         package = entry.dist.name if entry.dist is not None else entry.value
         try:
@@ -136,6 +140,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return hash(self.kind)
 
     def __eq__(self, value: object) -> bool:
+        """Whether this is the same registry: comparing methods, as mappings do, would import all packages."""
         return self is value
 
     def _import_modules(self) -> None:
@@ -159,11 +164,10 @@ class Registry(Mapping[str, Callable[..., Any]]):
         calibrant.types.InputError: focal: Unknown parameter 'gama'. Try gamma, detach_weight.
         """
         name, settings = parse_call(text)
-        try:
-            target = self[name]
-        except KeyError:
+        target = self.get(name)
+        if target is None:
             message = f"Unknown name {shorten_repr(name)} among {self.kind}: {suggest(name, self)}"
-            raise InputError(message, code="unknown_method") from None
+            raise InputError(message, code="unknown_method")
         return Method(self, name, target, settings)
 
     def resolve(self, text: str) -> Callable[..., Any]:
@@ -207,9 +211,8 @@ class Method:
 
     def __init__(self, registry: Registry, name: str, target: Callable[..., Any], settings: Mapping[str, Any]) -> None:
         self.registry, self.name, self.target = registry, name, target
-        self.function: Callable[..., Any] = target
-        if registry.class_handling == "fitted":
-            self.function = getattr(target, "fit", target)
+        is_fitted = registry.class_handling == "fitted"
+        self.function: Callable[..., Any] = getattr(target, "fit", target) if is_fitted else target
         self.settings = check_settings(self.function, settings, name, registry.parameter_hints)
 
     @property
@@ -245,7 +248,7 @@ class Method:
 
     @cached_property
     def bound_function(self) -> Callable[..., Any]:
-        """The function of data alone."""
+        """The function of data alone: an instance of a class that is "made", else the function with bound settings."""
         if isinstance(self.function, type) and self.registry.class_handling == "made":
             return self.function(**self.settings)
         return partial(self.function, **self.settings)
@@ -267,6 +270,7 @@ class Method:
         return f"Method({self.registry.kind}: {self.text})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the text alone: the process that loads it looks the method up in its own registry."""
         return _method_from_text, (self.registry.kind, self.text)
 
 
@@ -315,7 +319,7 @@ def check_settings(
                     f"{name}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="setting_range"
                 )
             with prefix_errors(f"{name}: {key}"):
-                _nested(value, hints.get(key))
+                _nested(value, hints.get(key))  # only raises, for a wrong name or setting
             checked[key] = value
         elif default is inspect.Parameter.empty:
             raise InputError(f"{name}: Expected a value of {key}. Try {name}({key}=...).", code="missing_setting")
@@ -328,12 +332,14 @@ def is_built_in(method: Callable[..., Any]) -> bool:
 
 
 def _is_same_definition(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether two functions or classes come from one definition that was run twice, as a notebook's cell can be."""
-    return _qualified_name(first) == _qualified_name(second) or (
-        first.__qualname__ == second.__qualname__
-        and _source_file(first) is not None
-        and _source_file(first) == _source_file(second)
-    )
+    """Whether two functions or classes may come from one definition that was run twice, as a notebook's cell can be.
+
+    They have the same name in one module, or in one file, which may be imported as several modules.
+    """
+    if _qualified_name(first) == _qualified_name(second):
+        return True
+    file = _source_file(first)
+    return first.__qualname__ == second.__qualname__ and file is not None and file == _source_file(second)
 
 
 def _source_file(method: Callable[..., Any]) -> str | None:

@@ -26,7 +26,7 @@ def hyperparameters(method: Callable[..., Any]) -> types.MappingProxyType[str, A
 def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's or constructor's parameters, `Annotated` included."""
     source: Any = method.__init__ if isinstance(method, type) else method  # pyright: ignore[reportUnknownMemberType]
-    source = inspect.unwrap(getattr(source, "__func__", source))
+    source = inspect.unwrap(getattr(source, "__func__", source))  # of a bound method, such as a calibrator's fit
     try:
         return typing.get_type_hints(source, include_extras=True)
     except (NameError, TypeError):  # annotations that cannot be evaluated here are not checked
@@ -34,7 +34,10 @@ def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
-    """Yield the kind and text of each method that a setting names, where its annotation is a `MethodName`."""
+    """Yield the kind and text of each method that a setting names, where its annotation is a `MethodName`.
+
+    Such an annotation is searched for in unions and sequences too, and in the items of a list.
+    """
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
         kinds = [extra.kind for extra in arguments[1:] if isinstance(extra, MethodName)]
@@ -43,15 +46,16 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
         else:
             yield from nested_names(value, arguments[0])
         return
-    is_sequence = isinstance(value, tuple | list)
-    items = [item for item in value if isinstance(item, str | tuple | list)] if is_sequence else [value]
-    for item in items:
+    for item in value if isinstance(value, tuple | list) else [value]:
         for argument in arguments:
             yield from nested_names(item, argument)
 
 
 def convert(value: Any, hint: Any, default: Any) -> Any:
-    """Return a hyperparameter with whole numbers as floats where its annotation or default has floats."""
+    """Return a hyperparameter with whole numbers as floats where its annotation or default has floats.
+
+    A list becomes a tuple where the default is one, so that equal settings have equal texts.
+    """
     return _ints_to_floats(_match_default_type(default, value), hint)
 
 
@@ -71,7 +75,7 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
     if origin is typing.Annotated:
         return _ints_to_floats(value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        matching = [part for part in arguments if not describe_mismatch(value, part)]
+        matching = [part for part in arguments if not describe_mismatch(value, part)]  # an integer may stay one
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -86,7 +90,10 @@ def _to_float(value: Any) -> Any:
 
 
 def describe_mismatch(value: Any, hint: Any) -> str:
-    """Return a description of the values that an annotation allows, or "" if this is one or the check is impossible."""
+    """Return a description of the values that an annotation allows, or "" if this is one.
+
+    Also "" for an annotation that cannot be checked. Numbers must be finite, unless a range includes infinity.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
@@ -105,12 +112,11 @@ def describe_mismatch(value: Any, hint: Any) -> str:
         return _describe_item_mismatch(value, origin, arguments)
     if origin is Callable:
         return "" if callable(value) else "a function"
-    is_bool = isinstance(value, bool)
-    is_int64 = isinstance(value, int) and not is_bool and abs(value) < INT64_LIMIT
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_int64 = is_whole and abs(value) < INT64_LIMIT
     if hint is int:
-        if is_int64:
-            return ""
-        return "a whole number of 64 bits" if isinstance(value, int) and not is_bool else "a whole number"
+        too_large = "" if is_int64 else "a whole number of 64 bits"
+        return too_large if is_whole else "a whole number"
     if hint is float:
         return "" if is_int64 or (isinstance(value, float) and math.isfinite(value)) else "a finite number"
     if hint in (None, type(None)):
@@ -121,16 +127,15 @@ def describe_mismatch(value: Any, hint: Any) -> str:
 
 
 def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
-    """Describe the mismatch of a tuple or sequence, or of its first wrong item."""
+    """Describe the mismatch of a tuple or sequence, or of its first wrong item; "" without one."""
     if not isinstance(value, tuple | list):
         return "a tuple"
     items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
     hints = _item_hints(origin, arguments, len(items))
     if len(hints) != len(items):
         return f"a tuple of {len(hints)}"
-    mismatches = filter(None, map(describe_mismatch, items, hints))
-    first = next(mismatches, None)
-    return "" if first is None else f"a tuple, each {first}"
+    first_mismatch = next(filter(None, map(describe_mismatch, items, hints)), None)
+    return "" if first_mismatch is None else f"a tuple, each {first_mismatch}"
 
 
 def _item_hints(origin: Any, arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:

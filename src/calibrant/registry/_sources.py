@@ -33,9 +33,10 @@ def include(sources: Iterable[str]) -> None:
         label = f"--with {shorten_repr(source, 200)[1:-1]}"  # without the quotes
         if is_file and not path.is_file():
             raise InputError(f"{label}: no such file.", code="no_file")
-        working_folder, folder = Path.cwd(), str(path.resolve().parent if is_file else Path.cwd())
+        working_folder = Path.cwd()
+        folder = str(path.resolve().parent if is_file else working_folder)
         if folder not in sys.path:
-            sys.path.append(folder)
+            sys.path.append(folder)  # at the end, so that installed modules take precedence
         try:
             if is_file:
                 _import_file(path)
@@ -55,11 +56,16 @@ class _UncachedLoader(SourceFileLoader):
     """Loader that ignores bytecode, which may belong to an earlier file of the same size and second."""
 
     def get_code(self, fullname: str) -> types.CodeType:
+        """Compile the source, whatever the module's name."""
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _import_file(path: Path) -> None:
-    """Import a file as the module of its name, unless that module is this file."""
+    """Import a file as the module of its name, unless that module is this file.
+
+    Raises:
+        InputError: If another module has the name.
+    """
     name, file = path.stem, str(path.resolve())
     loaded_file = getattr(sys.modules.get(name), "__file__", None)
     if loaded_file is not None and str(Path(loaded_file).resolve()) == file:
@@ -72,7 +78,7 @@ def _import_file(path: Path) -> None:
     if spec is None or spec.loader is None:
         raise InputError(f"--with {path}: Expected a Python file.", code="not_python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs, as `import` does: dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -27,9 +27,8 @@ class SubgroupTable:
 
     def __str__(self) -> str:
         gain = self.nll_gain
-        lines = [
-            f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {f'{100 * gain.level:g} % interval':>18}"
-        ]
+        title = f"{100 * gain.level:g} % interval"
+        lines = [f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {title:>18}"]
         for row in self.rows:
             texts = [_percent_texts(interval) for interval in (row.before, row.after)]
             numbers = " ".join(f"{value:>8} {limits:>18}" for value, limits in texts)

@@ -236,6 +236,7 @@ def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], lab
     """
     if any(score.unconditional is None for score in scores):
         return False
+    # Entries 0, 2, 4, ... of all requests, which the harness took for the choices
     pairs = [np.concatenate([score.log_likelihoods, score.unconditional])[::2] for score in scores]  # pyright: ignore
     return _agree(records, "acc", [int(np.argmax(values)) for values in pairs], labels)
 

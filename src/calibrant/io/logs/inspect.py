@@ -88,6 +88,7 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
     records = list(samples)
     if not records:
         raise InputError("Expected samples in this log, got none.", code="no_rows")
+    # A file may hold them in the order of their ends; repeats of a question are counted in the order of rows
     records.sort(key=lambda sample: (str(sample.get("id")), int(sample.get("epoch") or 1)))
     evaluation: Record = header.get("eval") or {}
     task = str(evaluation.get("task") or path.stem)
@@ -108,19 +109,21 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
     """Return the scorer, and the key of the grade if its values are objects, else None.
 
-    A candidate is SCORER or SCORER/KEY. Without a key, it is the first of `ANSWER_KEYS` that the values have, or their
-    only key.
+    A candidate is SCORER or SCORER/KEY. Unless it has a key, this is the first of `ANSWER_KEYS` that the values have,
+    or their only key.
+
+    Raises:
+        InputError: If there are several scorers or keys.
     """
     scorers = list(dict.fromkeys(scorer for sample in samples for scorer in sample.get("scores") or {}))
     keys = {scorer: _value_keys(samples, scorer) for scorer in scorers}
-    names = [f"{scorer}/{key}" if key else scorer for scorer in scorers for key in keys[scorer] or [""]]
-    full_names = [*scorers, *names] if candidates else scorers
-    name = select_single_name(candidates, full_names, "score", "--correct")
+    full_names = [f"{scorer}/{key}" for scorer in scorers for key in keys[scorer]]
+    name = select_single_name(candidates, [*scorers, *full_names] if candidates else scorers, "score", "--correct")
     scorer, key = (name, "") if name in scorers else name.rsplit("/", 1)
     key = key or next((candidate for candidate in ANSWER_KEYS if candidate in keys[scorer]), "")
-    if keys[scorer] and not key:  # the only key, or an error that lists all
-        choices = [f"{scorer}/{key}" for key in keys[scorer]]
-        return _select_scorer(samples, [select_single_name([], choices, "score", "--correct")])
+    if keys[scorer] and not key:
+        select_single_name([], [f"{scorer}/{key}" for key in keys[scorer]], "score", "--correct")  # only raises
+        (key,) = keys[scorer]
     return scorer, key or None
 
 
@@ -170,15 +173,17 @@ def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
     reason = str(score.get("reason") or _metadata(score).get("unscored_reason") or "")
     if grade is None or grade != grade or reason in UNGRADED_REASONS:  # NaN differs from itself
         return None, reason or "no score"
-    number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold())) if isinstance(grade, str) else None
-    number = parse_grade(grade) if number is None else number
+    number = parse_grade(grade)
+    if isinstance(grade, str):  # a letter as it is, or a word such as Yes
+        number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold(), number))
     if number is None:
         raise InputError(f"Expected a grade in [0, 1], C, I, P or N, got {shorten_repr(grade)}.", code="grade")
     if reason:
         return number, reason
     if grade == NO_ANSWER:
         return number, "no answer"
-    return number, "empty answer" if score.get("answer") == "" and number == 0 else ""
+    is_empty = number == 0 and score.get("answer") == ""
+    return number, "empty answer" if is_empty else ""
 
 
 def _find_stated(sample: Record, score: Record, source: str | None) -> Any:

@@ -118,7 +118,7 @@ def flatten_positions(
         if flat["clusters"] is None:
             images = torch.arange(len(logits), device=logits.device)
             flat["clusters"] = _broadcast_to_positions("clusters", images, label_shape)
-        logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+        logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()  # classes last, then one row per label
         flat = {name: None if column is None else column.flatten() for name, column in flat.items()}
     return logits, labels, flat
 

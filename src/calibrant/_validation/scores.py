@@ -132,11 +132,11 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
     error = float((total - 1).abs().max())
     is_negative = bool((p < 0).any())
     if normalize:
-        if is_negative or error > MAX_ROUNDED_SUM_ERROR:
+        if is_negative or error > MAX_ROUNDED_SUM_ERROR:  # beyond what two decimals explain
             raise _row_sum_error(p)
         return (p / total.unsqueeze(1)).log(), ()
     if not is_negative and error <= max_error:
-        return p.log(), ()
+        return p.log(), ()  # the softmax of these logits divides rows by their sum
     digits = None if is_negative else _detect_decimals(p, error)
     if digits is None:
         raise _row_sum_error(p)

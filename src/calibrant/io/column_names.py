@@ -238,7 +238,10 @@ def strip_prefix(name: str, prefix: str) -> str:
 
 
 def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:
-    """Return the score columns that the caller chose, by their names or by their prefix."""
+    """Return the score columns that the caller chose.
+
+    A text is the name of a column, or else the prefix of several; anything else is a list of names.
+    """
     if not isinstance(value, str) or value in columns:
         names = (value,) if isinstance(value, str) else tuple(value)
         return ScoreColumns(kind, names, _class_names_from_columns(names))
@@ -252,7 +255,7 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     These are the texts after a prefix that all names have, or else the whole names. A single column has no class if its
     name is that of a score, such as pred_prob, or has no known prefix.
     """
-    prefixes = [prefix for prefixes in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes]
+    prefixes = [prefix for prefixes_of_kind in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes_of_kind]
     for prefix in (*prefixes, *(CALIBRATED_PREFIX + prefix for prefix in prefixes)):
         names = tuple(parse_class_suffix(name, prefix) for name in columns)
         if all(names):

@@ -48,7 +48,7 @@ def frame_to_arrays(
     """
     options = options or TableOptions()
     num_rows = len(frame)
-    if columns.kind != "logits":
+    if columns.kind != "logits":  # before rows drop, of which percentages would be many
         check_percent(frame, columns, options)
     frame, notes = _drop_incomplete_rows(frame, columns, options)
     frame, ignored_notes = _drop_ignored_rows(frame, columns, options)

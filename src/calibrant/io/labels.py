@@ -289,7 +289,7 @@ def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Column
     """
     positive = columns.positive
     number = None if positive is None else parse_number(positive)
-    is_zero_one = {*classes} <= {0, 1}
+    is_zero_one = {*classes} <= {0, 1}  # or false and true
     if number is not None and not (number == 1 and is_zero_one):
         names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
         return (values == number).astype(np.int64), names, (_positive_note(names),)

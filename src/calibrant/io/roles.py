@@ -133,7 +133,7 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
     matches = find_role_columns(role, search.unassigned_columns)
     if role == "label":
         matches = _find_label_columns(search, matches)
-    if role == "predicted":
+    if role == "predicted":  # a column `prediction` of fractions holds scores
         matches = [name for name in matches if not search.has_fractions(name)] or _find_weak_predicted(search)
     if role in ("predicted", "correct", "confidence"):
         matches = [name for name in matches if not search.is_list(name)]

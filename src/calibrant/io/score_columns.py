@@ -50,7 +50,7 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
 
 
 def _assign_confidence(search: RoleSearch) -> None:
-    """Take the only single score for the confidence, if no column is, of answers that the caller chose."""
+    """Make the only single score the confidence if there is none: the caller chose the correctness alone."""
     candidates = [group for group in _find_single_scores(search) if group.kind == "probs"]
     if "confidence" not in search.roles and len(candidates) == 1:
         search.roles["confidence"] = candidates[0].columns[0]

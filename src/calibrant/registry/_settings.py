@@ -98,7 +98,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
         if value == math.inf and any(limits.le == math.inf for limits in ranges):
-            return ""
+            return ""  # the check of the number below refuses infinity
         expected = describe_mismatch(value, arguments[0])
         if not expected and isinstance(value, int | float) and any(value not in limits for limits in ranges):
             expected = "a number " + " and ".join(map(str, ranges))
@@ -123,7 +123,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
         return "" if value is None else "None"
     if isinstance(hint, type):
         return "" if isinstance(value, hint) else {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
-    return ""
+    return ""  # such as Any
 
 
 def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:

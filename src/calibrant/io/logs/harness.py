@@ -47,7 +47,11 @@ def task_name(path: Path) -> str | None:
 
 
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
-    """Return the answers of one file, which is of one task."""
+    """Return the answers of one file, which is of one task: multiple choice if every record has scores of choices.
+
+    Raises:
+        InputError: If the confidence is to be read from elsewhere than responses, or a filter or score is ambiguous.
+    """
     if options.confidence not in (None, "stated"):
         raise InputError(
             f"Expected 'stated', or no confidence, for a log of {HARNESS}, got {options.confidence!r}.",
@@ -68,6 +72,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:
     """Return the records of one filter, and a note on it unless it is the harness's "none"."""
     names = list(dict.fromkeys(str(record.get("filter", NO_FILTER)) for record in records))
+    # A task without filters has no use for a candidate
     name = select_single_name([] if names == [NO_FILTER] else candidates, names, "filter", "--filter")
     selected = [record for record in records if str(record.get("filter", NO_FILTER)) == name]
     return selected, [] if name == NO_FILTER else [f"The filter is {name!r}."]

@@ -111,13 +111,14 @@ def _read_answer(
         reason = "request failed"
     elif not is_scored_by_choice and not text.strip():
         reason = "empty response"
-    elif mapping and text.strip() not in mapping and means.get(score) == 0:
+    elif mapping and text.strip() not in mapping and means.get(score) == 0:  # it may be graded right all the same
         reason = "response is no choice"
     is_stated = options.confidence == "stated"
     return LogAnswer(
         task,
         str(instance.get("id")),
         means.get(score),
+        # Of which `subject` may choose a key
         data=(instance.get("extra_data") or {}) | {"sub_split": instance.get("sub_split")},
         reason=reason,
         stated=find_stated_confidence(text) if is_stated else None,

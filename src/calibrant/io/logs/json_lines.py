@@ -53,7 +53,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             code="no_score",
         )
     source = options.confidence
-    if source is not None and source not in (*TOKEN_SOURCES, "stated"):
+    if source is not None and source not in (*TOKEN_SOURCES, "stated"):  # the name of a field
         fields["confidence"] = select_single_name([source], names, "confidence", "--confidence")
     if source is None and "confidence" not in fields and any(map(has_token_log_probs, records)):
         source = "tokens"
@@ -65,6 +65,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             "Confidences are probabilities of tokens as the server returned them; some servers return them after "
             "temperature and penalties."
         )
+    # Records without a model may be of any
     models = dict.fromkeys(str(record[fields["model"]]) for record in records if record.get(fields.get("model", "")))
     check_single_model(list(models))
     return LogContent(JSON_LINES, answers, next(iter(models), None), tuple(notes))

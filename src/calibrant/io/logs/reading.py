@@ -170,6 +170,7 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
     records = [_parse_line(line, i) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
     if not records:
         raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
+    # All lines are checked: a file of one's own may begin like a log, and logs may be joined by mistake
     are_harness_records = list(map(harness.is_record, records))
     if any(are_harness_records) and not all(are_harness_records):
         raise InputError(

@@ -206,16 +206,16 @@ def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[flo
     optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
     lower, upper = _bin_ends()
     bins = len(gap_sums)
-    one, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
+    identity, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
     total[0, :bins] = total[1, bins : 2 * bins] = 1  # sums of p and of q
-    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), one, zero])
-    below_upper = np.hstack([np.diag(1 - upper), -np.diag(upper), one, zero])
+    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), identity, zero])
+    below_upper = np.hstack([np.diag(1 - upper), -np.diag(upper), identity, zero])
     constraints = [
         optimize.LinearConstraint(total, [right, wrong], [right, wrong]),
         optimize.LinearConstraint(above_lower, gap_sums, np.inf),  # G >= G of stated ones + (p + q) l - p
         optimize.LinearConstraint(below_upper, -np.inf, gap_sums),  # G <= G of stated ones + (p + q) u - p
-        optimize.LinearConstraint(np.hstack([zero, zero, one, one]), 0, np.inf),  # |G| >= -G
-        optimize.LinearConstraint(np.hstack([zero, zero, -one, one]), 0, np.inf),  # |G| >= G
+        optimize.LinearConstraint(np.hstack([zero, zero, identity, identity]), 0, np.inf),  # |G| >= -G
+        optimize.LinearConstraint(np.hstack([zero, zero, -identity, identity]), 0, np.inf),  # |G| >= G
     ]
     is_g = np.repeat([False, False, True, False], bins)  # which may be negative
     result = optimize.milp(

@@ -69,7 +69,7 @@ def test_values_equal_the_metrics(result):
         for metric, value in values.items():
             assert value == pytest.approx(float(getattr(metrics, metric)(calibrated)), abs=1e-12), metric
         for row in measure(calibrated):
-            assert result.tables[name][row.name] == row
+            assert result.measurements[name][row.name] == row
     for row in measure(test):
         assert result.uncalibrated[row.name] == row
 
@@ -96,7 +96,7 @@ def test_json_holds_numbers_and_metric_descriptions(result):
     assert content["held_out_nll"] == result.held_out_nll
     assert {r["metric"] for r in content["results"]} == set(content["metrics"])
     binned = next(r for r in content["results"] if (r["calibrator"], r["metric"]) == ("HistogramBinning", "nll"))
-    assert binned["value"] in ("inf", result.tables["HistogramBinning"]["nll"].value)
+    assert binned["value"] in ("inf", result.measurements["HistogramBinning"]["nll"].value)
     assert [row["name"] for row in content["changes"]] == [row.name for row in result.changes]
 
 
@@ -216,11 +216,11 @@ def test_integer_weights_equal_copies():
         assess(*p, ("Identity", "Temperature"), choose="Temperature") for p in ((val, test), (vals, tests))
     )
     assert float(result.best.temperature) == pytest.approx(float(expected_result.best.temperature), rel=1e-9)
-    for name, table in expected_result.tables.items():
+    for name, table in expected_result.measurements.items():
         for row in table:
             for key in ("value", "low", "high", "p_value"):
                 expected = pytest.approx(getattr(row, key), rel=1e-7, abs=1e-9, nan_ok=True)
-                assert getattr(result.tables[name][row.name], key) == expected, (name, row.name, key)
+                assert getattr(result.measurements[name][row.name], key) == expected, (name, row.name, key)
     for name in "accuracy", "nll", "brier", "signed_gap":
         for key in "difference", "low", "high", "p_value":
             number = getattr(expected_result.changes[name], key)
@@ -359,7 +359,7 @@ def test_binary_map_is_called_once_per_row():
     p, rows = Predictions.from_binary_logits(torch.linspace(-3, 3, 500), torch.arange(500) % 3 // 2), []
     halve = lambda z: rows.append(len(z)) or z / 2  # noqa: E731
     result = assess(p[:150], p[150:], [lambda logits, labels: halve])
-    assert result.tables["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[150:])))
+    assert result.measurements["<lambda>"]["auroc"].value == pytest.approx(float(metrics.auroc(p[150:])))
     assert sum(rows) == 150 + 350  # folds and evaluation
 
 
@@ -367,7 +367,7 @@ def test_default_calibrators_support_more_than_1000_classes():
     g = torch.Generator().manual_seed(0)
     p = Predictions(2 * torch.randn(40, 1001, generator=g), torch.randint(1001, (40,), generator=g))
     result = assess(p[:20], p[20:])
-    assert list(result.tables) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
+    assert list(result.measurements) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
     with refused("many_classes"):
         assess(p[:20], p[20:], ["StructuredMatrix"])
 

@@ -18,7 +18,7 @@ def test_examples_run_and_match_their_text(tmp_path, monkeypatch, capsys):
     assert all("<svg" in (tmp_path / "reports" / f"{name}.html").read_text() for name in reports)
     for name in "risk", "segmented", "detector", "model_card":
         result = names[name]
-        assert result.tables[result.chosen_name]["nll"].value < result.uncalibrated["nll"].value
+        assert result.measurements[result.chosen_name]["nll"].value < result.uncalibrated["nll"].value
     boxes, confidence, matched = names["boxes"], names["confidence"], names["matched"].astype(int)
     for bins in 10, 15:
         expected = ECE(bins, detection=True).measure(confidence, matched)

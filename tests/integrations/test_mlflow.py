@@ -74,7 +74,7 @@ def test_assessment_is_logged_with_numbers_and_report(run, tmp_path):
     result = assess(p[:200], p[200:], ["Identity", "Temperature"])
     ours.log(result, prefix="test/")
     artifacts = mlflow.get_run(run.info.run_id).data.metrics
-    assert artifacts["test/nll"] == pytest.approx(result.tables[result.chosen_name]["nll"].value)
+    assert artifacts["test/nll"] == pytest.approx(result.measurements[result.chosen_name]["nll"].value)
     assert "<svg" in files(tmp_path / "artifacts")["calibration.html"].read_text()
 
 

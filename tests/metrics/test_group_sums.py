@@ -92,9 +92,9 @@ def test_assess_of_chunks_has_groups_before_and_after_calibration():
     val, test = p[:400], p[400:]
     all_rows = assess(val, test, ["Temperature"], ["nll"])
     chunks = assess(val, (test[i : i + 150] for i in range(0, 500, 150)), ["Temperature"], ["nll"])
-    for name in all_rows.tables:
-        expected = columns(all_rows.tables[name].groups, COLUMNS + CHANCE)
-        for column, values in columns(chunks.tables[name].groups, COLUMNS + CHANCE).items():
+    for name in all_rows.measurements:
+        expected = columns(all_rows.measurements[name].groups, COLUMNS + CHANCE)
+        for column, values in columns(chunks.measurements[name].groups, COLUMNS + CHANCE).items():
             assert values == pytest.approx(expected[column], abs=1e-9), (name, column)
     assert "group after" in str(chunks)
 
@@ -104,7 +104,7 @@ def test_every_export_of_an_assessment_has_groups():
     result = assess(p[:400], p[400:], ["Identity", "Temperature"], ["nll", "ece"])
     rows = result.records()
     assert {row["group"] for row in rows} == {"", "a", "b", "2", "10", "only one"}
-    table = result.tables["Temperature"]
+    table = result.measurements["Temperature"]
     assert table.groups is not None
     at = table.groups.names.index("a")
     ece = next(r for r in rows if (r["calibrator"], r["metric"], r["group"]) == ("Temperature", "ece", "a"))

@@ -126,15 +126,15 @@ def test_significant_loss_of_accuracy_by_auto_shows_an_alternative():
     result = assess(val, test, ("Identity", "Temperature", "Auto"), choose="Auto")
     assert result.changes["accuracy"].high < 0
     assert result.accuracy_preserving == ACCURACY_PRESERVING_AUTO
-    assert result.tables[ACCURACY_PRESERVING_AUTO]["accuracy"].value == result.uncalibrated["accuracy"].value
+    assert result.measurements[ACCURACY_PRESERVING_AUTO]["accuracy"].value == result.uncalibrated["accuracy"].value
     expected_fit = calibrators.Auto.fit(val, accuracy_preserving=True)
     expected = float(metrics.nll(test.double().apply(expected_fit)))
-    assert result.tables[ACCURACY_PRESERVING_AUTO]["nll"].value == pytest.approx(expected)
+    assert result.measurements[ACCURACY_PRESERVING_AUTO]["nll"].value == pytest.approx(expected)
     assert f"{expected:.4f}" in expert_text.remedy_answer(result).partition(ACCURACY_PRESERVING_AUTO)[2]
     assert json.loads(result.json())["accuracy_preserving"] == ACCURACY_PRESERVING_AUTO
     same = assess(draw(1000, 7), test, ("Identity", "Auto"), choose="Auto")
     assert same.accuracy_preserving is None
-    assert ACCURACY_PRESERVING_AUTO not in same.tables
+    assert ACCURACY_PRESERVING_AUTO not in same.measurements
     assert ACCURACY_PRESERVING_AUTO not in expert_text.remedy_answer(same)
 
 

@@ -252,7 +252,7 @@ def test_calibrator_may_have_a_hostile_name(text):
 
     def with_calibrator(name: str) -> Assessment:
         return replace(
-            result, tables={name: result.calibrated}, calibrators={name: result.best}, chosen_name=name, held_out_nll={}
+            result, measurements={name: result.calibrated}, calibrators={name: result.best}, chosen_name=name, held_out_nll={}
         )
 
     assert "\x1b" not in str(with_calibrator(text))

@@ -65,10 +65,10 @@ def apply_to_file(
         InputError: The file cannot be read as predictions, or the output would replace the input.
     """
     check_outputs([output], [path, calibrator if isinstance(calibrator, str | Path) else None])
-    get_writer(output)
-    reading = TableOptions.from_keywords(options)
+    get_writer(output)  # refuses an unknown suffix before any work
+    table_options = TableOptions.from_keywords(options)
     write = _calibrate_table_file if is_table(path) and is_table(output) else _calibrate_array_file
-    count, output_kind, notes = write(CandidateCalibrator.of(calibrator), path, output, reading)
+    count, output_kind, notes = write(CandidateCalibrator.of(calibrator), path, output, table_options)
     if on_note is not None:
         for note in notes:
             on_note(note)
@@ -89,7 +89,7 @@ def _calibrate_array_file(
 
 
 def _check_ids(ids: Any, n: int) -> Any:
-    """Return the ids of n rows as an array, or None without ids."""
+    """Return the ids of n rows, one per row, as an array of integers or texts, or None without ids."""
     if ids is None:
         return None
     values = np.asarray(ids.to_list() if hasattr(ids, "to_list") else ids)
@@ -97,7 +97,8 @@ def _check_ids(ids: Any, n: int) -> Any:
         raise InputError(
             f"Expected {n} ids, one per row, got shape {values.shape}. Try without ids.", code="ids_length"
         )
-    return values.astype(str) if values.dtype.kind not in "iu" else values
+    is_integer = values.dtype.kind in "iu"
+    return values if is_integer else values.astype(str)
 
 
 def _calibrate_table_file(
@@ -105,14 +106,14 @@ def _calibrate_table_file(
 ) -> WriteResult:
     """Calibrate a table, and write it with columns of calibrated probabilities.
 
-    Cells keep their spelling from one text file to another. Rows without a result are not counted.
+    Cells keep their spelling if input and output are text files. Rows without a result are not counted.
     """
     with prefix_errors(f"{path}"):
         table = read_table(path, options)
         columns = infer_columns(table.frame, options)
         new_columns, notes = calibrate_frame(calibrator, restore_spelling(table, columns), columns, options)
-    text_cells = table.texts() if is_delimited(output) else None  # keep the spelling of cells
-    frame = table.frame if text_cells is None else unescape_formulas(text_cells)
+    text_cells = table.texts() if is_delimited(output) else None  # None too if the input is no text file
+    frame = table.frame if text_cells is None else unescape_formulas(text_cells)  # writing escapes formulas again
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
     if duplicates := sorted(set(new_columns.columns) & set(frame.columns)):
@@ -128,6 +129,7 @@ def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the new columns for every row of a frame, null for rows that were left out, and notes on the rows."""
+    # only scores and groups are read, and the row number as id: it tells which rows were left out
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )
@@ -147,24 +149,25 @@ def calibrate_frame(
 
 
 def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
-    """Return whether each score column is a separate label.
+    """Return whether each score column is the presence of a separate label.
 
     That is the case if the table has a column of labels for each, or if the calibrator was fitted on multilabel data
-    or on groups of these names. Without class names, probabilities that do not sum to 1 indicate several labels.
+    or on groups of these names. If a map of two classes has no class names, more than two columns of probabilities are
+    labels if most rows do not sum to 1.
     """
     if columns.labels:
         return True
-    names = columns.names or ()
-    of_groups = bool(names) and set(names) <= set(getattr(calibrator.fitted_map, "names", ()))
-    if names == PRESENCE.classes or len(columns.scores) < 2 or num_classes(calibrator.fitted_map) not in (0, 2):
+    names, num_scores = columns.names or (), len(columns.scores)
+    num_map_classes = num_classes(calibrator.fitted_map)  # 0: any number; the presence of a label has 2
+    if names == PRESENCE.classes or num_scores < 2 or num_map_classes not in (0, 2):
         return False
-    if calibrator.class_names == PRESENCE.classes or of_groups:
+    group_names = getattr(calibrator.fitted_map, "names", ())
+    if calibrator.class_names == PRESENCE.classes or (names and set(names) <= set(group_names)):
         return True
-    may_be_labels = calibrator.class_names is None and num_classes(calibrator.fitted_map) == 2
-    if not may_be_labels or len(columns.scores) <= 2 or "probs" not in arrays:
+    if calibrator.class_names is not None or num_map_classes != 2 or num_scores == 2 or "probs" not in arrays:
         return False
     sums = torch.as_tensor(arrays["probs"]).double().sum(1)
-    return not bool(((sums - 1).abs() < 0.02).double().mean() > 0.5)
+    return float(((sums - 1).abs() < 0.02).double().mean()) <= 0.5
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:
@@ -175,25 +178,26 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
     calibrated = calibrator.calibrate(p)
     probs = calibrated.logits.softmax(1).numpy()
     decisions = {} if calibrator.contract is None else _decision_columns(calibrator.contract, calibrated)
-    if p.of == 1:
+    if p.of == 1:  # a single score, or a stated confidence
         prob_name = f"prob_{positive}" if positive else "prob"
         name = "confidence" if p.class_names in BINARY_EVENTS else prob_name
         return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]} | decisions, calibrated.notes
-    predicted = probs.argmax(1)
-    columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(p.class_names or range(p.k))}
-    names = predicted if p.class_names is None else [p.class_names[i] for i in predicted]
-    return columns | {"predicted": names} | decisions, calibrated.notes
+    class_names = p.class_names or range(p.k)
+    columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(class_names)}
+    predicted = [class_names[i] for i in probs.argmax(1)]
+    return columns | {"predicted": predicted} | decisions, calibrated.notes
 
 
 def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str, Any]:
     """Return whether to act on each calibrated prediction, and its prediction set, as far as the contract has them."""
-    p, columns = calibrated.reorder_classes(contract.class_names).with_event(contract.of), dict[str, Any]()
+    p = calibrated.reorder_classes(contract.class_names).with_event(contract.of)
+    columns: dict[str, Any] = {}
     if contract.threshold is not None:
         columns["act"] = contract.threshold.acts_on(p).numpy()
     if contract.sets is not None:
-        names = p.class_names or tuple(map(str, range(p.k)))
-        members = contract.sets.apply(p).numpy()
-        columns["prediction_set"] = [SET_SEPARATOR.join(np.array(names)[row]) for row in members]
+        names = np.array(p.class_names or range(p.k), dtype=str)
+        is_in_set = contract.sets.apply(p).numpy()  # (n, k)
+        columns["prediction_set"] = [SET_SEPARATOR.join(names[row]) for row in is_in_set]
     return columns
 
 
@@ -204,7 +208,8 @@ def _label_columns(
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}
-    p = Predictions.multilabel(scores, torch.zeros_like(scores), names=names, **score_kind)
+    unused_labels = torch.zeros_like(scores)
+    p = Predictions.multilabel(scores, unused_labels, names=names, **score_kind)  # a row per label of each example
     calibrated = calibrator.calibrate(p)
     probs = calibrated.logits.softmax(1)[:, 1].view(scores.shape).numpy()
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}

@@ -11,7 +11,7 @@ from calibrant import metrics as metrics_
 from calibrant import registry
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._evaluation import InMemoryEvaluation, StreamedEvaluation, apply_calibrator, evaluate_chunks
-from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out
+from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out, introduces_zeros
 from calibrant.assessment._measure import Measurement, as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.assessment._results import AssessmentData
@@ -38,7 +38,7 @@ class Assessment(AssessmentData):
     """
 
     uncalibrated: Measurement
-    tables: Mapping[str, Measurement]
+    measurements: Mapping[str, Measurement]
 
     def html(self, facts: Mapping[str, str] | None = None, calibrator_path: str | Path | None = None) -> str:
         """Return a self-contained HTML report.
@@ -53,11 +53,11 @@ class Assessment(AssessmentData):
 
     def save(self, path: str | Path) -> None:
         """Write the report (.html), all numbers (.json), or the selected calibrator (.safetensors)."""
-        if Path(path).suffix != CALIBRATOR_SUFFIX:
-            return write_by_suffix(path, {".html": self.html, ".json": self.json, CALIBRATOR_SUFFIX: str})
-        with atomic_write(path) as draft:
-            calibrators_.save(self.best, draft, fitted_on=self.fitting_data)
-        return None
+        if Path(path).suffix == CALIBRATOR_SUFFIX:
+            with atomic_write(path) as draft:
+                calibrators_.save(self.best, draft, fitted_on=self.fitting_data)
+        else:  # the writer for calibrators is never called: it lists their suffix in the error for others
+            write_by_suffix(path, {".html": self.html, ".json": self.json, CALIBRATOR_SUFFIX: str})
 
     def __rich__(self) -> Any:
         from calibrant.assessment._terminal import assessment_text
@@ -168,7 +168,7 @@ def plan_assessment(
     candidates, requested_name = resolve_candidates(
         default_calibrators(val.k) if calibrators is None else calibrators, choose
     )
-    for candidate in candidates:
+    for candidate in candidates:  # saved calibrators need the order of the classes that they were fitted on
         val = candidate.align_classes(val)
     test = test.reorder_classes(val.class_names) if isinstance(test, Predictions) else test
     selector = select_event(test if isinstance(test, Predictions) else val, of)
@@ -178,10 +178,10 @@ def plan_assessment(
     ]
     guard = OverlapGuard(val, candidates)
     if test is None:
-        guard.check_fitted(val)
+        guard.check_fitted(val)  # loaded calibrators are evaluated on `val` itself
     elif isinstance(test, Predictions):
         guard.inspect(test)
-        guard.overlap_report()
+        guard.overlap_report()  # refuses too many common rows
     else:
         by_class = val.k <= Summary.MAX_CLASSES
         metric_names = [n for n in metric_names if metrics is not None or fits_summary(n, by_class=by_class)]
@@ -199,17 +199,17 @@ class Evaluation:
 
     data: InMemoryEvaluation | StreamedEvaluation
     uncalibrated: Measurement
-    tables: dict[str, Measurement]
+    measurements: dict[str, Measurement]  # by calibrator
 
 
 def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
     """Measure the evaluation data after each calibrator; out of fold if there is no evaluation data."""
     data = _apply_fits(plan, fits)
     plan.on_progress("evaluating")
-    tables = {name: plan.measure(p) for name, p in data.calibrated.items()}
+    measurements = {name: plan.measure(p) for name, p in data.calibrated.items()}
     identity_name = next((name for name, p in data.calibrated.items() if p is data.uncalibrated), None)
-    uncalibrated = tables[identity_name] if identity_name else plan.measure(data.uncalibrated)
-    return Evaluation(data, uncalibrated, tables)
+    uncalibrated = measurements[identity_name] if identity_name else plan.measure(data.uncalibrated)
+    return Evaluation(data, uncalibrated, measurements)
 
 
 def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | StreamedEvaluation:
@@ -258,7 +258,7 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
     if plan.requested_name:
         return Choice(plan.requested_name, {}, held_out)
     if plan.test is None:  # the evaluation is cross-fitted, so its NLL is already that of held-out folds
-        nll = {name: table["nll"].value for name, table in evaluation.tables.items()}
+        nll = {name: measurement["nll"].value for name, measurement in evaluation.measurements.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)
     comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
@@ -269,23 +269,22 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
 def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any]) -> dict[str, float]:
     """Return the NLL of each candidate on held-out folds of the fitting data, or nothing if there are too few rows.
 
-    It is infinite for a calibrator that introduces zero probabilities, even if no such class occurred, and NaN for a
-    loaded calibrator that was fitted on the same data.
+    It is NaN for a loaded calibrator that was fitted on these data, the fit's own number if the fit held out every fold
+    itself (`Auto`), and infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
     """
-    val, max_folds = plan.val, num_units(plan.val)
+    max_folds = num_units(plan.val)
     if max_folds < 2:
         return {}
-    nll = dict[str, float]()
+    val, nll = plan.val.double(), dict[str, float]()
     for c in candidates:
-        own_nll = getattr(fits[c.name], "out_of_fold", math.nan)
-        if c.fitted_map is not None and c.overlap_message(val):
+        nll_of_fit = getattr(fits[c.name], "out_of_fold", math.nan)
+        if c.fitted_map is not None and c.overlap_message(plan.val):
             nll[c.name] = math.nan
-        elif math.isfinite(own_nll) and c.fitted_map is None:  # the fit itself has held out every fold
-            nll[c.name] = own_nll
+        elif c.fitted_map is None and math.isfinite(nll_of_fit):
+            nll[c.name] = nll_of_fit
         else:
-            calibrated = c.out_of_fold(val.double(), fits[c.name], min(plan.folds, max_folds), plan.on_progress)
-            adds_zero = bool((calibrated.logits.isneginf() & ~val.logits.isneginf()).any())
-            nll[c.name] = math.inf if adds_zero else float(metrics_.nll(calibrated))
+            calibrated = c.out_of_fold(val, fits[c.name], min(plan.folds, max_folds), plan.on_progress)
+            nll[c.name] = math.inf if introduces_zeros(calibrated, val) else float(metrics_.nll(calibrated))
     return nll
 
 
@@ -301,7 +300,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
     changes = evaluation.data.compare_metrics(choice.name, plan.event.tested_metrics)
     assessment = Assessment(
         uncalibrated=evaluation.uncalibrated,
-        tables=evaluation.tables,
+        measurements=evaluation.measurements,
         metrics=tuple(plan.metric_names),
         calibrators=fits,
         chosen_name=choice.name,
@@ -314,7 +313,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
     )
     if not any(row.name == "accuracy" and row.high < 0 for row in changes or ()):
         return assessment
-    if ACCURACY_PRESERVING_AUTO in evaluation.tables:
+    if ACCURACY_PRESERVING_AUTO in evaluation.measurements:
         return replace(assessment, accuracy_preserving=ACCURACY_PRESERVING_AUTO)
     if choice.name == "Auto" and isinstance(evaluation.data, InMemoryEvaluation):
         return _add_accuracy_preserving_auto(plan, evaluation.data, assessment)
@@ -334,7 +333,7 @@ def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessme
         held_out_nll = held_out_nll | _held_out_nll(plan, [c], fits)
     return replace(
         assessment,
-        tables=dict(assessment.tables) | {c.name: plan.measure(calibrated)},
+        measurements=dict(assessment.measurements) | {c.name: plan.measure(calibrated)},
         calibrators=fits,
         held_out_nll=held_out_nll,
         accuracy_preserving=c.name,

@@ -22,11 +22,8 @@ class CalibratedPredictions(Predictions):
     calibrator: Map
 
     def __init__(self, source: Predictions, calibrator: Map) -> None:
-        self.__dict__.update(
-            {name: getattr(source, name) for name in FIELD_NAMES if name != "logits"},
-            source=source,
-            calibrator=calibrator,
-        )
+        fields = {name: getattr(source, name) for name in FIELD_NAMES if name != "logits"}
+        self.__dict__.update(fields, source=source, calibrator=calibrator)  # predictions are frozen
 
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -64,12 +61,12 @@ class CalibratedPredictions(Predictions):
         return CalibratedPredictions(self.source.with_event(of), self.calibrator)
 
     def with_labels(self, labels: Tensor) -> Predictions:
-        """Return the same samples with other labels."""
+        """Return the same samples with other labels; their outcomes are updated instead of computed anew."""
         outcomes = [
             self.outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]) for rows, logits in self._blocks()
         ]
         predictions = CalibratedPredictions(self.source.with_labels(labels), self.calibrator)
-        predictions.__dict__["outcomes"] = Outcomes.concatenate(outcomes)
+        predictions.__dict__["outcomes"] = Outcomes.concatenate(outcomes)  # in the place of the cached property
         return predictions
 
     def double(self) -> Predictions:
@@ -77,7 +74,7 @@ class CalibratedPredictions(Predictions):
         return self
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
-        """Return the outcomes, computed in blocks of rows."""
+        """Return the outcomes, computed in blocks of rows; the visitor sees the logits of each block too."""
         index = self.of if isinstance(self.of, int) else None
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
             callback = visitor.begin_chunk()  # one for all rows, as a block has too few for a chunk of its own

@@ -46,12 +46,12 @@ class CandidateCalibrator:
             origin = calibrators_.origin(calibrator)
             fitted_map = calibrators_.load(calibrator)
             return cls(str(calibrator), None, fitted_map, frozenset(origin.fitted_on), origin.rows, origin.class_names)
-        if isinstance(calibrator, str):
+        if isinstance(calibrator, str):  # the name of a method, with settings
             method = registry.CALIBRATORS.method(calibrator)
             return cls(method.text, method)
-        if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):
+        if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):  # a fitted one
             return cls(type(calibrator).__name__, None, calibrator, frozenset(calibrators_.fitting_digests(calibrator)))
-        return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)
+        return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)  # a class or function that fits
 
     def apply_checked(self, p: Predictions) -> Predictions:
         """Calibrate predictions to evaluate. Refuse those that the calibrator was fitted on."""
@@ -59,7 +59,7 @@ class CandidateCalibrator:
         return self.calibrate(p)
 
     def calibrate(self, p: Predictions) -> Predictions:
-        """Calibrate any predictions."""
+        """Calibrate any predictions; the result has their order of classes."""
         return apply_calibrator(self.align_classes(p).double(), self.fitted_map).reorder_classes(p.class_names)
 
     def align_classes(self, p: Predictions) -> Predictions:
@@ -85,10 +85,12 @@ class CandidateCalibrator:
         """Return a message if the calibrator was fitted on these predictions or many of their rows; else ""."""
         if p.digest in self.fitting_digests:
             return f"{self.name} was fitted on these predictions ({p.digest})"
-        return "" if self.fitting_sketch is None else self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
+        if self.fitting_sketch is None:  # do not hash the rows for nothing
+            return ""
+        return self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
 
     def row_overlap_message(self, evaluation_sketch: Sketch) -> str:
-        """Return a message if the calibrator was fitted on too many rows of a sketch, or an empty text."""
+        """Return a message if the calibrator was fitted on too many rows of a sketch, or "" if not or if unknown."""
         if self.fitting_sketch is None:
             return ""
         overlap = Overlap.compare(evaluation_sketch, self.fitting_sketch)

@@ -19,21 +19,25 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
     assert groups is not None
     gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
     means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
-    pooled = {"count": measurement.n, "said": measurement.mean_confidence, "gap": gap.value, "low": gap.low}
-    pooled |= {"happened": measurement.observed_frequency.value, "high": gap.high, "ece": ece.value}
-    pooled |= {"floor": floor.value, "floor_high": floor.high, "nll": measurement["nll"].value}
+    totals = {"count": measurement.n, "nll": measurement["nll"].value}  # of all rows together
+    totals |= {"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value}
+    totals |= {"gap": gap.value, "low": gap.low, "high": gap.high}
+    totals |= {"ece": ece.value, "floor": floor.value, "floor_high": floor.high}
     rows = [(display_name(record["group"]), record) for record in groups.records()]
-    rows += [(f"mean over {measurement.event.groups}", means), ("all", pooled)]
+    rows += [(f"mean over {measurement.event.groups}", means), ("all", totals)]
     return [_group_cells(name, values, info) for name, values in rows]
 
 
 def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
     """Return the cells of a row of the table of groups; means over groups have no count and no intervals."""
-    count, floor = values.get("count", ""), f"{100 * values['floor']:.2f}"
-    if count != "":
-        count = f"{count:,.6g}" if count % 1 else f"{int(count):,}"
+    count = values.get("count")
+    count_text = "" if count is None else f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be shares
+    floor = f"{100 * values['floor']:.2f}"
     return [
-        *(name, count, format_percent(values["said"], 1), format_percent(values["happened"], 1)),
+        name,
+        count_text,
+        format_percent(values["said"], 1),
+        format_percent(values["happened"], 1),
         f"{100 * values['gap']:+z.1f}",
         f"[{100 * values['low']:+z.1f}, {100 * values['high']:+z.1f}]" if "low" in values else "",
         f"{100 * values['ece']:.2f}",
@@ -44,8 +48,7 @@ def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> 
 
 def group_headings(event: EventKind) -> list[str]:
     """Return the column headings of `group_rows`."""
-    units = "examples" if event.group == event.unit else event.units
-    return [event.group, units, *GROUP_TABLE_COLUMNS]
+    return [event.group, event.units, *GROUP_TABLE_COLUMNS]
 
 
 def interval_or_p_value(row: Row) -> str:
@@ -55,10 +58,8 @@ def interval_or_p_value(row: Row) -> str:
 
 def best_mask(measurements: Sequence[MeasurementData], metric_names: Sequence[str]) -> list[list[bool]]:
     """Return for every measurement and metric whether its value is the best."""
-    best = [measurements[0][name].info.best([table[name].value for table in measurements]) for name in metric_names]
-    return [
-        [table[name].value == value for name, value in zip(metric_names, best, strict=True)] for table in measurements
-    ]
+    best = [measurements[0][name].info.best([m[name].value for m in measurements]) for name in metric_names]
+    return [[m[name].value == value for name, value in zip(metric_names, best, strict=True)] for m in measurements]
 
 
 def metric_headings(measurement: MeasurementData, metric_names: Sequence[str]) -> list[str]:

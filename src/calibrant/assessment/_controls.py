@@ -14,6 +14,7 @@ from calibrant.assessment._evaluation import Mistake, mistakes_by_class
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins, equal_width_edges
+from calibrant.calibrators import Temperature
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
@@ -49,13 +50,12 @@ def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
 
 def assessment_temperature_control(assessment: AssessmentData) -> Markup:
     """Return the temperature slider and the menu of calibrators."""
-    fitted = {
-        name: float(c.temperature) for name, c in assessment.calibrators.items() if type(c).__name__ == "Temperature"
+    temperatures = {
+        name: float(c.temperature) for name, c in assessment.calibrators.items() if isinstance(c, Temperature)
     }
-    maps = {"uncalibrated": assessment.uncalibrated} | {
-        name: t for name, t in assessment.tables.items() if name != "Identity"
-    }
-    return _temperature_control(assessment.uncalibrated, maps, fitted, MAX_ASSESSMENT_LOGITS)
+    measurements = {"uncalibrated": assessment.uncalibrated, **assessment.measurements}
+    measurements.pop("Identity", None)  # the same as uncalibrated
+    return _temperature_control(assessment.uncalibrated, measurements, temperatures, MAX_ASSESSMENT_LOGITS)
 
 
 def measurement_temperature_control(measurement: MeasurementData) -> Markup:
@@ -64,34 +64,41 @@ def measurement_temperature_control(measurement: MeasurementData) -> Markup:
 
 
 def _temperature_control(
-    uncalibrated: MeasurementData, maps: Mapping[str, MeasurementData], fitted: Mapping[str, float], max_logits: int
+    uncalibrated: MeasurementData,
+    menu: Mapping[str, MeasurementData],
+    fitted_temperatures: Mapping[str, float],
+    max_logits: int,
 ) -> Markup:
-    """Return the slider of temperatures and the menu of calibrators, or nothing if neither applies.
+    """Return the slider of temperatures and the menu of calibrators, or nothing without either.
+
+    There is no slider if the predictions are not in memory or too many, and no menu with fewer than two measurements.
 
     Args:
         uncalibrated: The measurement before calibration.
-        maps: Measurements after each calibrator, by name.
-        fitted: Fitted temperatures to mark on the slider, by calibrator.
+        menu: Uncalibrated measurement and those after each calibrator, by name.
+        fitted_temperatures: Temperatures with a button that moves the slider there, by calibrator.
         max_logits: Budget of logits to process for all temperatures together.
     """
     p, event = uncalibrated.source, uncalibrated.event
     temperatures: list[float] = []
     if isinstance(p, Predictions):
         temperatures = slider_temperatures(uncalibrated.n * uncalibrated.k, max_logits)
-    if not temperatures and len(maps) < 2:
+    has_menu = len(menu) > 1
+    if not temperatures and not has_menu:
         return Markup()
-    in_range = {name: t for name, t in fitted.items() if temperatures and temperatures[0] <= t <= temperatures[-1]}
-    unit_index = _nearest_index(temperatures, 1.0) if temperatures else 0
-    button_labels = {unit_index: "uncalibrated: T = 1"}
-    button_labels |= {_nearest_index(temperatures, t): f"{name}: {t:.2f}" for name, t in in_range.items()}
+    start = len(temperatures) // 2  # T = 1, as the grid is symmetric
+    button_labels = {start: "uncalibrated: T = 1"}
+    for name, t in fitted_temperatures.items():
+        if temperatures and temperatures[0] <= t <= temperatures[-1]:
+            button_labels[_nearest_index(temperatures, t)] = f"{name}: {t:.2f}"
     content = {
-        "heading": "Try a temperature or a calibrator" if len(maps) > 1 else "Try a temperature",
-        "note": _temperature_note(uncalibrated, bool(temperatures), len(maps) > 1),
+        "heading": "Try a temperature or a calibrator" if has_menu else "Try a temperature",
+        "note": _temperature_note(uncalibrated, bool(temperatures), has_menu),
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
-        "one": unit_index,
+        "one": start,
         "steps": [_temperature_step(uncalibrated, t, button_labels.get(i, "")) for i, t in enumerate(temperatures)],
-        "maps": [_calibrator_step(name, table) for name, table in maps.items()] if len(maps) > 1 else [],
+        "maps": [_calibrator_step(name, measurement) for name, measurement in menu.items()] if has_menu else [],
     }
     return control_data("temperature", content)
 
@@ -102,7 +109,7 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
 
 
 def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
-    """Return the text below the control, which depends on whether it has a slider and a menu."""
+    """Return the text below the control: how to use the slider, or why there is none, and the menu if there is one."""
     event = uncalibrated.event
     slider_text = "There is no temperature slider because the predictions were read in chunks or are too many."
     if has_slider:
@@ -140,12 +147,13 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
     p, bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
     assert isinstance(p, Predictions)
     scaled = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
-    scaled.outcomes  # noqa: B018  computes and caches everything below in one pass
-    events, table = scaled.events, scaled.events.equal_width(bins)
+    scaled.outcomes  # noqa: B018  computes and caches the statistics below in one pass
+    events = scaled.events
+    table = events.equal_width(bins)
     ece = uncalibrated["ece"].info.text(float(metrics.ece(events, bins=bins)))
     nll = uncalibrated["nll"].info.text(float(metrics.nll(scaled)))
     floor = metrics.noise_floor.interval(events, level=level, bins=bins)
-    mean_confidence = float((table.weight * table.confidence).nansum())
+    mean_confidence = float((table.weight * table.confidence).nansum())  # the confidence of empty bins is NaN
     tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
     step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table, _bin_level(uncalibrated))}
     if button_label:
@@ -166,19 +174,23 @@ def _tiles(
 ) -> list[list[str]]:
     """Return the texts of four tiles, each a value and a note: ECE, NLL, mean confidence and frequency."""
     floor_text = f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"
-    percentages = [[format_percent(share, 1), ""] for share in (mean_confidence, frequency)]
-    return [[f"{ece} %", floor_text], [nll, ""], *percentages]
+    return [
+        [f"{ece} %", floor_text],
+        [nll, ""],
+        [format_percent(mean_confidence, 1), ""],
+        [format_percent(frequency, 1), ""],
+    ]
 
 
 def _bin_level(measurement: MeasurementData) -> float | None:
-    """Return the level of the intervals of bins, which assume independent rows, or None."""
+    """Return the level of the intervals of bins, or None for clusters, as these intervals assume independent rows."""
     return None if measurement.clusters else measurement.level
 
 
 def _bin_cells(bins: Bins, level: float | None) -> list[list[int]]:
-    """Return the cells of nonempty bins: index, count, mean confidence, accuracy and limits, shares in millionths.
+    """Return the numbers of each nonempty bin: index, count, mean confidence, accuracy, low and high limit.
 
-    The limits hold for all bins simultaneously. Without a level they are left out.
+    Shares are in millionths. The limits hold for all bins simultaneously. Without a level they are left out.
     """
     limits = () if level is None else frequency_limits(bins, level)
     columns = [column.tolist() for column in (bins.confidence, bins.accuracy, *limits)]
@@ -198,7 +210,10 @@ def _to_millionths(share: float) -> int:
 
 
 def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
-    """Return the threshold slider with the expected cost of acting above it."""
+    """Return the threshold slider with the expected cost of acting from it on.
+
+    For stated confidences, the alternative is to abstain; for a class, it is to predict that it is not this class.
+    """
     measurement = next(iter(measurements.values()))
     event = measurement.event
     words = {
@@ -225,7 +240,7 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
         "note": note,
         "words": words,
         "base": None if event.is_confidence else measurement.observed_frequency.value,
-        "tables": [{"name": name, "rows": _threshold_rows(table)} for name, table in measurements.items()],
+        "tables": [{"name": name, "rows": _threshold_rows(m)} for name, m in measurements.items()],
     }
     return control_data("threshold", content)
 
@@ -237,26 +252,22 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     tiles: that share, the error rate among them, and its interval.
     """
     t = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
-    low, high = precision_limits(measurement.ties, t.threshold, measurement.level)
-    columns = (t.threshold, t.share, t.precision, t.recall, low, high)
-    return [
-        [
-            threshold,
-            *map(_round_or_none, (share, precision, recall)),
-            format_percent(share),
-            *_error_texts(precision, low, high, format_level(measurement.level)),
-        ]
-        for threshold, share, precision, recall, low, high in zip(*(c.tolist() for c in columns), strict=True)
-    ]
+    low, high = precision_limits(measurement.ties, t.threshold, measurement.level)  # for all thresholds at once
+    columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, low, high)]
+    rows: list[list[Any]] = []
+    for threshold, share, precision, recall, low, high in zip(*columns, strict=True):
+        numbers = [_round_or_none(x) for x in (share, precision, recall)]
+        error, interval = _error_texts(precision, low, high, format_level(measurement.level))
+        rows.append([threshold, *numbers, format_percent(share), error, interval])
+    return rows
 
 
 def _error_texts(precision: float, low: float, high: float, level: str) -> tuple[str, str]:
     """Return the error rate 1 - precision as text, and its interval; a dash if nothing is acted on."""
     if math.isnan(precision):
         return "\N{EN DASH}", ""
-    return format_percent(
-        1 - precision
-    ), f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
+    interval = f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
+    return format_percent(1 - precision), interval
 
 
 def _round_or_none(x: float) -> float | None:
@@ -268,7 +279,10 @@ def _round_or_none(x: float) -> float | None:
 
 
 def class_control(measurements: Mapping[str, MeasurementData], class_tables: Sequence[Classes]) -> Markup:
-    """Return the curve before and after calibration and the most confident errors of every listed class."""
+    """Return, for the worst classes, the curve before and after calibration and the most confident errors.
+
+    There are no errors for predictions that were read in chunks.
+    """
     measurement = next(iter(measurements.values()))
     indices = class_tables[0].worst_first[:MAX_CLASS_CURVES].tolist()
     p = measurement.source
@@ -276,7 +290,7 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
     rows = [
         {
             "layers": [_class_cells(class_table.cells[j], measurement) for class_table in class_tables],
-            "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes.get(j, ())],
+            "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes[j]],
         }
         for j in indices
     ]
@@ -297,8 +311,7 @@ def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
 
 
 def _class_cells(cells: Tensor, measurement: MeasurementData) -> list[list[int]]:
-    """Return the cells of `_bin_cells` for one class."""
-    share, confidence_sums, outcome_sums = cells.T
-    edges = equal_width_edges(len(share))
-    bins = Bins.from_sums(edges, measurement.n * share, measurement.n * confidence_sums, measurement.n * outcome_sums)
+    """Return the cells of `_bin_cells` for one class, whose sums per bin are divided by the number of examples."""
+    weights, confidence_sums, outcome_sums = measurement.n * cells.T  # limits need the numbers of examples
+    bins = Bins.from_sums(equal_width_edges(len(weights)), weights, confidence_sums, outcome_sums)
     return _bin_cells(bins, _bin_level(measurement))

@@ -45,28 +45,26 @@ class InMemoryEvaluation:
 
         def calibrate(calibrator: Map) -> Predictions:
             if isinstance(calibrator, Identity):
-                return p
-            # logits of two classes take no more memory than their statistics
+                return p  # keeps its cached statistics
+            # logits of two classes take no more memory than their statistics: keep them
             return p.double().apply(calibrator) if p.k == 2 else CalibratedPredictions(p, calibrator)
 
         return cls(p, {name: calibrate(calibrator) for name, calibrator in maps.items()}, maps)
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
         """Test the change of metrics on the same rows. Return None for a single row or cluster."""
-        n = num_units(self.uncalibrated)
+        n = num_units(self.uncalibrated)  # rows or clusters
         if n < 2:
             return None
-        groups = min(JACKKNIFE_GROUPS, n)
-        calibrated = self.calibrated[name]
+        calibrated, groups = self.calibrated[name], min(JACKKNIFE_GROUPS, n)
         comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, groups=groups)
         if not torch.equal(self.uncalibrated.predicted, calibrated.predicted):
-            return comparison  # out-of-fold maps may differ from the one that is fitted on all data
+            return comparison  # maps fitted on folds may change predicted classes even if `maps[name]` never does
         return _state_kept_accuracy(comparison, self.maps[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
-        """Return the most confident errors."""
-        rows = most_confident_errors(self.uncalibrated)
-        return tuple(describe_mistakes(self.uncalibrated, self.calibrated[name], rows))
+        """Return the most confident errors, described with one calibrator."""
+        return describe_mistakes(self.uncalibrated, self.calibrated[name], most_confident_errors(self.uncalibrated))
 
 
 class StreamedEvaluation:
@@ -75,13 +73,14 @@ class StreamedEvaluation:
     def __init__(self, maps: Mapping[str, Map], event: EventSelector) -> None:
         self.maps, self.event = maps, event
         self.uncalibrated = Summary.empty(of=event, by_class=True)
-        self.calibrated = dict.fromkeys(maps, self.uncalibrated)
+        self.calibrated = dict.fromkeys(maps, self.uncalibrated)  # summaries are immutable
         self._difference_sums: dict[str, dict[str, Tensor]] = {name: {} for name in maps}  # by calibrator and metric
         self._mistakes: dict[str, list[Mistake]] = {name: [] for name in maps}
 
     def add(self, chunk: Predictions) -> None:
         """Add a chunk, in one pass over its logits and one per calibrator."""
-        chunk, num_rows = chunk.with_event(self.event).double(), len(self.uncalibrated)
+        chunk = chunk.with_event(self.event).double()
+        num_rows = len(self.uncalibrated)  # of earlier chunks
         self.uncalibrated = _add_to_summary(self.uncalibrated, chunk)
         rows = most_confident_errors(chunk)
         for name, calibrator in self.maps.items():
@@ -95,7 +94,7 @@ class StreamedEvaluation:
             self._mistakes[name] = mistakes[:MAX_MISTAKES]
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
-        """Test the change of the metrics that are means. Return None for a single row."""
+        """Test the change of the metrics that are means, on the same rows. Return None for a single row."""
         if len(self.uncalibrated) < 2:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
@@ -103,12 +102,12 @@ class StreamedEvaluation:
         return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.maps[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
-        """Return the most confident errors."""
+        """Return the most confident errors, described with one calibrator."""
         return tuple(self._mistakes[name])
 
 
 def evaluate_chunks(chunks: Iterable[Predictions], maps: Mapping[str, Map], event: EventSelector) -> StreamedEvaluation:
-    """Evaluate data chunk by chunk."""
+    """Evaluate data chunk by chunk. Raises `InputError` if there is no chunk."""
     evaluation = StreamedEvaluation(maps, event)
     for chunk in chunks:
         evaluation.add(chunk)
@@ -120,7 +119,7 @@ def evaluate_chunks(chunks: Iterable[Predictions], maps: Mapping[str, Map], even
 
 
 def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
-    """State that the accuracy does not change if the calibrator never changes a predicted class."""
+    """Replace the interval of the accuracy by [0, 0] if the calibrator never changes a predicted class."""
     if not preserves_argmax(calibrator):
         return comparison
     rows = (replace(r, low=0.0, high=0.0, p_value=1.0) if r.name == "accuracy" else r for r in comparison)
@@ -136,22 +135,24 @@ def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
     """Return the rows of wrong predictions by decreasing confidence; ties by decreasing loss."""
     outcomes = p.outcomes
     is_wrong = outcomes.correct == 0
-    if p.examples is not None:  # a prediction with a partial credit is not wrong
+    if p.examples is not None:  # an example of several rows has a partial credit, and is not wrong
         is_wrong &= torch.bincount(p.examples)[p.examples] == 1
     wrong = is_wrong.nonzero().squeeze(1)
     keys = outcomes.log_likelihood[wrong].cpu().numpy(), -outcomes.confidence[wrong].cpu().numpy()
-    return wrong[torch.from_numpy(np.lexsort(keys)[:limit]).to(wrong.device)]
+    order = np.lexsort(keys)[:limit]  # the last key counts first
+    return wrong[torch.from_numpy(order).to(wrong.device)]
 
 
 def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]]:
     """Return per class the most confident errors in which it is the label or the prediction."""
-    rows, predicted = most_confident_errors(p, len(p)), p.predicted
+    rows = most_confident_errors(p, len(p))  # all of them
+    labels, predicted, confidence = p.labels[rows], p.predicted[rows], p.outcomes.confidence[rows]
+    # there is no calibrator: its probability is the same
+    columns = _example_index(p, rows), labels, predicted, confidence, confidence
     mistakes: dict[int, tuple[Mistake, ...]] = {}
     for j in classes:
-        class_rows = rows[((p.labels[rows] == j) | (predicted[rows] == j)).nonzero().squeeze(1)[:limit]]
-        confidence = p.outcomes.confidence[class_rows]
-        columns = p.labels[class_rows], predicted[class_rows], confidence, confidence
-        mistakes[j] = _mistakes_from_columns(_example_index(p, class_rows), *columns)
+        of_class = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]
+        mistakes[j] = _mistakes_from_columns(*(column[of_class] for column in columns))
     return mistakes
 
 
@@ -161,7 +162,8 @@ def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: 
         return ()
     predicted = uncalibrated[rows].predicted
     z = calibrated[rows].logits.double()
-    ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()  # to the probability of the new prediction
+    # the calibrated probability of the old prediction, from its ratio to that of the new one
+    ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
     calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
     confidence = uncalibrated.outcomes.confidence[rows]
     columns = uncalibrated.labels[rows], predicted, confidence, calibrated_probability

@@ -41,10 +41,10 @@ class HeldOutComparison:
 
         `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
         """
-        simple = self.indistinguishable[:2]
-        if len(simple) == 2 and simple[0] == "Identity" and self.gains[simple[1]].value > 0:
-            return simple[1]
-        return next(iter(simple), None)
+        simplest, second, *_ = (*self.indistinguishable, None, None)
+        if simplest == "Identity" and second is not None and self.gains[second].value > 0:
+            return second
+        return simplest
 
 
 def has_few_labels(val: Predictions) -> bool:
@@ -62,19 +62,19 @@ def compare_held_out(
     if not has_few_labels(val):
         return HeldOutComparison({name: gain for name, c in fits.items() if (gain := _own_gain(c, val))}, {})
     p = val.double()
-    eligible = [c for c in candidates if c.fitted_map is None or not c.overlap_message(val)]
     folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
+    # calibrators that were fitted on these data have no held-out loss
+    eligible = [c for c in candidates if c.fitted_map is None or not c.overlap_message(val)]
     losses: dict[str, list[Tensor]] = {}
-    for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):
-        losses[c.name] = [
-            _losses(c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed), p) for seed in range(NUM_REPEATS)
-        ]
+    for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
+        calibrated = [c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed) for seed in range(NUM_REPEATS)]
+        losses[c.name] = [_losses(q, p) for q in calibrated]
     means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}
     best = min(means, key=lambda name: means[name].value)
     uncalibrated = [_losses(p, p)] * NUM_REPEATS
 
     def difference(first: list[Tensor], second: list[Tensor]) -> Interval:
-        return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)
+        return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)  # paired by example
 
     return HeldOutComparison(
         {name: difference(uncalibrated, values) for name, values in losses.items() if name != "Identity"},
@@ -83,7 +83,7 @@ def compare_held_out(
 
 
 def num_parameters(fitted: Any) -> int:
-    """Return how many numbers a calibrator learned, as a measure of how simple it is."""
+    """Return how many numbers a calibrator, or one of its parts, learned: the fewer, the simpler."""
     if isinstance(fitted, Tensor):
         return fitted.numel()
     if isinstance(fitted, tuple | list):
@@ -92,34 +92,42 @@ def num_parameters(fitted: Any) -> int:
 
 
 def _own_gain(fitted: Any, val: Predictions) -> Interval | None:
-    """Return the gain that `Auto` estimates from its own folds."""
-    gain, error = (getattr(fitted, name, math.nan) for name in ("gain", "gain_error"))
-    if math.isnan(gain + error):
+    """Return the interval of the gain that `Auto` estimates from its own folds, or None if the fit has none."""
+    gain = getattr(fitted, "gain", math.nan)
+    standard_error = getattr(fitted, "gain_error", math.nan)
+    if math.isnan(gain + standard_error):
         return None
-    return _student_interval(gain, error, num_units(val) - 1)
+    return _student_interval(gain, standard_error, num_units(val) - 1)
 
 
-def _mean_interval(values: list[Tensor], folds: list[Tensor], p: Predictions) -> Interval:
+def _mean_interval(losses: list[Tensor], folds: list[Tensor], p: Predictions) -> Interval:
     """Return the mean of a loss over repeated cross-fitting, with its interval over draws of the data.
 
-    `values` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
+    `losses` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
 
     The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the variance of the
     mean of J folds is that of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified
     folds vary less than chance, so that the variance of a mean over examples or clusters is added.
     """
-    w = torch.ones_like(values[0]) if p.weights is None else p.weights.to(values[0])
-    parts = [(v[fold == i], w[fold == i]) for v, fold in zip(values, folds, strict=True) for i in range(FOLDS)]
-    fold_means = torch.stack([(v * weight).sum() / weight.sum() for v, weight in parts if float(weight.sum()) > 0])
-    mean = float(sum(float((v * w).sum()) for v in values) / (len(values) * float(w.sum())))
+    w = torch.ones_like(losses[0]) if p.weights is None else p.weights.to(losses[0])
+    in_fold = [(loss, w * (fold == i)) for loss, fold in zip(losses, folds, strict=True) for i in range(FOLDS)]
+    fold_means = torch.stack([_weighted_mean(loss, weight) for loss, weight in in_fold if float(weight.sum()) > 0])
+    mean_losses = torch.stack(losses).mean(0)  # over the repetitions
+    mean = float(_weighted_mean(mean_losses, w))
     if not math.isfinite(mean):
         return Interval(mean, mean, mean, LEVEL)
     j = len(fold_means)
     fold_error = math.sqrt(float(fold_means.var()) * (1 / j + 1 / (FOLDS - 1)))
-    residuals = w * (torch.stack(values).mean(0) - mean)
-    units = residuals if p.clusters is None else torch.bincount(p.clusters, residuals)
-    unit_error = math.sqrt(float(units.square().sum()) * num_units(p) / (num_units(p) - 1)) / float(w.sum())
-    return _student_interval(mean, math.hypot(fold_error, unit_error), j - 1)
+    residuals = w * (mean_losses - mean)
+    unit_residuals = residuals if p.clusters is None else torch.bincount(p.clusters, residuals)
+    n = num_units(p)  # of examples or clusters
+    sampling_error = math.sqrt(float(unit_residuals.square().sum()) * n / (n - 1)) / float(w.sum())
+    return _student_interval(mean, math.hypot(fold_error, sampling_error), j - 1)
+
+
+def _weighted_mean(x: Tensor, w: Tensor) -> Tensor:
+    """Return the mean of x with weights w."""
+    return (x * w).sum() / w.sum()
 
 
 def _student_interval(value: float, error: float, degrees: int) -> Interval:
@@ -130,5 +138,9 @@ def _student_interval(value: float, error: float, degrees: int) -> Interval:
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
     """Return the NLL per example, (n); infinite for all if the calibrator introduces a probability of 0."""
-    adds_zero = bool((calibrated.logits.isneginf() & ~uncalibrated.logits.isneginf()).any())
-    return -calibrated.log_likelihood + (math.inf if adds_zero else 0.0)
+    return -calibrated.log_likelihood + (math.inf if introduces_zeros(calibrated, uncalibrated) else 0.0)
+
+
+def introduces_zeros(calibrated: Predictions, uncalibrated: Predictions) -> bool:
+    """Return whether a class has probability 0 after calibration and not before."""
+    return bool((calibrated.logits.isneginf() & ~uncalibrated.logits.isneginf()).any())

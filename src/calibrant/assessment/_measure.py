@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import calibrators, metrics
 from calibrant._text import format_percent
 from calibrant._validation import check_level
-from calibrant.assessment._results import NLL_PARTS, MeasurementData, Row, metric_info
+from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
 from calibrant.io.results import write_by_suffix
@@ -158,9 +158,10 @@ def _measure_in_memory(
 ) -> Measurement:
     """Measure predictions in memory; see `measure` for the parameters."""
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
-    p.events.moments(bins)  # one pass, which all sums over bins reuse
+    p.events.moments(bins)  # one pass, cached for all sums over bins
     event = describe_event(p.of, p.k, p.class_names)
-    event = replace(event, cluster="cluster") if _has_repeated_labels(p) else event
+    if _has_repeated_labels(p):  # the clusters of multilabel data are not its examples, but hold several of them
+        event = replace(event, cluster="cluster")
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):
         if _require_metric(method).by_class and not method.settings:
@@ -169,9 +170,8 @@ def _measure_in_memory(
             rows.append(_measure_row(method, p, bins, level))
         if method.text == "nll" and fit is not None:
             parts = metrics.decompose_score(p, fit=partial(calibrators.fit, fit), level=level)
-            rows += [
-                _interval_row(name, i) for name, i in zip(NLL_PARTS, (parts.refinement, parts.calibration), strict=True)
-            ]
+            rows.append(_interval_row("refinement", parts.refinement))
+            rows.append(_interval_row("calibration_loss", parts.calibration))
     impossible = p.log_likelihood.isneginf()
     num_impossible = float(impossible.sum() if p.weights is None else p.weights[impossible].sum())
     return _build_measurement(
@@ -189,10 +189,10 @@ def _measure_in_memory(
 
 
 def _has_repeated_labels(p: Predictions) -> bool:
-    """Whether a cluster of multilabel data has a label twice, and therefore holds more than one example."""
+    """Return whether a cluster of multilabel data has a label twice, and therefore holds more than one example."""
     if p.class_names != PRESENCE.classes or p.clusters is None or p.groups is None or p.group_names is None:
         return False
-    pairs = p.clusters * len(p.group_names) + p.groups
+    pairs = p.clusters * len(p.group_names) + p.groups  # one number per pair of cluster and label
     return len(pairs.unique()) < len(pairs)
 
 
@@ -204,7 +204,11 @@ def _measure_summary(
     level: float,
     tolerance: float,
 ) -> Measurement:
-    """Measure a summary, with the metrics that it can compute; see `measure` for the parameters."""
+    """Measure a summary, with the metrics that it can compute; see `measure` for the parameters.
+
+    Raises:
+        InputError: The event or the number of bins is not that of the summary, or it lacks what a metric needs.
+    """
     class_name = summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
     if of not in (None, summary.of, class_name):
         raise InputError(
@@ -229,7 +233,7 @@ def _measure_summary(
         tolerance=tolerance,
         num_impossible=summary.total("infinite"),
         observed_frequency=summary.frequency(level),
-        compute_classes=partial(getattr, classes, "table", None),
+        compute_classes=partial(getattr, classes, "table", None),  # None without a table of classes
     )
 
 
@@ -243,7 +247,7 @@ def _build_measurement(
     num_impossible: float,
     **data: Any,
 ) -> Measurement:
-    """Decide the verdict, and add notes and texts to the rows. Rows without a value are kept if requested."""
+    """Decide the verdict, and add notes and texts to the rows; leave out rows that are NaN and were not requested."""
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
     gap = by_name["signed_gap"]
     verdict = Verdict.decide(
@@ -257,16 +261,17 @@ def _build_measurement(
     )
 
     def note(row: Row) -> str:
+        """Return the interpretation of a value, or the note that the row has already."""
         if row.name == "signed_gap":
             return event.headline(verdict.direction)
         if floor_name := noise_floor_name(row.name):
             return f"calibrated model: up to {format_percent(by_name[floor_name].high)}"
         return impossible_note if row.name == "nll" and math.isinf(row.value) else row.note
 
-    visible_rows = [row for row in rows if row.name in requested or not math.isnan(row.value)]
+    visible = [row for row in rows if row.name in requested or not math.isnan(row.value)]
     return Measurement(
         source=source,
-        rows=tuple(replace(row, info=metric_info(event, row.name), note=note(row)) for row in visible_rows),
+        rows=tuple(replace(row, info=metric_info(event, row.name), note=note(row)) for row in visible),
         event=event,
         verdict=verdict,
         remarks=find_data_problems(len(source), rows),
@@ -278,9 +283,8 @@ def _build_measurement(
 
 
 def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
-    """Return the metrics of an event, then the requested ones."""
-    rows = [METRICS.method(name) for name in event.rows]
-    return rows + [method for method in dict.fromkeys(extra_methods) if method not in rows]
+    """Return the metrics of an event, then the requested ones that are not among them, each once."""
+    return list(dict.fromkeys([*map(METRICS.method, event.rows), *extra_methods]))
 
 
 def _require_metric(method: Method) -> Metric[...]:
@@ -294,7 +298,7 @@ def _require_metric(method: Method) -> Metric[...]:
 
 
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
-    """Compute a metric with its interval, or with its test if that is fast enough for a table."""
+    """Compute a metric with its interval, else with its test if that is fast; with settings, the value alone."""
     metric = _require_metric(method)
     if method.settings:
         return Row(method.text, float(metric(p, **method.settings)))
@@ -308,7 +312,7 @@ def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: flo
 
 
 def _summary_row(method: Method, summary: Summary, level: float) -> Row:
-    """Compute a metric of a summary. Raises `InputError` if it needs all predictions."""
+    """Compute a metric of a summary. Raises `InputError` for a metric with settings, which needs all predictions."""
     if _require_metric(method).by_class and summary.classes is not None:
         return _classwise_row(method.text, summary.classes.ece)
     if method.settings:
@@ -332,9 +336,9 @@ def _interval_row(name: str, interval: Interval) -> Row:
 
 
 def find_data_problems(n: int, rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return sentences about likely mistakes in the data."""
-    auroc = next((row.value for row in rows if row.name == "auroc"), 1.0)
-    if not auroc < MAX_REVERSED_AUROC or n < MIN_REVERSED_ROWS:
+    """Return sentences about likely mistakes in the data: an AUROC far below one half."""
+    auroc = next((row.value for row in rows if row.name == "auroc"), math.nan)
+    if math.isnan(auroc) or auroc >= MAX_REVERSED_AUROC or n < MIN_REVERSED_ROWS:
         return ()
     return (
         f"AUROC is {auroc:.3f}: higher probabilities go with fewer events. Are the columns swapped, or does the "

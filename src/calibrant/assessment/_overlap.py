@@ -7,6 +7,7 @@ from torch import Tensor
 
 from calibrant._text import display_name
 from calibrant.assessment._candidates import CandidateCalibrator
+from calibrant.assessment.expert_text import capitalize
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.events import CORRECTNESS
 from calibrant.predictions import Predictions
@@ -21,8 +22,8 @@ class OverlapGuard:
 
     def __init__(self, val: Predictions, candidates: Sequence[CandidateCalibrator]) -> None:
         self.val, self.candidates = val, candidates
-        self.evaluation_sketch: Sketch | None = None
-        self.evaluation_counts: Tensor = torch.zeros(val.k, dtype=torch.float64)
+        self.evaluation_sketch: Sketch | None = None  # of the rows of all chunks so far
+        self.evaluation_counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their labels
 
     def check_fitted(self, chunk: Predictions) -> None:
         """Refuse data that a loaded calibrator was fitted on."""
@@ -36,15 +37,14 @@ class OverlapGuard:
                 f"Expected fitting and evaluation data with the same classes, got {self.val.k} and {chunk.k} classes.",
                 code="num_classes",
             )
-        saved_names = [c.class_names for c in self.candidates if c.class_names is not None]
-        if chunk.class_names and any(names != chunk.class_names for names in saved_names):
+        saved_names = {c.class_names for c in self.candidates if c.class_names is not None}
+        if chunk.class_names and saved_names - {chunk.class_names}:
             raise InputError(
                 "Expected saved calibrators with the same order of classes. Try one calibrator at a time.",
                 code="class_order",
             )
         self.check_fitted(chunk)
-        sketch = self.evaluation_sketch
-        hashes = chunk.row_hashes
+        sketch, hashes = self.evaluation_sketch, chunk.row_hashes
         self.evaluation_sketch = Sketch.from_hashes(hashes) if sketch is None else sketch.add(hashes)
         self.evaluation_counts += class_counts(chunk)
 
@@ -54,7 +54,7 @@ class OverlapGuard:
         Raises:
             InputError: The data sets share too many rows.
         """
-        if self.evaluation_sketch is None:
+        if self.evaluation_sketch is None:  # cross-fitting has no evaluation data
             return ""
         overlap = Overlap.compare(self.evaluation_sketch, Sketch.from_hashes(self.val.row_hashes))
         if overlap.too_large:
@@ -63,17 +63,18 @@ class OverlapGuard:
                 "other data, or cross-fit: leave out the second data set (on the command line, one file and --cv 5).",
                 code="same_data",
             )
-        for message in (c.row_overlap_message(self.evaluation_sketch) for c in self.candidates):
-            if message:
+        for candidate in self.candidates:
+            if message := candidate.row_overlap_message(self.evaluation_sketch):
                 raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
-        report = f" {overlap.text[0].upper()}{overlap.text[1:]}." if overlap.excess else ""
+        report = f" {capitalize(overlap.text)}." if overlap.excess else ""
+        # the test of class frequencies needs independent rows, and is about classes
         if self.val.clusters is not None or self.val.class_names == CORRECTNESS.classes:
             return report
         return report + label_shift_sentence(class_counts(self.val), self.evaluation_counts, self.val.class_names)
 
 
 def class_counts(p: Predictions) -> Tensor:
-    """Return the total weight of each label, (k,) float64."""
+    """Return the total weight of each label, (k,) float64, on the CPU."""
     return torch.bincount(p.labels, p.weights, minlength=p.k).double().cpu()
 
 
@@ -89,14 +90,15 @@ def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ..
 
     n, m = float(fitted.sum()), float(evaluated.sum())
     present = fitted + evaluated > 0
-    difference = fitted[present] / n - evaluated[present] / m
-    pooled = (fitted[present] + evaluated[present]) / (n + m)
-    distance = float(difference.abs().sum()) / 2
-    statistic = float((difference.square() / pooled).sum()) / (1 / n + 1 / m)  # chi-squared without a shift
-    k = len(difference)
-    if distance < MIN_SHIFT_DISTANCE or k < 2 or chdtrc(k - 1, statistic) > MAX_SHIFT_P_VALUE:
+    difference = fitted / n - evaluated / m
+    frequency = (fitted + evaluated) / (n + m)  # of both data sets together
+    distance = float(difference.abs().sum()) / 2  # total variation
+    # chi-squared with k - 1 degrees of freedom without a shift, k the number of present classes
+    statistic = float((difference.square() / frequency)[present].sum()) / (1 / n + 1 / m)
+    degrees = int(present.sum()) - 1
+    if distance < MIN_SHIFT_DISTANCE or degrees < 1 or chdtrc(degrees, statistic) > MAX_SHIFT_P_VALUE:
         return ""
-    worst = int((fitted / n - evaluated / m).abs().argmax())
+    worst = int(difference.abs().argmax())
     name = worst if names is None else repr(display_name(names[worst]))
     return (
         f" Class frequencies differ by {100 * distance:.0f} points in total, most for class {name}: "

@@ -23,13 +23,11 @@ from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
 
+REFINEMENT_MEANING = "NLL that remains after cross-fitted calibration"
+CALIBRATION_MEANING = "reduction of NLL by cross-fitted calibration"
 NLL_PARTS = {
-    "refinement": MetricInfo(
-        "refinement part of NLL", "nats", meaning="NLL that remains after cross-fitted calibration"
-    ),
-    "calibration_loss": MetricInfo(
-        "calibration part of NLL", "nats", meaning="reduction of NLL by cross-fitted calibration"
-    ),
+    "refinement": MetricInfo("refinement part of NLL", "nats", meaning=REFINEMENT_MEANING),
+    "calibration_loss": MetricInfo("calibration part of NLL", "nats", meaning=CALIBRATION_MEANING),
 }
 
 
@@ -47,7 +45,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The metric's name in words, with the unit of `text`."""
+        """The metric's name in words, or as it was requested if with settings, and the unit of `text`."""
         return self.info.heading(self.name if "(" in self.name else self.info.title)
 
     @property
@@ -83,7 +81,7 @@ class MeasurementData:
     compute_classes: Callable[[], Classes | None] = field(repr=False)
     verdict: Verdict
     remarks: tuple[str, ...] = ()  # sentences about likely mistakes in the data
-    group_by: Literal["groups", "row_groups"] = "groups"
+    group_by: Literal["groups", "row_groups"] = "groups"  # column whose values are `groups`
 
     @property
     def n(self) -> int:
@@ -185,42 +183,41 @@ class MeasurementData:
         multilabel data with row groups the key "row_group".
         """
         keys = ("value", "low", "high", "p_value", "note")
-        rows = [
+        records: list[dict[str, Any]] = [
             {"metric": row.name, "title": row.info.title} | {key: getattr(row, key) for key in keys} for row in self
         ]
         if self.groups is None:
-            return rows
-        rows = [row | {"group": ""} for row in rows] + self._group_records(self.groups)
+            return records
+        records = [record | {"group": ""} for record in records] + self._group_records(self.groups)
         if self.row_groups is None:
-            return rows
-        row_group_records = self._group_records(self.row_groups)
-        return [
-            *(row | {"row_group": ""} for row in rows),
-            *(row | {"group": "", "row_group": row["group"]} for row in row_group_records),
-        ]
+            return records
+        records = [record | {"row_group": ""} for record in records]
+        for record in self._group_records(self.row_groups):
+            records.append(record | {"group": "", "row_group": record["group"]})
+        return records
 
     def _group_records(self, groups: Groups) -> list[dict[str, Any]]:
         """Return a record for each group and metric: signed gap, ECE, noise floor and NLL."""
         missing = {"low": math.nan, "high": math.nan, "p_value": math.nan, "note": ""}
-        rows: list[dict[str, Any]] = []
-        for record in groups.records():
-            values: dict[str, dict[str, float]] = {
-                "signed_gap": {"value": record["gap"], "low": record["low"], "high": record["high"]},
-                "ece": {"value": record["ece"]},
-                "noise_floor": {"value": record["floor"], "high": record["floor_high"]},
-                "nll": {"value": record["nll"]},
+        records: list[dict[str, Any]] = []
+        for group in groups.records():
+            numbers: dict[str, dict[str, float]] = {
+                "signed_gap": {"value": group["gap"], "low": group["low"], "high": group["high"]},
+                "ece": {"value": group["ece"]},
+                "noise_floor": {"value": group["floor"], "high": group["floor_high"]},
+                "nll": {"value": group["nll"]},
             }
-            for name, value in values.items():
-                title = {"metric": name, "title": metric_info(self.event, name).title}
-                rows.append({**title, **missing, **value, "group": record["group"]})
-        return rows
+            for name, values in numbers.items():
+                metric = {"metric": name, "title": metric_info(self.event, name).title}
+                records.append({**metric, **missing, **values, "group": group["group"]})
+        return records
 
     def to_polars(self) -> Any:
         """Return the records as a polars frame."""
         return polars.DataFrame(self.records())
 
-    def source_facts(self, role: str) -> dict[str, Any]:
-        """Describe the measured data for the provenance."""
+    def describe_source(self, role: str) -> dict[str, Any]:
+        """Describe the measured data for the provenance; data read in chunks has no digest."""
         return data_source(role, self.source if isinstance(self.source, Predictions) else None, n=self.n)
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
@@ -229,18 +226,26 @@ class MeasurementData:
         Args:
             source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
         """
-        groups = {"groups": self.groups, "row_groups": self.row_groups}
+        optional = {
+            "clusters": self.clusters or None,
+            "classes": self.names,
+            "groups": None if self.groups is None else self.groups.records(),
+            "row_groups": None if self.row_groups is None else self.row_groups.records(),
+        }
         content: dict[str, Any] = {
             **{"n": self.n, "k": self.k, "judged": self.event.title, "bins": self.bins, "level": self.level},
-            **({"clusters": self.clusters} if self.clusters else {}),
-            **({} if self.names is None else {"classes": self.names}),
-            **{name: table.records() for name, table in groups.items() if table is not None},
-            "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
+            **{key: value for key, value in optional.items() if value is not None},
+            "results": _without_groups(self.records()),
             "verdict": asdict(self.verdict),
             "notes": list(self.remarks),
-            "provenance": provenance(source, data=[self.source_facts("measured")], calibrators=[]),
+            "provenance": provenance(source, data=[self.describe_source("measured")], calibrators=[]),
         }
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
+
+
+def _without_groups(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of all rows together, whose groups are empty or missing."""
+    return [record for record in records if not (record.get("group") or record.get("row_group"))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +253,7 @@ class AssessmentData:
     """Measurements of every calibrator on predictions that it was not fitted on, and the selected calibrator."""
 
     uncalibrated: MeasurementData
-    tables: Mapping[str, MeasurementData]  # by calibrator
+    measurements: Mapping[str, MeasurementData]  # by calibrator
     metrics: tuple[str, ...]  # metrics that compare the calibrators
     calibrators: dict[str, Any]  # fitted on all fitting data, or loaded
     chosen_name: str  # lowest NLL on held-out folds of the fitting data, unless requested by name
@@ -269,7 +274,7 @@ class AssessmentData:
     def certificates(self) -> dict[str, Certificate]:
         """Certificates of the fits, by calibrator."""
         certificates = {name: getattr(fitted, "certificate", None) for name, fitted in self.calibrators.items()}
-        return {name: certificate for name, certificate in certificates.items() if isinstance(certificate, Certificate)}
+        return {name: c for name, c in certificates.items() if isinstance(c, Certificate)}
 
     @property
     def chosen_label(self) -> str:
@@ -284,11 +289,11 @@ class AssessmentData:
     @property
     def calibrated(self) -> MeasurementData:
         """The measurement after the selected calibrator."""
-        return self.tables[self.chosen_name]
+        return self.measurements[self.chosen_name]
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:
-        """The selected calibrator, or else Auto, with the interval of its gain; None if it has no finite one."""
+        """The selected calibrator, or Auto if that has no gain, with the interval; None if neither has a finite one."""
         gains = self.held_out.gains
         name = self.chosen_name if self.chosen_name in gains else "Auto"
         return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None
@@ -296,7 +301,7 @@ class AssessmentData:
     @property
     def values(self) -> dict[str, dict[str, float]]:
         """The compared metrics, by calibrator."""
-        return {name: {m: table[m].value for m in self.metrics} for name, table in self.tables.items()}
+        return {name: {m: measured[m].value for m in self.metrics} for name, measured in self.measurements.items()}
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per number, with keys calibrator, metric, value, low, high and p_value.
@@ -305,9 +310,9 @@ class AssessmentData:
         """
         keys = ("metric", "value", "low", "high", "p_value", "group", "row_group")
         return [
-            {"calibrator": name} | {key: row[key] for key in keys if key in row}
-            for name, table in self.tables.items()
-            for row in table.records()
+            {"calibrator": name} | {key: record[key] for key in keys if key in record}
+            for name, measurement in self.measurements.items()
+            for record in measurement.records()
         ]
 
     def to_polars(self) -> Any:
@@ -324,17 +329,16 @@ class AssessmentData:
         Args:
             source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
         """
-        rows: dict[str, Row] = {row.name: row for table in self.tables.values() for row in table}
+        infos = {row.name: row.info for measurement in self.measurements.values() for row in measurement}
         content: dict[str, Any] = {
             "chosen": self.chosen_name,
             "judged": self.uncalibrated.event.title,
             "how": self.protocol,
-            "metrics": {name: asdict(row.info) for name, row in rows.items()},
-            "results": [row for row in self.records() if not (row.get("group") or row.get("row_group"))],
+            "metrics": {name: asdict(info) for name, info in infos.items()},
+            "results": _without_groups(self.records()),
             "parameters": self.parameters(),
             "fits": {
-                name: {"status": certificate.status, "gap": certificate.gap, "clean": certificate.is_optimal}
-                for name, certificate in self.certificates.items()
+                name: {"status": c.status, "gap": c.gap, "clean": c.is_optimal} for name, c in self.certificates.items()
             },
             "held_out_nll": self.held_out_nll,
             "held_out": asdict(self.held_out) | {"indistinguishable": list(self.held_out.indistinguishable)},
@@ -342,11 +346,11 @@ class AssessmentData:
             **({} if self.accuracy_preserving is None else {"accuracy_preserving": self.accuracy_preserving}),
         }
         for key in "groups", "row_groups":
-            by_calibrator = {name: getattr(table, key) for name, table in self.tables.items()}
-            records = {name: groups.records() for name, groups in by_calibrator.items() if groups is not None}
+            tables_by_calibrator = {name: getattr(measurement, key) for name, measurement in self.measurements.items()}
+            records = {name: table.records() for name, table in tables_by_calibrator.items() if table is not None}
             content |= {key: records} if records else {}
         content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
         content["notes"] = list(self.uncalibrated.remarks)
-        data = [data_source("fitted", self.fitting_data), self.uncalibrated.source_facts("judged")]
+        data = [data_source("fitted", self.fitting_data), self.uncalibrated.describe_source("judged")]
         content["provenance"] = provenance(source, data=data, calibrators=[])
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"

@@ -36,13 +36,13 @@ def measurement_text(measurement: MeasurementData) -> Group:
 def assessment_text(assessment: AssessmentData) -> Group:
     """Return the metrics before and after calibration, the calibrators and the answers."""
     before = assessment.uncalibrated
-    tables = {"before": before} | ({} if assessment.is_identity else {"after": assessment.calibrated})
+    measurements = {"before": before} | ({} if assessment.is_identity else {"after": assessment.calibrated})
     return Group(
-        _metrics_table(tables),
+        _metrics_table(measurements),
         Text(),
-        *((_calibrators_table(assessment), Text()) if len(assessment.tables) > 1 else ()),
+        *((_calibrators_table(assessment), Text()) if len(assessment.measurements) > 1 else ()),
         *map(escape_markup, expert_text.fit_warnings(assessment)),
-        *_group_tables(tables),
+        *_group_tables(measurements),
         f"[bold]{escape_markup(expert_text.headline(before))}[/bold]",
         *map(_answer_line, assessment_answers(assessment)),
         *map(escape_markup, before.remarks),
@@ -64,39 +64,42 @@ def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
     first = next(iter(measurements.values()))
     body = Table(**TABLE_STYLE, padding=(0, 1, 0, 0))
     body.add_column(escape_markup(f"{first.n:,} {first.population}"))
-    for name, table in measurements.items():
+    for name, measurement in measurements.items():
         body.add_column(escape_markup(name), justify="right", no_wrap=True)
-        body.add_column(f"{expert_text.format_level(table.level)} interval", style="dim", no_wrap=True)
-    has_notes = len(measurements) == 1
+        body.add_column(f"{expert_text.format_level(measurement.level)} interval", style="dim", no_wrap=True)
+    has_notes = len(measurements) == 1  # two measurements leave no room for notes
     if has_notes:
         body.add_column("")
-    for row in first:
-        cells: list[str] = []
-        for table in measurements.values():
-            has_row = row.name in table
-            cells += [table[row.name].text, interval_or_p_value(table[row.name])] if has_row else ["–", ""]
-        body.add_row(*map(escape_markup, [row.title, *cells, *([row.note] if has_notes else [])]))
+    for first_row in first:
+        cells = [first_row.title]
+        for measurement in measurements.values():
+            if first_row.name in measurement:
+                row = measurement[first_row.name]
+                cells += [row.text, interval_or_p_value(row)]
+            else:
+                cells += ["–", ""]
+        cells += [first_row.note] if has_notes else []
+        body.add_row(*map(escape_markup, cells))
     return body
 
 
 def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
     """Return a table of groups per measurement, worst first, and one of the row groups of multilabel data."""
     renderables: list[Any] = []
-    row_grouped = [(name, table.with_row_groups()) for name, table in measurements.items()]
-    for name, table in [*measurements.items(), *row_grouped]:
-        if table is None or table.groups is None:
+    row_grouped = [(name, measurement.with_row_groups()) for name, measurement in measurements.items()]
+    for name, measurement in [*measurements.items(), *row_grouped]:
+        if measurement is None or measurement.groups is None:
             continue
-        *rows, mean_row, pooled_row = group_rows(table)
+        *rows, mean_row, total_row = group_rows(measurement)
         num_omitted = len(rows) - MAX_TERMINAL_GROUPS
         if num_omitted > 0:
-            empty_cells = [""] * (len(mean_row) - 1)
-            rows = [*rows[:MAX_TERMINAL_GROUPS], [f"({num_omitted} more)", *empty_cells]]
+            rows = [*rows[:MAX_TERMINAL_GROUPS], [f"({num_omitted} more)"]]  # rich fills up the row
         body = Table(**TABLE_STYLE)
-        first_heading, *headings = group_headings(table.event)
+        first_heading, *headings = group_headings(measurement.event)
         body.add_column(escape_markup(f"{first_heading} {name}".strip()))
         for heading in headings:
             body.add_column(escape_markup(heading), justify="right", no_wrap=True)
-        for row in [*rows, mean_row, pooled_row]:
+        for row in [*rows, mean_row, total_row]:
             body.add_row(*map(escape_markup, row))
         renderables += [body, Text()]
     return renderables
@@ -108,10 +111,10 @@ def _calibrators_table(assessment: AssessmentData) -> Table:
     body.add_column("calibrator")
     for heading in metric_headings(assessment.calibrated, assessment.metrics):
         body.add_column(escape_markup(heading), justify="right")
-    masks = best_mask(list(assessment.tables.values()), assessment.metrics)
-    for (name, table), best in zip(assessment.tables.items(), masks, strict=True):
-        texts = [escape_markup(table[m].text) for m in assessment.metrics]
-        cells = [f"[bold]{text}[/bold]" if b else text for text, b in zip(texts, best, strict=True)]
+    masks = best_mask(list(assessment.measurements.values()), assessment.metrics)
+    for (name, measurement), mask in zip(assessment.measurements.items(), masks, strict=True):
+        texts = [escape_markup(measurement[metric].text) for metric in assessment.metrics]
+        cells = [f"[bold]{text}[/bold]" if is_best else text for text, is_best in zip(texts, mask, strict=True)]
         mark = " (selected)" if name == assessment.chosen_name else ""
         body.add_row(escape_markup(display_name(name)) + mark, *cells)
     return body

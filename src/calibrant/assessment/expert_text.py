@@ -28,38 +28,32 @@ DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear 
 
 
 def headline(measurement: MeasurementData) -> str:
-    """Return the verdict in a few words."""
-    event, verdict = measurement.event, measurement.verdict
+    """Return the verdict in a few words: the direction and size of the error, or the status and deviating groups."""
+    event, verdict, groups = measurement.event, measurement.verdict, measurement.groups
     if verdict.direction:
         return capitalize(f"{event.headline(verdict.direction)} by {gap_points(measurement)} points")
-    deviating = _num_deviating_groups(measurement)
-    return capitalize(
-        HEADLINES[verdict.status].format(scores=event.scores) + (f" overall, but {deviating}" * bool(deviating))
-    )
-
-
-def _num_deviating_groups(measurement: MeasurementData) -> str:
-    """Return how many groups deviate, such as "1 of 3 groups deviates", or an empty text for none."""
-    groups = measurement.groups
+    text = capitalize(HEADLINES[verdict.status].format(scores=event.scores))
     num_deviating = 0 if groups is None else int((groups.significant_gap > 0).sum())
     if groups is None or not num_deviating:
-        return ""
+        return text
     verb = "deviates" if num_deviating == 1 else "deviate"
-    return f"{num_deviating} of {len(groups.names)} {measurement.event.groups} {verb}"
+    return f"{text} overall, but {num_deviating} of {len(groups.names)} {event.groups} {verb}"
 
 
 def calibration_answer(measurement: MeasurementData) -> str:
     """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
-    opening, verb = VERDICT_OPENINGS[verdict.status], "rejects" if verdict.is_miscalibrated else "does not reject"
-    is_chance = ece.value > floor.high and not verdict.is_miscalibrated
-    chance = f" It is larger, as for {format_percent((1 - measurement.level) / 2, 0)} of calibrated models."
+    verb, chance = "rejects", ""
+    if not verdict.is_miscalibrated:
+        verb = "does not reject"
+        if ece.value > floor.high:  # the upper end of a central interval
+            chance = f" It is larger, as for {format_percent((1 - measurement.level) / 2, 0)} of calibrated models."
     return (
-        f"{opening} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
+        f"{VERDICT_OPENINGS[verdict.status]} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
         f"out; the tolerance is {100 * verdict.tolerance:g} %. "
         f"ECE is {ece.text} %; that of a calibrated model is {floor.text} % on average, with a "
-        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}.{chance if is_chance else ''}"
+        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}.{chance}"
     )
 
 
@@ -69,7 +63,11 @@ def gap_points(measurement: MeasurementData) -> str:
 
 
 def direction_answer(measurement: MeasurementData) -> str:
-    """Compare mean probability and frequency, and name the bin that contributes most to ECE if it is miscalibrated."""
+    """Compare mean probability and frequency.
+
+    If calibration is rejected, name the bin that contributes most to ECE. If not, explain an interval of the difference
+    that excludes 0.
+    """
     event, gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
     opening, level = DIRECTION_OPENINGS[verdict.direction], format_level(measurement.level)
     text = (
@@ -79,28 +77,24 @@ def direction_answer(measurement: MeasurementData) -> str:
     )
     if verdict.is_miscalibrated:
         return f"{text} {_worst_bin_sentence(measurement)}"
-    excludes_zero = gap.low > 0 or gap.high < 0
-    return f"{text} {_chance_sentence(measurement)}" if excludes_zero else text
-
-
-def _chance_sentence(measurement: MeasurementData) -> str:
-    """Explain an interval that excludes 0 although the test does not reject calibration."""
+    if gap.low <= 0 <= gap.high:
+        return text
     return (
-        f"The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated models; the "
-        "Kuiper test does not reject calibration."
+        f"{text} The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated "
+        "models; the Kuiper test does not reject calibration."
     )
 
 
 def _worst_bin_sentence(measurement: MeasurementData) -> str:
     """Name the bin that contributes most to ECE, and its contribution."""
     event, bins = measurement.event, measurement.reliability_bins
-    shares = bins.weight * bins.gap.abs()
-    worst = int(shares.argmax())
+    contributions = bins.weight * bins.gap.abs()  # ECE is their sum
+    worst = int(contributions.argmax())
     low, high = (100 * float(edge) for edge in bins.edges[worst : worst + 2])
     return (
         f"{capitalize(event.scores)} of {low:.0f} to {high:.0f} % "
         f"({format_percent(float(bins.weight[worst]), 0)} of the {event.units}) contribute "
-        f"{100 * float(shares[worst]):.1f} of the {100 * float(shares.sum()):.1f} points of ECE."
+        f"{100 * float(contributions[worst]):.1f} of the {100 * float(contributions.sum()):.1f} points of ECE."
     )
 
 
@@ -121,7 +115,7 @@ def group_answer(measurement: MeasurementData) -> str:
 
 
 def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], str]) -> tuple[int, str]:
-    """Return the number of groups with a significant gap, and a list of the worst by `describe_group(index)`."""
+    """Return the number of groups with a significant gap, and a text of the worst, each as `describe_group(index)`."""
     miscalibrated = [i for i in groups.worst_first if float(groups.significant_gap[i]) > 0]
     num_unnamed = len(miscalibrated) - MAX_NAMED_GROUPS
     names = [describe_group(i) for i in miscalibrated[:MAX_NAMED_GROUPS]]
@@ -130,26 +124,23 @@ def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], st
 
 
 def event_sentence(measurement: MeasurementData) -> str:
-    """Return which event is evaluated, and how dependent rows are treated."""
+    """Return which event is evaluated, and that dependence within clusters is allowed for if there are any."""
     event = measurement.event
-    dependence = (
-        f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}."
-        if measurement.clusters
-        else ""
-    )
-    return " ".join(filter(None, [f"Evaluated event: {event.title}.", event.hint, dependence]))
+    sentences = [f"Evaluated event: {event.title}.", event.hint]
+    if measurement.clusters:
+        sentences.append(f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}.")
+    return " ".join(filter(None, sentences))
 
 
 def remedy_answer(assessment: AssessmentData) -> str:
-    """Describe the selected calibrator, the reason for it, and its effects."""
+    """Describe the selected calibrator, the reason for it, and its effects; for Identity, that none helps."""
     few_labels, gain = few_labels_sentence(assessment), gain_sentence(assessment)
     if assessment.is_identity:
-        fitted = [display_name(name) for name in assessment.tables if name != "Identity"]
+        fitted = [display_name(name) for name in assessment.measurements if name != "Identity"]
         if not fitted:
             return "No calibrator was fitted."
-        reason = f"None. No fitted calibrator ({join_names(fitted)}) has a significantly lower NLL on held-out data."
-        if not few_labels:
-            reason = f"None. No fitted calibrator ({join_names(fitted)}) has a lower NLL on held-out data."
+        lower = "significantly lower" if few_labels else "lower"  # only few labels are tested
+        reason = f"None. No fitted calibrator ({join_names(fitted)}) has a {lower} NLL on held-out data."
         return " ".join(filter(None, [reason, few_labels, gain]))
     before, after = assessment.uncalibrated, assessment.calibrated
     sentences = [
@@ -170,7 +161,7 @@ def selection_reason(assessment: AssessmentData) -> str:
     """Return why the calibrator was selected, as a verb phrase."""
     if not assessment.held_out_nll:
         return "was requested"
-    indistinguishable = assessment.held_out.indistinguishable
+    indistinguishable = assessment.held_out.indistinguishable  # empty unless labels are few
     if len(indistinguishable) > 1:
         exception = ", but for Identity, whose NLL is higher" if "Identity" in indistinguishable else ""
         return f"is the simplest choice that cannot be told apart from the best{exception}"
@@ -178,7 +169,7 @@ def selection_reason(assessment: AssessmentData) -> str:
 
 
 def few_labels_sentence(assessment: AssessmentData) -> str:
-    """Describe which calibrators few labels can tell apart, or return an empty text."""
+    """Describe which calibrators few labels can tell apart, or return an empty text if labels are not few."""
     held_out, rows = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
     if not held_out.indistinguishable:
         return ""
@@ -192,7 +183,7 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
 
 
 def gain_sentence(assessment: AssessmentData) -> str:
-    """State the interval of the gain of the selected calibrator, or else of Auto, or return an empty text."""
+    """State the interval of the gain of the selected calibrator, or else of Auto; empty if neither has one."""
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
@@ -203,46 +194,45 @@ def gain_sentence(assessment: AssessmentData) -> str:
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
-    """Say how the accuracy changes, and whether a loss is significant."""
-    change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
+    """Say how the accuracy changes, and whether a loss is significant; empty if accuracy is not compared."""
+    if assessment.changes is None:
+        return "It may change predicted classes."
+    change = next((row for row in assessment.changes if row.name == "accuracy"), None)
     if change is None:
-        return "" if assessment.changes else "It may change predicted classes."
+        return ""
     if change.low == change.high == 0:
         return "Accuracy does not change."
-    interval = f"{100 * change.low:+.2f} to {100 * change.high:+.2f}"
-    interval = f" ({format_level(0.9)} interval {interval})" if math.isfinite(change.low) else ""
-    loss = f", a loss that {_significance(change)}" if change.difference < 0 and _significance(change) else ""
-    return f"Accuracy changes by {100 * change.difference:+.2f} points{interval}{loss}."
+    text = f"Accuracy changes by {100 * change.difference:+.2f} points"
+    if not (math.isfinite(change.low) and math.isfinite(change.high)):
+        return f"{text}."
+    level = format_level(assessment.changes.level)
+    loss = f", a loss that {_significance(change)}" if change.difference < 0 else ""
+    return f"{text} ({level} interval {100 * change.low:+.2f} to {100 * change.high:+.2f}){loss}."
 
 
 def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
     """Name an alternative that keeps all predicted classes, if the selected calibrator loses accuracy."""
     if assessment.accuracy_preserving is None:
         return ""
-    table, name = assessment.tables[assessment.accuracy_preserving], display_name(assessment.accuracy_preserving)
-    return (
-        f"{name} keeps all predicted classes, with an NLL of {table['nll'].text} and an ECE of {table['ece'].text} %."
-    )
+    name = assessment.accuracy_preserving
+    nll, ece = (assessment.measurements[name][metric].text for metric in ("nll", "ece"))
+    return f"{display_name(name)} keeps all predicted classes, with an NLL of {nll} and an ECE of {ece} %."
 
 
 def direction_change_sentences(assessment: AssessmentData) -> list[str]:
-    """Compare the directions before and after calibration if either is significant."""
+    """Compare the directions before and after calibration; no sentence if neither is significant."""
     before, after = assessment.uncalibrated, assessment.calibrated
-    start, end = (table.event.predicate(table.verdict.direction) for table in (before, after))
-    start_points, end_points = f"by {gap_points(before)} points", f"by {gap_points(after)} points"
+    start, end = (m.event.predicate(m.verdict.direction) for m in (before, after))  # verb phrases, or empty
     if not (start or end):
         return []
-    if start == end:
-        return [f"Before calibration, it {start} {start_points}; afterwards, {end_points}."]
-    if not end:
-        return [f"Before calibration, it {start} {start_points}; afterwards, there is no clear direction."]
-    if not start:
-        return [f"Before calibration, there is no clear direction; afterwards, it {end} {end_points}."]
-    return [f"Before calibration, it {start} {start_points}; afterwards, it {end} {end_points}."]
+    end_points = f"by {gap_points(after)} points"
+    first = f"it {start} by {gap_points(before)} points" if start else "there is no clear direction"
+    second = f"it {end} {end_points}" if end else "there is no clear direction"
+    return [f"Before calibration, {first}; afterwards, {end_points if start == end else second}."]
 
 
 def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
-    """Return a sentence for each of ECE and the Brier score that gets worse."""
+    """Return a sentence for each of ECE and the Brier score that gets worse in the digits shown."""
     changes = {row.name: row for row in assessment.changes or ()}
     sentences: list[str] = []
     brier = "event_brier" if "event_brier" in assessment.uncalibrated else "brier"
@@ -257,7 +247,7 @@ def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
 
 
 def _significance(change: Difference | None) -> str:
-    """Return whether a change is significant as a verb phrase, or an empty text if unknown."""
+    """Return whether a change is significant as a verb phrase, or an empty text without a finite interval."""
     if change is None or not (math.isfinite(change.low) and math.isfinite(change.high)):
         return ""
     return "is significant" if change.low > 0 or change.high < 0 else "may be chance"
@@ -293,12 +283,9 @@ def significance_answer(assessment: AssessmentData) -> str:
         return f"These {units} do not allow a test."
     change, level = changes[0], format_level(assessment.changes.level)
     info = assessment.uncalibrated[change.name].info
-    infinite_notes = [
-        table["nll"].note
-        for table in (assessment.uncalibrated, assessment.calibrated)
-        if math.isinf(table["nll"].value)
-    ]
-    name = f"the {info.title}" if infinite_notes else "NLL"
+    nll_rows = [m["nll"] for m in (assessment.uncalibrated, assessment.calibrated)]
+    infinite_nll = next((row for row in nll_rows if math.isinf(row.value)), None)
+    name = "NLL" if infinite_nll is None else f"the {info.title}"
     verb = "falls" if change.difference < 0 else "rises"
     clause = f"On the same {units}, {name} {verb} by {info.text(abs(change.difference))}"
     if change.low > 0 or change.high < 0:
@@ -308,11 +295,11 @@ def significance_answer(assessment: AssessmentData) -> str:
     else:
         interval = f"{change.low:+.4f} to {change.high:+.4f}"
         answer = f"No. {clause}. The {level} interval of the change, {interval}, includes 0."
-    return f"{answer} NLL cannot be tested: {infinite_notes[0]}." if infinite_notes else answer
+    return answer if infinite_nll is None else f"{answer} NLL cannot be tested: {infinite_nll.note}."
 
 
 def score_changes(assessment: AssessmentData) -> list[Difference]:
-    """Return the changes of NLL and the Brier score that are finite."""
+    """Return the changes of NLL and the Brier score, in this order, that are finite and have a finite interval."""
     rows = [row for row in assessment.changes or () if row.name in ("nll", "brier", "event_brier")]
     return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
@@ -329,17 +316,17 @@ def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
 
 def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
     """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite."""
-    part = decomposed_changes(assessment)[0]
-    info, reduction = assessment.uncalibrated[part.name].info, -part.difference
-    score = f"the {info.title} of {info.text(part.first)}"
-    if part.low <= 0 <= part.high:
+    change = decomposed_changes(assessment)[0]
+    info, reduction = assessment.uncalibrated[change.name].info, -change.difference
+    score = f"the {info.title} of {info.text(change.first)}"
+    if change.low <= 0 <= change.high:
         return f"Calibration does not significantly change {score}."
     if reduction < 0:
         return f"Calibration raises {score}: the calibrator does not fit these data."
     return (
         f"Calibration with {assessment.chosen_label} lowers {score} by {info.text(reduction)} "
-        f"({format_percent(reduction / part.first, 0)}), the cost of miscalibration. Recalibration cannot lower the "
-        f"remaining {info.text(part.second)}; only a more accurate model can."
+        f"({format_percent(reduction / change.first, 0)}), the cost of miscalibration. Recalibration cannot lower the "
+        f"remaining {info.text(change.second)}; only a more accurate model can."
     )
 
 
@@ -347,7 +334,7 @@ def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
 
 
 def format_level(level: float) -> str:
-    """Return the level of an interval in percent."""
+    """Return the level of an interval in percent, such as "90 %"."""
     return f"{100 * level:g} %"
 
 

@@ -18,26 +18,23 @@ def calibrator_label(calibrator: str) -> str:
 
 
 def calibration_answer(measurement: MeasurementData) -> str:
-    """Answer "Is it calibrated?"."""
+    """Answer "Is it calibrated?" by the verdict: no, no sign of a problem, or too little data to tell."""
     verdict, rows = measurement.verdict, measurement.event.count(measurement.n)
-    bound, tolerance = _format_points(verdict.bound), f"{100 * verdict.tolerance:g}"
-    match verdict.status:
-        case "miscalibrated":
-            difference = _format_points(measurement["ece"].value)
-            return (
-                f"No. In {rows}, predicted and actual frequencies typically differ by {difference} points, in a "
-                "pattern that chance does not explain."
-            )
-        case "no_evidence":
-            return (
-                f"No sign of a problem. With {rows}, a typical difference of more than {bound} points is unlikely; "
-                f"{tolerance} are acceptable."
-            )
-        case "too_little_data":
-            return (
-                f"Too little data to tell. With {rows}, a typical difference of up to {bound} points could go "
-                f"unnoticed; {tolerance} are acceptable."
-            )
+    if verdict.is_miscalibrated:
+        return (
+            f"No. In {rows}, predicted and actual frequencies typically differ by "
+            f"{_format_points(measurement['ece'].value)} points, in a pattern that chance does not explain."
+        )
+    bound, acceptable = _format_points(verdict.bound), f"{100 * verdict.tolerance:g} are acceptable"
+    if verdict.status == "no_evidence":
+        return (
+            f"No sign of a problem. With {rows}, a typical difference of more than {bound} points is unlikely; "
+            f"{acceptable}."
+        )
+    return (
+        f"Too little data to tell. With {rows}, a typical difference of up to {bound} points could go unnoticed; "
+        f"{acceptable}."
+    )
 
 
 def direction_answer(measurement: MeasurementData) -> str:
@@ -66,14 +63,13 @@ def group_answer(measurement: MeasurementData) -> str:
 
 
 def remedy_answer(assessment: AssessmentData) -> str:
-    """Describe the selected calibrator and its effects."""
+    """Describe the selected calibrator and its effects; for Identity, that none does better, or not clearly."""
     units = assessment.calibrated.event.units
     if assessment.is_identity:
         if not assessment.held_out.deficits:
             return f"None. No calibrator does better on {units} that it has not seen."
-        return " ".join(
-            ["None. No calibrator does clearly better.", few_labels_sentence(assessment), gain_sentence(assessment)]
-        )
+        sentences = ["None. No calibrator does clearly better.", few_labels_sentence(assessment)]
+        return " ".join([*sentences, gain_sentence(assessment)])
     before, after = assessment.uncalibrated, assessment.calibrated
     sentences = [
         f"{calibrator_label(assessment.chosen_name)} {_selection_reason(assessment)}.",
@@ -98,7 +94,7 @@ def _selection_reason(assessment: AssessmentData) -> str:
 
 
 def few_labels_sentence(assessment: AssessmentData) -> str:
-    """Say how many methods few labels cannot tell apart, or return an empty text."""
+    """Say how many methods few labels cannot tell apart, or return an empty text if labels tell them apart."""
     held_out, rows = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
     num_undecided = len(held_out.indistinguishable)
     if num_undecided < 2:
@@ -107,13 +103,13 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
 
 
 def gain_sentence(assessment: AssessmentData) -> str:
-    """Say by how much the typical probability of the true outcome changes, or return an empty text."""
+    """Say by how much the typical probability of the true outcome changes; empty without an interval of the gain."""
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
     if gain.high > MAX_STATED_GAIN_NATS:
         return f"There are too few data to say how much {display_name(name)} would change the probabilities."
-    low, high = (100 * math.expm1(end) for end in (gain.low, gain.high))
+    low, high = (100 * math.expm1(nats) for nats in (gain.low, gain.high))  # a gain in nats is a log ratio
     return (
         f"With other data of the same size to learn from, {display_name(name)} would change the typical "
         f"probability of what really happens by {low:+z.1f} to {high:+z.1f} %."
@@ -123,16 +119,18 @@ def gain_sentence(assessment: AssessmentData) -> str:
 def _reversal_sentence(assessment: AssessmentData) -> str:
     """Say that probabilities were too high and are now too low, or the reverse; else return an empty text."""
     before, after = assessment.uncalibrated, assessment.calibrated
-    directions = {before.verdict.direction, after.verdict.direction}
-    if directions != {"over", "under"}:
-        return ""
-    scores, was_too_high = before.event.scores.capitalize(), before.verdict.direction == "over"
-    first, second = ("high", "low") if was_too_high else ("low", "high")
-    return f"{scores} were too {first} and are then too {second}."
+    scores = before.event.scores.capitalize()
+    match before.verdict.direction, after.verdict.direction:
+        case "over", "under":
+            return f"{scores} were too high and are then too low."
+        case "under", "over":
+            return f"{scores} were too low and are then too high."
+        case _:
+            return ""
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
-    """Say how many of 10,000 predictions become right or wrong, or return an empty text if it is unknown."""
+    """Say how many more or fewer of 10,000 predictions are correct, or return an empty text if it is unknown."""
     change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
     if change is None:
         return ""
@@ -146,13 +144,14 @@ def _accuracy_sentence(assessment: AssessmentData) -> str:
 
 
 def significance_answer(assessment: AssessmentData) -> str:
-    """Answer "Is the change significant?"."""
+    """Answer "Is the change significant?" by NLL, or by the Brier score if NLL is infinite."""
     units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes:
         return f"These {units} cannot show it."
-    if changes[0].high < 0:
+    change = changes[0]
+    if change.high < 0:
         return f"Yes. The improvement on the same {units} is larger than chance explains."
-    return "Yes, but it is a change for the worse." if changes[0].low > 0 else "No. It may be chance."
+    return "Yes, but it is a change for the worse." if change.low > 0 else "No. It may be chance."
 
 
 def _format_points(share: float) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant import plots
+from calibrant import plots, report
 from calibrant._text import format_percent
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
@@ -30,27 +30,11 @@ from calibrant.assessment.expert_text import (
     format_p_value,
     headline,
 )
-from calibrant.decisions import decision_loss, net_benefit
+from calibrant.decisions import NetBenefit, decision_loss, net_benefit
 from calibrant.events import BINARY_EVENTS
 from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions
-from calibrant.report import (
-    Section,
-    bar_diagram,
-    curve_diagram,
-    details,
-    diagram_explanations,
-    figure,
-    join_html,
-    note,
-    page,
-    render,
-    reveal_hidden_characters,
-    switchable_text,
-    typeset,
-    version_facts,
-)
 
 NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))
 MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows
@@ -61,17 +45,17 @@ UNCALIBRATED = "uncalibrated"
 def measurement_page(measurement: MeasurementData, extra_facts: Mapping[str, str]) -> str:
     """Return the HTML report of a measurement."""
     measurements = {UNCALIBRATED: measurement}
+    facts = _report_facts(extra_facts)
     sections = [
-        Section("Summary", _answer_list(measurement_answers(measurement))),
-        Section("Reliability", _diagrams(measurements) + measurement_temperature_control(measurement)),
-        Section("Metrics", _tables.metrics_table({"value": measurement}, {})),
+        report.Section("Summary", _answer_list(measurement_answers(measurement))),
+        report.Section("Reliability", _diagrams(measurements) + measurement_temperature_control(measurement)),
+        report.Section("Metrics", _tables.metrics_table({"value": measurement}, {})),
         *_detail_sections(measurements),
     ]
     lead = f"{measurement.n:,} {measurement.population}; no calibrator was fitted. {event_sentence(measurement)}"
+    leads = [lead, *measurement.remarks]
     tiles = _tiles(measurement, measurement, measurement["nll"].interval)
-    lead_paragraphs = [lead, *measurement.remarks]
-    facts = _report_facts(extra_facts)
-    return page(headline(measurement), lead_paragraphs, sections, facts, kicker=KICKER, tiles=tiles)
+    return report.page(headline(measurement), leads, sections, facts, kicker=KICKER, tiles=tiles)
 
 
 def assessment_page(
@@ -85,21 +69,24 @@ def assessment_page(
         calibrator_path: File of the selected calibrator, if it was saved.
     """
     before, after, measurements = assessment.uncalibrated, assessment.calibrated, _label_measurements(assessment)
-    has_cost, changes = bool(decomposed_changes(assessment)), _changes_by_metric(assessment)
+    facts, changes = _report_facts(extra_facts), _changes_by_metric(assessment)
+    has_cost = bool(decomposed_changes(assessment))
     sections = [
-        Section("Summary", _answer_list(assessment_answers(assessment))),
-        Section("Reliability", _diagrams(measurements) + assessment_temperature_control(assessment)),
-        *([Section("Cost of miscalibration", _tables.decomposition_table(assessment))] if has_cost else []),
-        Section("Metrics", _tables.metrics_table(measurements, changes)),
-        Section("Calibrators", _tables.calibrators_table(assessment)),
+        report.Section("Summary", _answer_list(assessment_answers(assessment))),
+        report.Section("Reliability", _diagrams(measurements) + assessment_temperature_control(assessment)),
+        *([report.Section("Cost of miscalibration", _tables.decomposition_table(assessment))] if has_cost else []),
+        report.Section("Metrics", _tables.metrics_table(measurements, changes)),
+        report.Section("Calibrators", _tables.calibrators_table(assessment)),
         *_detail_sections(measurements),
-        *([Section("Most confident errors", _tables.mistakes_table(assessment))] if assessment.mistakes else []),
-        Section("Using the calibrator", _usage_instructions(assessment, calibrator_path, "command" in extra_facts)),
+        *([report.Section("Most confident errors", _tables.mistakes_table(assessment))] if assessment.mistakes else []),
+        report.Section(
+            "Using the calibrator", _usage_instructions(assessment, calibrator_path, "command" in extra_facts)
+        ),
     ]
     lead = f"{before.n:,} {before.population}. {assessment.protocol} {event_sentence(before)}"
+    leads = [lead, *before.remarks]
     tiles = _tiles(before, after, "" if assessment.is_identity else f"with {assessment.chosen_label}")
-    lead_paragraphs = [lead, *before.remarks]
-    return page(headline(before), lead_paragraphs, sections, _report_facts(extra_facts), kicker=KICKER, tiles=tiles)
+    return report.page(headline(before), leads, sections, facts, kicker=KICKER, tiles=tiles)
 
 
 def measurement_notebook_html(measurement: MeasurementData) -> str:
@@ -121,18 +108,19 @@ def _notebook_html(
 ) -> str:
     """Return the headline, the answers and the table of metrics for a notebook cell."""
     parts = [
-        render("<h3>{}</h3>", typeset(headline(measurement))),
-        *(render("<p><b>{}</b> {}</p>", answer.question, typeset(answer.text)) for answer in answers),
-        *(render("<p>{}</p>", typeset(remark)) for remark in measurement.remarks),
+        report.render("<h3>{}</h3>", report.typeset(headline(measurement))),
+        *(report.render("<p><b>{}</b> {}</p>", answer.question, report.typeset(answer.text)) for answer in answers),
+        *(report.render("<p>{}</p>", report.typeset(remark)) for remark in measurement.remarks),
         _tables.metrics_table(measurements, changes, plain_words=False),
     ]
-    return reveal_hidden_characters(join_html(parts))
+    return report.reveal_hidden_characters(report.join_html(parts))
 
 
 def _label_measurements(assessment: AssessmentData) -> LabeledMeasurements:
     """Return the measurements before and after calibration, by the labels that tables and figures show."""
-    after = {} if assessment.is_identity else {f"after {assessment.chosen_label}": assessment.calibrated}
-    return {"before calibration" if after else UNCALIBRATED: assessment.uncalibrated} | after
+    if assessment.is_identity:
+        return {UNCALIBRATED: assessment.uncalibrated}
+    return {"before calibration": assessment.uncalibrated, f"after {assessment.chosen_label}": assessment.calibrated}
 
 
 def _changes_by_metric(assessment: AssessmentData) -> dict[str, Difference]:
@@ -141,31 +129,29 @@ def _changes_by_metric(assessment: AssessmentData) -> dict[str, Difference]:
 
 
 def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts at the end of the report: those of the caller, then command, versions and time."""
-    automatic_facts = version_facts(extra_facts.get("command", "calibrant, from Python"))
+    """Return names and values for the end of the report: those of the caller, then command, versions and time."""
+    automatic_facts = report.version_facts(extra_facts.get("command", "calibrant, from Python"))
     return {name: text for name, text in extra_facts.items() if name != "command"} | automatic_facts
 
 
 def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Markup:
-    """Return the key numbers below the lead of the page: mean confidence, frequency, ECE and NLL."""
+    """Return the key numbers below the lead: mean confidence and frequency before, ECE and NLL before and after."""
     event, frequency = before.event, before.observed_frequency
-    tiles = {
-        f"Mean {event.probability}": (format_percent(before.mean_confidence, 1), ""),
-        capitalize(event.frequency): (
-            format_percent(frequency.value, 1),
-            f"[{100 * frequency.low:.2f}, {100 * frequency.high:.2f}]",
-        ),
-        "ECE (%)": (
-            _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2),
-            f"calibrated model: up to {format_percent(after['noise_floor'].high)}",
-        ),
-        "NLL": (_change_text(before["nll"].value, after["nll"].value, 3), nll_note),
-    }
-    elements = [
-        render("<div><dt>{}</dt><dd>{}</dd></div>", explain_terms(name), two_lines(value, detail))
-        for name, (value, detail) in tiles.items()
+    ece = _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2)
+    floor = f"calibrated model: up to {format_percent(after['noise_floor'].high)}"
+    interval = f"[{100 * frequency.low:.2f}, {100 * frequency.high:.2f}]"
+    tiles = [
+        _tile(f"Mean {event.probability}", format_percent(before.mean_confidence, 1), ""),
+        _tile(capitalize(event.frequency), format_percent(frequency.value, 1), interval),
+        _tile("ECE (%)", ece, floor),
+        _tile("NLL", _change_text(before["nll"].value, after["nll"].value, 3), nll_note),
     ]
-    return render('<dl class="tiles">{}</dl>', join_html(elements))
+    return report.render('<dl class="tiles">{}</dl>', report.join_html(tiles))
+
+
+def _tile(name: str, value: str, detail: str) -> Markup:
+    """Return a key number with its name above it and a detail below it."""
+    return report.render("<div><dt>{}</dt><dd>{}</dd></div>", explain_terms(name), two_lines(value, detail))
 
 
 def _change_text(start: float, end: float, digits: int) -> str:
@@ -177,86 +163,88 @@ def _change_text(start: float, end: float, digits: int) -> str:
 def _answer_list(answers: Sequence[Answer]) -> Markup:
     """Return the questions with their answers, for experts and in plain words."""
     parts = [
-        render(
+        report.render(
             "<dt>{}</dt><dd>{}</dd>",
             answer.question,
-            switchable_text(explain_terms(answer.text), typeset(answer.lay_text)),
+            report.switchable_text(explain_terms(answer.text), report.typeset(answer.lay_text)),
         )
         for answer in answers
     ]
-    return render('<dl class="answers">{}</dl>', join_html(parts))
+    return report.render('<dl class="answers">{}</dl>', report.join_html(parts))
 
 
 def _diagrams(measurements: LabeledMeasurements) -> Markup:
-    """Return the reliability diagrams of all measurements, with how to read them."""
+    """Return the reliability curves of all measurements, and the bar charts, folded if there are several."""
     event = next(iter(measurements.values())).event
-    curve_reading, bar_reading = diagram_explanations(event)
+    curve_explanation, bar_explanation = report.diagram_explanations(event)
     curves = bars = Markup()
     for name, measurement in measurements.items():
-        title, table = capitalize(name), measurement.reliability_bins
+        title, bins = capitalize(name), measurement.reliability_bins
         ece, kuiper = format_percent(measurement["ece"].value), format_p_value(measurement["kuiper"].p_value)
         error = f"ECE {ece}, Kuiper {kuiper}"
-        level = None if measurement.clusters else measurement.level
-        curves += curve_diagram(title, measurement.ties, table, error, event=event)
-        bars += bar_diagram(title, table, error, event=event, level=level)
+        level = None if measurement.clusters else measurement.level  # intervals of bins assume independent rows
+        curves += report.curve_diagram(title, measurement.ties, bins, error, event=event)
+        bars += report.bar_diagram(title, bins, error, event=event, level=level)
     if len(measurements) == 1:
-        return join_html([_place_side_by_side(curves + bars), curve_reading, bar_reading])
-    bar_charts = details("Show as bar charts", _place_side_by_side(bars) + bar_reading)
-    return join_html([_place_side_by_side(curves), curve_reading, bar_charts])
+        return report.join_html([_place_side_by_side(curves + bars), curve_explanation, bar_explanation])
+    bar_charts = report.details("Show as bar charts", _place_side_by_side(bars) + bar_explanation)
+    return report.join_html([_place_side_by_side(curves), curve_explanation, bar_charts])
 
 
 def _place_side_by_side(figures: Markup) -> Markup:
     """Return figures that stand side by side if the page is wide enough."""
-    return render('<div class="pair">{}</div>', figures)
+    return report.render('<div class="pair">{}</div>', figures)
 
 
-def _group_section(measurements: LabeledMeasurements) -> Section | None:
+def _group_section(measurements: LabeledMeasurements) -> report.Section | None:
     """Return the section on groups, or None without groups."""
     first = next(iter(measurements.values()), None)
     if first is None or first.groups is None:
         return None
-    return Section(f"{capitalize(first.event.groups)}, worst first", _tables.groups_table(measurements))
+    return report.Section(f"{capitalize(first.event.groups)}, worst first", _tables.groups_table(measurements))
 
 
-def _row_group_section(measurements: LabeledMeasurements) -> Section | None:
-    """Return the groups of whole rows of multilabel data, beside the labels."""
-    return _group_section(
-        {name: grouped for name, m in measurements.items() if (grouped := m.with_row_groups()) is not None}
-    )
+def _row_group_section(measurements: LabeledMeasurements) -> report.Section | None:
+    """Return the section on the row groups of multilabel data, whose labels have their own section; None without."""
+    grouped = {name: measurement.with_row_groups() for name, measurement in measurements.items()}
+    return _group_section({name: measurement for name, measurement in grouped.items() if measurement is not None})
 
 
-def _class_section(measurements: LabeledMeasurements) -> Section | None:
+def _class_section(measurements: LabeledMeasurements) -> report.Section | None:
     """Return the section on classes, or None if the two classes are one event or there is no table of classes."""
     first = next(iter(measurements.values()))
     if first.names in BINARY_EVENTS or first.classes is None:
         return None
-    bins = first.bins
-    class_tables = [classes for m in measurements.values() if (classes := m.classes) is not None]
-    reading = (
-        f"ECE compares the predicted probability of the class with its frequency, in {bins} bins. Precision and mean "
-        "confidence are computed over the examples that are predicted to be of this class."
+    class_tables = [m.classes for m in measurements.values() if m.classes is not None]
+    explanation = (
+        f"ECE compares the predicted probability of the class with its frequency, in {first.bins} bins. Precision and "
+        "mean confidence are computed over the examples that are predicted to be of this class."
     )
-    control = class_control(measurements, class_tables)
-    return Section("Classes, worst first", join_html([_tables.classes_table(measurements), control, note(reading)]))
+    parts = [
+        _tables.classes_table(measurements),
+        class_control(measurements, class_tables),
+        report.note(explanation),
+    ]
+    return report.Section("Classes, worst first", report.join_html(parts))
 
 
-def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
-    """Return the error rate among the most confident predictions."""
+def _coverage_section(measurements: LabeledMeasurements) -> report.Section | None:
+    """Return the section on the error rate of the most confident predictions; None if a class is evaluated."""
     first = next(iter(measurements.values()))
     event = first.event
     if not event.is_confidence:
         return None
-    curves = {name.partition(" ")[0]: risk_coverage_of(m.ties, m.level) for name, m in measurements.items()}
-    risks = next(iter(curves.values()))
+    curves = {_short_label(name): risk_coverage_of(m.ties, m.level) for name, m in measurements.items()}
+    uncalibrated = next(iter(curves.values()))
     points = ", ".join(
-        f"{format_percent(_risk_at_coverage(risks, share))} at {format_percent(share, 0)}"
+        f"{format_percent(_risk_at_coverage(uncalibrated, share))} at {format_percent(share, 0)}"
         for share in (0.5, 0.8, 0.9, 1.0)
     )
 
     def draw(drawing: Figure) -> None:
         plots.risk_coverage(curves, ax=drawing.add_subplot())
 
-    picture = figure(
+    picture = report.figure(
         draw, f"Risk-coverage curve. Error rate of uncalibrated predictions by coverage: {points}.", size=(4.6, 2.9)
     )
     text = (
@@ -269,57 +257,55 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
             f" {format_percent(share, 1)} of the {event.units} have a confidence of at least 99 %; "
             f"{format_percent(accuracy)} of these are {event.outcome}."
         )
-    control, last = threshold_control(_reverse_order(measurements)), list(measurements.items())[-1]
+    name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
     parts = [
-        render("<p>{}</p>", typeset(text)),
+        report.render("<p>{}</p>", report.typeset(text)),
         picture,
-        _tables.certified_table(*last),
-        _decision_loss(*last),
-        control,
+        _tables.certified_table(name, last),
+        _decision_loss(name, last),
+        threshold_control(_reverse_order(measurements)),
     ]
-    return Section("Selective prediction", join_html(parts))
+    return report.Section("Selective prediction", report.join_html(parts))
 
 
-def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
-    """Return the section on thresholds of a class's probability, or None if the top class is evaluated."""
-    name, last = list(measurements.items())[-1]
+def _threshold_section(measurements: LabeledMeasurements) -> report.Section | None:
+    """Return the section on thresholds of a probability, or None if the top class is evaluated."""
+    name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
     if last.event.selector == "top":
         return None
     parts = [_tables.thresholds_table(name, last), _net_benefit_figure(measurements)]
-    if not last.event.is_confidence:
+    if not last.event.is_confidence:  # `_coverage_section` has these parts for confidences
         parts += [_decision_loss(name, last), threshold_control(_reverse_order(measurements))]
-    return Section("Decision thresholds", join_html(parts))
+    return report.Section("Decision thresholds", report.join_html(parts))
 
 
 def _net_benefit_figure(measurements: LabeledMeasurements) -> Markup:
-    """Return the net benefit of acting above each threshold, where predictions are in memory and not too many."""
-    sources = {name.partition(" ")[0]: m.source for name, m in measurements.items()}
-    predictions = {name: p for name, p in sources.items() if isinstance(p, Predictions) and len(p) <= MAX_DECISION_ROWS}
-    if len(predictions) < len(sources):
-        return Markup()
-    first = next(iter(measurements.values()))
-    curves = {
-        name: net_benefit(p, thresholds=NET_BENEFIT_THRESHOLDS, of=first.event.selector, level=first.level)
-        for name, p in predictions.items()
-    }
+    """Return the net benefit of acting from each threshold on, or nothing without the predictions."""
+    first, curves = next(iter(measurements.values())), dict[str, NetBenefit]()
+    for name, measurement in measurements.items():
+        p = _decision_predictions(measurement)
+        if p is None:
+            return Markup()
+        event = first.event.selector
+        curves[_short_label(name)] = net_benefit(p, thresholds=NET_BENEFIT_THRESHOLDS, of=event, level=first.level)
 
     def draw(drawing: Figure) -> None:
         plots.net_benefit(curves, ax=drawing.add_subplot())
 
-    reading = (
+    explanation = (
         f"Net benefit of acting on all {first.event.units} whose {first.event.probability} is at least the threshold, "
         "in units of a true positive. The threshold is the probability at which acting and waiting are worth the same: "
         "at 10 %, a false positive costs a ninth of what a true positive gains. Bands: "
         f"{format_level(first.level)} intervals, at each threshold by itself."
     )
-    picture = figure(draw, "Net benefit by threshold, beside acting on all and on none.", size=(4.6, 2.9))
-    return picture + note(reading)
+    picture = report.figure(draw, "Net benefit by threshold, beside acting on all and on none.", size=(4.6, 2.9))
+    return picture + report.note(explanation)
 
 
 def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
-    """Return the loss of the decision that suffers most from miscalibration, where predictions are in memory."""
-    p = measurement.source
-    if not isinstance(p, Predictions) or len(p) > MAX_DECISION_ROWS:
+    """Return the loss of the decision that suffers most from miscalibration, or nothing without its predictions."""
+    p = _decision_predictions(measurement)
+    if p is None:
         return Markup()
     result = decision_loss(p, of=measurement.event.selector, level=measurement.level)
     loss = result.loss
@@ -330,10 +316,21 @@ def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
         f"({format_level(loss.level)} interval {format_percent(loss.low)} to {format_percent(loss.high)})."
         f"{'' if loss.low > 0 else ' Chance alone can explain it.'}"
     )
-    return render("<p>{}</p>", typeset(text))
+    return report.render("<p>{}</p>", report.typeset(text))
 
 
-DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], Section | None], ...] = (  # in reading order
+def _decision_predictions(measurement: MeasurementData) -> Predictions | None:
+    """Return the predictions, or None if they were read in chunks or are too many to evaluate decisions."""
+    p = measurement.source
+    return p if isinstance(p, Predictions) and len(p) <= MAX_DECISION_ROWS else None
+
+
+def _short_label(name: str) -> str:
+    """Return the label of a measurement for a legend: "uncalibrated", "before" or "after"."""
+    return name.partition(" ")[0]
+
+
+DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], report.Section | None], ...] = (  # in reading order
     _group_section,
     _row_group_section,
     _class_section,
@@ -342,13 +339,13 @@ DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], Section | None], ...] = (
 )
 
 
-def _detail_sections(measurements: LabeledMeasurements) -> list[Section]:
+def _detail_sections(measurements: LabeledMeasurements) -> list[report.Section]:
     """Return the sections of `DETAIL_SECTIONS` that apply to the measurements."""
     return [section for build in DETAIL_SECTIONS if (section := build(measurements)) is not None]
 
 
 def _reverse_order(measurements: LabeledMeasurements) -> LabeledMeasurements:
-    """Return the measurements with the calibrated one, which users will act on, first."""
+    """Return the measurements with the calibrated one, which users will act on, first; controls start with that."""
     return dict(list(measurements.items())[::-1])
 
 
@@ -357,25 +354,22 @@ def _usage_instructions(
 ) -> Markup:
     """Return how to apply the selected calibrator, from its file if it was saved."""
     if assessment.is_identity:
-        return render("<p>The selected calibrator, Identity, leaves predictions unchanged. Nothing to apply.</p>")
+        return report.render(
+            "<p>The selected calibrator, Identity, leaves predictions unchanged. Nothing to apply.</p>"
+        )
     path = str(calibrator_path or "calibrator.safetensors")
-    code = (
-        "from calibrant import calibrators\n"
-        f"calibrate = calibrators.load({path!r})\n"
-        "probs = calibrate(logits).softmax(-1)"
-    )
-    save_instruction = (
-        render("Add <code>--save {}</code> to the command at the end of this page.", path)
-        if from_command_line
-        else render("Call <code>result.save({})</code> on the result of <code>assess</code>.", repr(path))
-    )
-    parts = [] if calibrator_path else [render("<p>The calibrator was not saved. {}</p>", save_instruction)]
-    parts += [render("<pre><code>{}</code></pre>", code)]
-    file_instruction = "<p>Or calibrate a file: <code>calibrant apply {} new.npz -o calibrated.npz</code></p>"
-    return join_html([*parts, render(file_instruction, path)])
+    how_to_save = report.render("Call <code>result.save({!r})</code> on the result of <code>assess</code>.", path)
+    if from_command_line:
+        how_to_save = report.render("Add <code>--save {}</code> to the command at the end of this page.", path)
+    parts = [] if calibrator_path else [report.render("<p>The calibrator was not saved. {}</p>", how_to_save)]
+    code = f"from calibrant import calibrators\ncalibrate = calibrators.load({path!r})\n"
+    code += "probs = calibrate(logits).softmax(-1)"
+    parts.append(report.render("<pre><code>{}</code></pre>", code))
+    apply_command = "<p>Or calibrate a file: <code>calibrant apply {} new.npz -o calibrated.npz</code></p>"
+    return report.join_html([*parts, report.render(apply_command, path)])
 
 
 def _risk_at_coverage(curve: Curve, share: float) -> float:
-    """Return the error rate among the most confident share of predictions."""
-    index = int((curve.x < share - 1e-12).sum())
+    """Return the error rate of the most confident predictions at the first coverage of at least a share."""
+    index = int((curve.x < share - 1e-12).sum())  # `share` may be rounded
     return float(curve.y[min(index, len(curve.y) - 1)])

@@ -54,7 +54,7 @@ def log(result: Measurement | Assessment, prefix: str = "") -> None:
 
     The numbers of an assessment are those of its best calibrator.
     """
-    rows = result.tables[result.chosen_name].rows if isinstance(result, Assessment) else result.rows
+    rows = result.measurements[result.chosen_name].rows if isinstance(result, Assessment) else result.rows
     mlflow.log_metrics({f"{prefix}{row.name}": row.value for row in rows if math.isfinite(row.value)})
     mlflow.log_text(result.html(), f"{prefix}calibration.html")
 

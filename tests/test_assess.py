@@ -128,6 +128,11 @@ def test_requested_calibrator_is_selected_and_fitted():
     assert list(result.calibrators) == ["Identity", result.chosen_name]
 
 
+def test_requested_calibrator_stays_in_the_order_of_the_list():
+    result = assess(sharp(300, 0), sharp(300, 1), ("Identity", "Temperature"), choose="Identity")
+    assert list(result.measurements) == ["Identity", "Temperature"]
+
+
 def test_calibrated_model_hardly_changes():
     result = assess(sharp(1500, 0, by=1), sharp(1500, 1, by=1), FAST)
     assert result.uncalibrated["kuiper"].p_value > 0.05

@@ -172,9 +172,9 @@ def test_mean_gap_is_bounded_near_the_normal_formula():
 
 def test_difference_to_an_assumed_second_model_needs_no_weights():
     columns = ({}, {"weights": np.ones(240)}, {"clusters": np.repeat(np.arange(80), 3)})
-    plain, weighted, clustered = (sample_size(draw(240, 2, **c), difference=0.1, **FAST) for c in columns)
-    assert plain.n == weighted.n
-    assert (plain.unit, clustered.unit) == ("example", "cluster")
+    unweighted, weighted, clustered = (sample_size(draw(240, 2, **c), difference=0.1, **FAST) for c in columns)
+    assert unweighted.n == weighted.n
+    assert (unweighted.unit, clustered.unit) == ("example", "cluster")
 
 
 def test_mean_is_read_from_text():

@@ -112,14 +112,14 @@ def default_calibrators(k: int) -> tuple[str, ...]:
 def resolve_candidates(calibrators: Sequence[Any], choose: str | None) -> tuple[list[CandidateCalibrator], str | None]:
     """Return the distinct candidates, and the name of the one to select if it is given."""
     specs = [calibrators] if isinstance(calibrators, str | Path) else list(calibrators)
-    candidates = [CandidateCalibrator.of(c) for c in specs]
-    if choose is not None:
-        requested = CandidateCalibrator.of(choose)
-        candidates, choose = [*candidates, requested], requested.name
-    candidates = list({c.name: c for c in reversed(candidates)}.values())[::-1]
+    specs += [] if choose is None else [choose]
+    candidates = [CandidateCalibrator.of(spec) for spec in specs]
     if not candidates:
         raise InputError("Expected at least one calibrator. Try `measure` to fit none.", code="no_calibrators")
-    return candidates, choose
+    by_name: dict[str, CandidateCalibrator] = {}
+    for candidate in candidates:
+        by_name.setdefault(candidate.name, candidate)  # the first of a name, which `choose` may repeat
+    return list(by_name.values()), None if choose is None else candidates[-1].name
 
 
 def load_checked_calibrator(path: str | Path) -> Callable[[Predictions], Predictions]:

@@ -78,13 +78,13 @@ class ModelCard:
         p = stated_predictions(source)
         graded, settled = answers[answers.is_graded], answers[~answers.lacks_only_grade]
         outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
-        if len(settled) < len(answers):
-            outcomes[Outcome.NOT_ANSWERED.value] -= len(answers) - len(settled)
-            outcomes["with a confidence but no grade"] = len(answers) - len(settled)
-        intervals = {
+        if num_unsettled := len(answers) - len(settled):  # logs count them as not answered
+            outcomes[Outcome.NOT_ANSWERED.value] -= num_unsettled
+            outcomes["with a confidence but no grade"] = num_unsettled
+        numbers = {
             "signed_gap": metrics.signed_gap.interval(p, level=level),
             "debiased_l2": metrics.debiased_l2.interval(p, level=level),
-            "ece": Interval(float(metrics.ece(p)), math.nan, math.nan, level),
+            "ece": Interval(float(metrics.ece(p)), math.nan, math.nan, level),  # it has no interval
             "event_brier": metrics.event_brier.interval(p, level=level),
             "auroc": metrics.auroc.interval(p, level=level),
         }
@@ -96,7 +96,7 @@ class ModelCard:
             accuracy=answer_share(graded.correct, graded, level),
             with_confidence=answer_share(settled.has_confidence, settled, level),
             not_answered=answer_share(~settled.is_answered, settled, level),
-            numbers=intervals,
+            numbers=numbers,
             noise_floor=metrics.noise_floor.interval(p, level=level),
             p_value=metrics.kuiper.test(p).p_value,
             conventions=conventions(log) if graded.is_binary else {},
@@ -110,7 +110,7 @@ class ModelCard:
 
     @property
     def headline(self) -> str:
-        """What the confidences are, in one sentence without the name of the model."""
+        """What the confidences are: miscalibrated by the Kuiper test or not, and the direction if it is significant."""
         gap = self.numbers["signed_gap"]
         if self.p_value >= 0.05:
             return "no evidence of miscalibration"
@@ -132,14 +132,14 @@ class Card:
 
     @cached_property
     def title(self) -> str:
-        """The main result."""
+        """The main result: of a single model by name, else the number of miscalibrated models."""
         if not self.models:
-            single = len(self.ungraded) == 1
-            return f"{display_name(self.ungraded[0].name) if single else 'All models'}: no answer is graded"
+            subject = display_name(self.ungraded[0].name) if len(self.ungraded) == 1 else "All models"
+            return f"{subject}: no answer is graded"
         if len(self.models) == 1:
             return f"{display_name(self.models[0].name)}: {self.models[0].headline}"
-        miscalibrated = sum(model.p_value < 0.05 for model in self.models)
-        return f"{miscalibrated} of {len(self.models)} models are miscalibrated"
+        num_miscalibrated = sum(model.p_value < 0.05 for model in self.models)
+        return f"{num_miscalibrated} of {len(self.models)} models are miscalibrated"
 
     def __str__(self) -> str:
         from calibrant.cards._text import card_text
@@ -192,19 +192,20 @@ def card(
     >>> card(EvaluationLog(tuple(rows), model="tiny")).title
     'tiny: overconfident by 40.0 points'
     """
-    named = dict(logs) if isinstance(logs, Mapping) else _name_logs([logs] if isinstance(logs, EvaluationLog) else logs)
+    logs = [logs] if isinstance(logs, EvaluationLog) else logs
+    named = dict(logs) if isinstance(logs, Mapping) else _name_logs(logs)
     if not named:
         raise InputError("Expected at least one log, got none.", code="no_log")
     check_level(level)
     ungraded = ungraded_answers(named, level)
-    unlabeled = {estimate.name for estimate in ungraded if not estimate.graded}
-    graded = {name: log for name, log in named.items() if name not in unlabeled}
+    without_grades = {estimate.name for estimate in ungraded if not estimate.graded}
+    graded = {name: log for name, log in named.items() if name not in without_grades}
     models = tuple(ModelCard.from_log(name, log, level) for name, log in graded.items())
     return Card(models, _rankings(graded) if len(graded) > 1 else (), level, ungraded)
 
 
 def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
-    """Return the logs by the name of their model; a name that repeats gets a number."""
+    """Return the logs by the name of their model, or "model" without one; a name that repeats gets a number."""
     named: dict[str, EvaluationLog] = {}
     for log in logs:
         base = log.model or _UNNAMED
@@ -216,17 +217,21 @@ def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
 
 
 def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
-    """Return the rankings by accuracy, and by the Brier score of answers with a confidence."""
-    has_single_tasks = all(len(log.tasks) == 1 for log in logs.values())  # whose names may be those of files
-    accuracy: dict[str, dict[tuple[str, str], float]] = {}
+    """Return the rankings by accuracy, and by the Brier score of answers with a confidence.
+
+    A ranking is left out if the models share fewer than two questions.
+    """
+    # if every log has one task, questions are paired by their own names: those of the tasks may be file names
+    has_single_tasks = all(len(log.tasks) == 1 for log in logs.values())
+    accuracy: dict[str, dict[tuple[str, str], float]] = {}  # by model and by (task, question)
     brier: dict[str, dict[tuple[str, str], float]] = {}
     for name, log in logs.items():
         answers = Answers.from_rows(log.rows)
         names = [("" if has_single_tasks else task, question) for task, question in answers.question_names]
         questions = [names[i] for i in answers.question]
         accuracy[name] = question_means(questions, answers.correct)
-        stated = np.where(answers.has_confidence, answers.confidence, np.nan)
-        brier[name] = question_means(questions, np.square(stated - answers.correct))
+        confidence = np.where(answers.has_confidence, answers.confidence, np.nan)
+        brier[name] = question_means(questions, np.square(confidence - answers.correct))
     rankings = (
         rank_models("accuracy", accuracy, higher_is_better=True, level=RANK_LEVEL),
         rank_models("Brier score of stated confidences", brier, higher_is_better=False, level=RANK_LEVEL),
@@ -234,20 +239,22 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
     return tuple(ranking for ranking in rankings if ranking is not None)
 
 
-def _interval_content(interval: Interval) -> dict[str, float | None]:
+def _interval_content(interval: Interval | PublishedValue) -> dict[str, float | None]:
+    """Return a value and its limits for JSON."""
     return {name: finite_or_none(getattr(interval, name)) for name in ("value", "low", "high")}
 
 
 def _model_content(model: ModelCard) -> dict[str, Any]:
     """Return the numbers of a model for JSON."""
-    intervals = {name: _interval_content(getattr(model, name)) for name in _INTERVAL_FIELDS}
     return {
         "name": model.name,
         "headline": model.headline,
         "answers": model.answers,
         "questions": model.questions,
         "outcomes": model.outcomes,
-        **intervals,
+        "accuracy": _interval_content(model.accuracy),
+        "with_confidence": _interval_content(model.with_confidence),
+        "not_answered": _interval_content(model.not_answered),
         **{name: _interval_content(interval) for name, interval in model.numbers.items()},
         "noise_floor": _interval_content(model.noise_floor),
         "p_value": model.p_value,
@@ -257,46 +264,27 @@ def _model_content(model: ModelCard) -> dict[str, Any]:
             for name, b in model.bounds.items()
         },
         "accuracy_at_coverage": [vars(row) for row in model.coverage],
-        "policies": [
-            {
-                "target": row.target,
-                "answered": row.answered,
-                "score": _interval_content(row.score),
-                "always": row.always,
-            }
-            for row in model.policies
-        ],
-        "subjects": [
-            {
-                "name": row.name,
-                "questions": row.questions,
-                "accuracy": row.accuracy,
-                "confidence": row.confidence,
-                "gap": _interval_content(row.gap),
-            }
-            for row in model.subjects
-        ],
+        "policies": [vars(row) | {"score": _interval_content(row.score)} for row in model.policies],
+        "subjects": [vars(row) | {"gap": _interval_content(row.gap)} for row in model.subjects],
         "notes": list(model.notes),
     }
 
 
 def _ungraded_content(estimate: UngradedAnswers) -> dict[str, Any]:
     """Return the numbers of answers without a grade for JSON."""
-    intervals = {name: _interval_content(getattr(estimate, name)) for name in ("accuracy", "gap")}
     names = [{"task": task, "question": question} for task, question in estimate.grade_next]
+    intervals = {"accuracy": _interval_content(estimate.accuracy), "gap": _interval_content(estimate.gap)}
     return vars(estimate) | intervals | {"grade_next": names}
 
 
-_INTERVAL_FIELDS = ("accuracy", "with_confidence", "not_answered")
-
-
 def _published_content(value: PublishedValue) -> dict[str, Any]:
-    convention = CONVENTIONS[value.name]
-    numbers = {name: finite_or_none(getattr(value, name)) for name in ("value", "low", "high")}
-    return numbers | {"n": value.n, "filled": value.filled, "title": convention.title, "source": convention.source}
+    """Return a published convention of a model for JSON."""
+    content, convention = _interval_content(value), CONVENTIONS[value.name]
+    return content | {"n": value.n, "filled": value.filled, "title": convention.title, "source": convention.source}
 
 
 def _ranking_content(ranking: Ranking) -> dict[str, Any]:
+    """Return a ranking for JSON."""
     rows = [vars(row) for row in ranking.rows]
     return {"score": ranking.title, "questions": ranking.questions, "level": ranking.level, "rows": rows}
 

@@ -59,11 +59,14 @@ def stated_predictions(p: Predictions) -> Predictions:
     """Return the event of predictions as stated confidences, in which every question counts once.
 
     The repeats of a question are a cluster, even of a single answer, so that copies of all answers change nothing.
+
+    Raises:
+        InputError: Several answers are all to one question.
     """
-    events = p.events.merged
-    clusters = torch.arange(len(events)) if events.clusters is None else events.clusters
-    counts = torch.bincount(clusters)[clusters].double()
-    if 1 < len(counts) == counts[0]:
+    events = p.events.merged  # one row per answer, with its confidence and score
+    clusters = torch.arange(len(events)) if events.clusters is None else events.clusters  # the questions
+    counts = torch.bincount(clusters)[clusters].double()  # of answers to the question of each answer
+    if len(counts) > 1 and counts[0] == len(counts):
         raise InputError(
             f"Expected answers to at least two questions, got {len(counts):,} to one. Try a file in which the field id "
             "names each question.",
@@ -73,40 +76,47 @@ def stated_predictions(p: Predictions) -> Predictions:
 
 
 def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
-    """Return the share of hits with its interval; questions count once and are clusters."""
-    tensors = torch.from_numpy(hits.astype(np.float64)), torch.from_numpy(answers.question_weights)
-    clusters = torch.from_numpy(np.unique(answers.question, return_inverse=True)[1])
-    return share_interval(tensors[0], tensors[1], level, clusters)
+    """Return the mean of `hits`, a number in [0, 1] per answer, with its interval; questions count once."""
+    outcomes = torch.from_numpy(hits.astype(np.float64))
+    weights = torch.from_numpy(answers.question_weights)
+    clusters = torch.from_numpy(np.unique(answers.question, return_inverse=True)[1])  # questions, from 0 on
+    return share_interval(outcomes, weights, level, clusters)
 
 
 def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     """Return the accuracy of the most confident answers, for shares of at least `COVERAGES`.
 
-    Answers of equal confidence belong together, so that a share may be larger than asked for.
+    Answers of equal confidence belong together, so that a share may be larger than asked for, and one row may stand for
+    several shares.
     """
-    curve, thresholds = risk_coverage(p, level=level), p.events.ties.value.flip(0)
+    curve, thresholds = risk_coverage(p, level=level), p.events.ties.value.flip(0)  # from the most confident answers
     assert curve.low is not None
     assert curve.high is not None
-    steps = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)
-    columns = curve.x, thresholds, 1 - curve.y, 1 - curve.high, 1 - curve.low
-    used_steps = steps.clamp_max(len(curve.x) - 1).unique()
-    return tuple(CoverageRow(*row) for row in zip(*(column[used_steps].tolist() for column in columns), strict=True))
+    first_steps = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)
+    steps = first_steps.clamp_max(len(curve.x) - 1).unique()
+    columns = curve.x, thresholds, 1 - curve.y, 1 - curve.high, 1 - curve.low  # in the order of the fields
+    return tuple(CoverageRow(*row) for row in zip(*(column[steps].tolist() for column in columns), strict=True))
 
 
 def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
-    """Return the score of answering from each target on."""
-    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)
-    w = p.weights if p.weights is not None else torch.ones(len(p), dtype=torch.float64)
+    """Return the score of answering only with a confidence of at least each target."""
+    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)  # the score is the net benefit of this rule
     rows: list[PolicyRow] = []
     for i, target in enumerate(TARGETS):
-        is_answered = p.events.confidence >= target * PROBABILITY_ROUNDING
+        answered = _weighted_mean(p, p.events.confidence >= target * PROBABILITY_ROUNDING)
         score = Interval(float(curve.model[i]), float(curve.low[i]), float(curve.high[i]), level)
-        rows.append(PolicyRow(target, float((w * is_answered).sum() / w.sum()), score, float(curve.treat_all[i])))
+        rows.append(PolicyRow(target, answered, score, float(curve.treat_all[i])))
     return tuple(rows)
 
 
+def _weighted_mean(p: Predictions, values: torch.Tensor) -> float:
+    """Return the mean of a value per row by the weights of predictions."""
+    w = p.weights if p.weights is not None else torch.ones(len(p), dtype=torch.float64)
+    return float((w * values).sum() / w.sum())
+
+
 def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[SubjectRow, ...]:
-    """Return the rows of subjects, the largest gap first; intervals hold together (Sidak 1967).
+    """Return the rows of at most `MAX_SUBJECTS` subjects, the largest gap first, or none without subjects.
 
     Args:
         p: Predictions from the stated confidences.
@@ -120,9 +130,8 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     for i, name in names:
         part = p[source.groups == i]
         assert part.clusters is not None
-        gap = signed_gap.interval(part, level=level ** (1 / len(names)))
-        w = part.weights if part.weights is not None else torch.ones(len(part), dtype=torch.float64)
-        confidence = float((w * part.events.confidence).sum() / w.sum())
+        gap = signed_gap.interval(part, level=level ** (1 / len(names)))  # all hold together (Sidak 1967)
+        confidence = _weighted_mean(part, part.events.confidence)
         rows.append(SubjectRow(name, len(part.clusters.unique()), confidence - gap.value, confidence, gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))
 

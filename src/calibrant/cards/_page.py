@@ -27,13 +27,12 @@ MAX_DIAGRAMS = 12
 def card_page(card: "Card", command: str) -> str:
     """Return the HTML page of a card."""
     models = card.models
-    ungraded = [estimate for estimate in card.ungraded if not estimate.graded]
-    total, count = sum(model.answers for model in models), len(models) + len(ungraded)
-    total += sum(estimate.ungraded for estimate in ungraded)
-    lead = f"{total:,} answers of {count} model{'s' if count > 1 else ''}. " + (
-        "Intervals hold with probability 90 %; every question counts once, whatever its number of repeats."
-        if card.level == 0.9
-        else f"Intervals hold with probability {100 * card.level:g} %; every question counts once."
+    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # these are not in `models`
+    num_models = len(models) + len(without_grades)
+    num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
+    lead = (
+        f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
+        f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
     )
     sections = [
         *([report.Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []),
@@ -43,6 +42,7 @@ def card_page(card: "Card", command: str) -> str:
 
 
 def _model_sections(card: "Card") -> list[report.Section]:
+    """Return the sections on models with graded answers; ranks need several models, and subjects a log with them."""
     models = card.models
     return [
         report.Section("Accuracy and calibration", _summary(models)),
@@ -57,6 +57,7 @@ def _model_sections(card: "Card") -> list[report.Section]:
 
 
 def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
+    """Return the estimates for models with ungraded answers, what they mean, and the answers to grade next."""
     rows = [
         [
             display_name(x.name),
@@ -89,11 +90,12 @@ def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
 
 
 def _summary(models: "Sequence[ModelCard]") -> Markup:
+    """Return a table of answers and accuracy, and one of calibration, with a row per model."""
     answers = [
         [
             display_name(m.name),
             f"{m.answers:,}",
-            format_percent(max(0.0, 1 - m.with_confidence.value - m.not_answered.value), 1),
+            format_percent(max(0.0, 1 - m.with_confidence.value - m.not_answered.value), 1),  # may round below 0
             format_percent(m.not_answered.value, 1),
             _percents(m.accuracy),
             _percents(m.numbers["signed_gap"]),
@@ -129,47 +131,44 @@ def _summary(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _diagrams(models: "Sequence[ModelCard]") -> Markup:
-    parts: list[Markup] = []
-    for model in models[:MAX_DIAGRAMS]:
-        p = model.predictions
-
-        def draw(drawing: Figure, p: object = p) -> None:
-            reliability(p, ax=drawing.subplots())  # pyright: ignore[reportArgumentType]
-
-        name = display_name(model.name)
-        parts.append(report.figure(draw, f"Reliability diagram of {name}: {model.headline}.", caption=name))
-    row = report.render('<div class="figures">{}</div>', report.join_html(parts))
-    hidden = len(models) - MAX_DIAGRAMS
+    """Return the reliability diagrams of the first `MAX_DIAGRAMS` models."""
+    figures = report.join_html(map(_diagram, models[:MAX_DIAGRAMS]))
     text = "Blue: accuracy by stated confidence. Red: the gap to the confidence. Fainter bars have fewer answers."
-    return report.join_html([row, report.note(text + (f" {hidden} more models are not drawn." if hidden > 0 else ""))])
+    num_hidden = len(models) - MAX_DIAGRAMS
+    text += f" {num_hidden} more models are not drawn." if num_hidden > 0 else ""
+    return report.join_html([report.render('<div class="figures">{}</div>', figures), report.note(text)])
+
+
+def _diagram(model: "ModelCard") -> Markup:
+    """Return the reliability diagram of a model."""
+
+    def draw(drawing: Figure) -> None:
+        reliability(model.predictions, ax=drawing.subplots())
+
+    name = display_name(model.name)
+    return report.figure(draw, f"Reliability diagram of {name}: {model.headline}.", caption=name)
 
 
 def _ranks(rankings: Sequence[Ranking]) -> Markup:
+    """Return a table of ranks for each score."""
     parts: list[Markup] = []
     for ranking in rankings:
-        rows = [
-            [
-                display_name(row.model),
-                f"{row.score:.4f}",
-                f"{row.best} to {row.worst}" if row.best < row.worst else f"{row.best}",
-            ]
-            for row in ranking.rows
-        ]
-        parts.append(
-            report.table(
-                ["model", ranking.title, "rank"], rows, caption=f"ranks by {ranking.title}", long_row_names=True
-            )
+        head, caption = ["model", ranking.title, "rank"], f"ranks by {ranking.title}"
+        rows = [[display_name(row.model), f"{row.score:.4f}", row.ranks_text] for row in ranking.rows]
+        parts.append(report.table(head, rows, caption=caption, long_row_names=True))
+        explanation = (
+            f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
+            f"with probability {100 * ranking.level:g} %."
         )
-        parts.append(
-            report.note(
-                f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
-                f"with probability {100 * ranking.level:g} %."
-            )
-        )
+        parts.append(report.note(explanation))
     return report.join_html(parts)
 
 
 def _conventions(models: "Sequence[ModelCard]") -> Markup:
+    """Return the published conventions, their bounds over missing confidences, and definitions.
+
+    Models with fractional scores have none; if all models have, say so.
+    """
     models = [m for m in models if m.conventions]
     if not models:
         return report.note("Published conventions take scores 0 or 1, not fractional ones.")
@@ -189,23 +188,23 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
     definition_head = ["number", "definition", "missing confidences", "source"]
     definitions = [[c.title, c.definition, c.missing, c.source] for c in CONVENTIONS.values()]
     definition_table = report.table(definition_head, definitions, caption="definitions", long_row_names=True)
-    return report.join_html(
-        [
-            report.table(head, rows, caption="published conventions", long_row_names=True),
-            report.note(
-                "Each number as its published code computes it, in the order of the file; in parentheses, its range "
-                "over all orders of answers with equal confidences. A missing confidence counts as 100 % there. The "
-                "next table has the least and the greatest value over everything that the missing confidences could "
-                "have been. Bounds marked (outer) contain these two values, and can be wider."
-            ),
-            report.table(bound_head, bound_rows, caption="bounds over missing confidences", long_row_names=True),
-            report.details("Definitions and sources", definition_table),
-        ]
+    explanation = (
+        "Each number as its published code computes it, in the order of the file; in parentheses, its range over all "
+        "orders of answers with equal confidences. A missing confidence counts as 100 % there. The next table has the "
+        "least and the greatest value over everything that the missing confidences could have been. Bounds marked "
+        "(outer) contain these two values, and can be wider."
     )
+    parts = [
+        report.table(head, rows, caption="published conventions", long_row_names=True),
+        report.note(explanation),
+        report.table(bound_head, bound_rows, caption="bounds over missing confidences", long_row_names=True),
+        report.details("Definitions and sources", definition_table),
+    ]
+    return report.join_html(parts)
 
 
 def _convention_text(value: PublishedValue) -> str:
-    """Return a number, with its range over orders of equal confidences in parentheses."""
+    """Return a number, with its range over orders of equal confidences if it has one, or "none" if it is undefined."""
     if math.isnan(value.value):
         return "none"
     text = f"{value.value:.4f}"
@@ -213,10 +212,12 @@ def _convention_text(value: PublishedValue) -> str:
 
 
 def _bounds_text(bounds: Bounds) -> str:
+    """Return the bounds over missing confidences; outer bounds are marked."""
     return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
 
 
 def _coverage(models: "Sequence[ModelCard]") -> Markup:
+    """Return the accuracy of the most confident answers; the name of a model stands in its first row."""
     head = ["model", "answers", "confidence from", "accuracy"]
     rows = [
         [
@@ -237,6 +238,7 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _policies(models: "Sequence[ModelCard]") -> Markup:
+    """Return the scores of answering from a confidence on; the name of a model stands in its first row."""
     head = ["model", "t", "answered", "score", "always answering"]
     rows = [
         [
@@ -259,31 +261,24 @@ def _policies(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _subjects(models: "Sequence[ModelCard]") -> Markup:
+    """Return a table of subjects for each model that has them, folded if there are several models."""
+    head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
     parts: list[Markup] = []
     for m in models:
-        rows = [
-            [
-                display_name(s.name),
-                f"{s.questions:,}",
-                format_percent(s.accuracy, 1),
-                format_percent(s.confidence, 1),
-                _percents(s.gap),
-            ]
-            for s in m.subjects
-        ]
-        if not rows:
-            continue
-        head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
+        name, rows = display_name(m.name), list[list[str]]()
+        for s in m.subjects:
+            accuracy, confidence = format_percent(s.accuracy, 1), format_percent(s.confidence, 1)
+            rows.append([display_name(s.name), f"{s.questions:,}", accuracy, confidence, _percents(s.gap)])
         highlighted = [s.gap.low > 0 or s.gap.high < 0 for s in m.subjects]
-        body = report.table(
-            head, rows, caption=f"subjects of {display_name(m.name)}", highlighted=highlighted, long_row_names=True
-        )
-        parts.append(body if len(models) == 1 else report.details(display_name(m.name), body))
+        if rows:
+            body = report.table(head, rows, caption=f"subjects of {name}", highlighted=highlighted, long_row_names=True)
+            parts.append(body if len(models) == 1 else report.details(name, body))
     text = "Marked subjects have a gap beyond chance; the intervals of all subjects of a model hold together."
     return report.join_html([*parts, report.note(text)])
 
 
 def _notes(models: "Sequence[ModelCard]") -> Markup:
+    """Return the remarks on how each log was read."""
     parts = [
         report.render("<p><strong>{}</strong> {}</p>", display_name(m.name), " ".join(m.notes))
         for m in models
@@ -293,8 +288,10 @@ def _notes(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _percents(x: Interval) -> str:
+    """Return a share and its interval in percent."""
     return f"{format_percent(x.value)} ({format_percent(x.low)} to {format_percent(x.high)})"
 
 
 def _numbers(x: Interval) -> str:
+    """Return a number and its interval."""
     return f"{x.value:.3f} ({x.low:.3f} to {x.high:.3f})"

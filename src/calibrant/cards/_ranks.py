@@ -20,6 +20,11 @@ class RankInterval:
     best: int  # smallest rank in the interval
     worst: int
 
+    @property
+    def ranks_text(self) -> str:
+        """The interval of ranks, or the single rank in it."""
+        return f"{self.best}" if self.best == self.worst else f"{self.best} to {self.worst}"
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -51,13 +56,12 @@ def rank_models(
     if len(shared) < 2:
         return None
     x = np.array([[scores[name][question] for question in shared] for name in names])  # (models, questions)
-    sign = 1.0 if higher_is_better else -1.0
+    mean, sign = x.mean(1), 1.0 if higher_is_better else -1.0
     is_better = _significant_differences(sign * x, level)  # (i, j): i is better than j
-    order = sorted(range(len(names)), key=lambda i: (-sign * x[i].mean(), names[i]))
-    rows = [
-        RankInterval(names[i], float(x[i].mean()), 1 + int(is_better[:, i].sum()), len(names) - int(is_better[i].sum()))
-        for i in order
-    ]
+    best_ranks = 1 + is_better.sum(0)
+    worst_ranks = len(names) - is_better.sum(1)
+    order = sorted(range(len(names)), key=lambda i: (-sign * mean[i], names[i]))
+    rows = [RankInterval(names[i], float(mean[i]), int(best_ranks[i]), int(worst_ranks[i])) for i in order]
     return Ranking(title, len(shared), level, tuple(rows))
 
 
@@ -74,10 +78,10 @@ def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
     covariance = deviations @ deviations.T / (n - 1)
     variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance  # of the differences of pairs
     differs = variance > _MIN_VARIANCE
-    error = np.sqrt(np.where(differs, variance, 1.0) / n)
+    error = np.sqrt(np.where(differs, variance, 1.0) / n)  # standard errors of the differences; 1 avoids 0 / 0
     rng = np.random.default_rng(0)
     max_differences = np.empty(NUM_MULTIPLIER_DRAWS)  # in standard errors, over all pairs
-    block = max(1, MAX_DRAWN_ELEMENTS // max(n, models**2))
+    block = max(1, MAX_DRAWN_ELEMENTS // max(n, models**2))  # draws at a time
     for first in range(0, NUM_MULTIPLIER_DRAWS, block):
         size = min(block, NUM_MULTIPLIER_DRAWS - first)
         z = rng.standard_normal((size, n)) @ deviations.T / n  # mean deviations with random weights
@@ -87,7 +91,7 @@ def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
 
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:
-    """Return the mean of the values of every question that has some that are not NaN."""
+    """Return the mean over the values of every question, without NaN; questions with NaN alone are left out."""
     sums: dict[tuple[str, str], list[float]] = {}
     for question, value in zip(questions, values.tolist(), strict=True):
         if not math.isnan(value):

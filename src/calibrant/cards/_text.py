@@ -15,7 +15,8 @@ from calibrant.metrics import Interval
 if TYPE_CHECKING:
     from calibrant.cards._card import Card, ModelCard
 
-NAME_WIDTH, TEXT_WIDTH = 32, 80
+LABEL_WIDTH, TEXT_WIDTH = 32, 80
+MAX_ROW_NAME_CHARACTERS = LABEL_WIDTH - 4  # two spaces before a name and two after it
 MAX_TEXT_SUBJECTS = 8
 MAX_TEXT_QUESTIONS = 10
 
@@ -33,6 +34,7 @@ def card_text(card: "Card") -> str:
 
 
 def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
+    """Yield all numbers of a model; its name and headline are in the title of the card if it is the only one."""
     if with_name:
         yield f"{display_name(model.name)}: {model.headline}"
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in model.outcomes.items() if count)
@@ -59,18 +61,18 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
     yield "score per question if wrong answers cost t / (1 - t)"
     for row in model.policies:
         label = f"  t = {row.target:g}, answers {format_percent(row.answered, 0)}"
-        yield _line(
-            label, f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}], always {row.always:+.3f}"
-        )
+        score = f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}]"
+        yield _line(label, f"{score}, always {row.always:+.3f}")
     if model.subjects:
         yield ""
         yield "subjects with the largest gaps"
         for subject in model.subjects[:MAX_TEXT_SUBJECTS]:
-            label = f"  {cut_middle(display_name(subject.name), NAME_WIDTH - 4)}"
+            label = f"  {cut_middle(display_name(subject.name), MAX_ROW_NAME_CHARACTERS)}"
             yield _line(label, f"{_percent_interval(subject.gap)}, n = {subject.questions:,}")
 
 
 def _convention_lines(model: "ModelCard") -> Iterator[str]:
+    """Yield each published convention, with its range if ties have one and its bounds if confidences are missing."""
     yield "published conventions" if model.conventions else "no published conventions, which take scores 0 or 1"
     for name, value in model.conventions.items():
         text = "none" if math.isnan(value.value) else f"{value.value:.4f}"
@@ -84,30 +86,35 @@ def _convention_lines(model: "ModelCard") -> Iterator[str]:
 
 
 def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:
+    """Yield the estimates of a model with ungraded answers, if any is graded, and the questions to grade next."""
     yield f"{display_name(estimate.name)}: answers without a grade"
     yield from textwrap.wrap(estimate.sentence, TEXT_WIDTH)
     if estimate.graded:
         yield _line("accuracy of all", _percent_interval(estimate.accuracy))
         yield _line("confidence minus accuracy", _percent_interval(estimate.gap))
-    questions = [display_name(question) for _, question in estimate.grade_next[:MAX_TEXT_QUESTIONS]]
+    questions = ", ".join(display_name(question) for _, question in estimate.grade_next[:MAX_TEXT_QUESTIONS])
     rest = "" if len(estimate.grade_next) <= MAX_TEXT_QUESTIONS else ", ... (all are in the JSON and on the page)"
-    yield from textwrap.wrap(f"Questions to grade next, in this order: {', '.join(questions)}{rest}", TEXT_WIDTH)
+    yield from textwrap.wrap(f"Questions to grade next, in this order: {questions}{rest}", TEXT_WIDTH)
 
 
 def _ranking_lines(ranking: Ranking) -> Iterator[str]:
+    """Yield the score and the ranks of every model."""
     yield f"ranks by {ranking.title}, {ranking.questions:,} shared questions"
     for row in ranking.rows:
-        ranks = f"{row.best}" if row.best == row.worst else f"{row.best} to {row.worst}"
-        yield _line(f"  {cut_middle(display_name(row.model), NAME_WIDTH - 4)}", f"{row.score:.4f}   rank {ranks}")
+        name = cut_middle(display_name(row.model), MAX_ROW_NAME_CHARACTERS)
+        yield _line(f"  {name}", f"{row.score:.4f}   rank {row.ranks_text}")
 
 
 def _line(label: str, text: str) -> str:
-    return f"{label:{NAME_WIDTH}} {text}"
+    """Return a line with a label and a text in two columns."""
+    return f"{label:{LABEL_WIDTH}} {text}"
 
 
 def _percent_interval(x: Interval) -> str:
+    """Return a share and its interval in percent."""
     return f"{format_percent(x.value)} [{format_percent(x.low)}, {format_percent(x.high)}]"
 
 
 def _interval(x: Interval) -> str:
+    """Return a number and its interval."""
     return f"{x.value:.4f} [{x.low:.4f}, {x.high:.4f}]"

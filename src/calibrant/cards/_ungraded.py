@@ -31,7 +31,7 @@ class UngradedAnswers:
 
     @property
     def sentence(self) -> str:
-        """What the numbers mean."""
+        """What the numbers mean; with fewer than `MIN_LABELS` grades, that they do not reveal the accuracy."""
         total, mean = f"{self.graded + self.ungraded:,}", format_percent(self.confidence)
         if self.graded < MIN_LABELS:
             count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"
@@ -50,7 +50,8 @@ class UngradedAnswers:
 def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[UngradedAnswers, ...]:
     """Return the estimates of all models with answers that only lack a grade.
 
-    Completely graded models, if there are at least three, give the probability that each answer is right.
+    If at least `MIN_PRIOR_MODELS` models are completely graded, with scores 0 or 1, a fusion that is learned from them
+    gives the probability that each answer is right. Else that is the confidence.
 
     Args:
         logs: Logs by name.
@@ -68,33 +69,37 @@ def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[U
 def _first_answers(answers: Answers) -> Answers:
     """Return the first answer with a confidence to each question, so that every question counts once."""
     rows = np.flatnonzero(answers.has_confidence | answers.lacks_only_grade)
-    return answers[rows[np.unique(answers.question[rows], return_index=True)[1]]]
+    _, first = np.unique(answers.question[rows], return_index=True)
+    return answers[rows[first]]
 
 
 def _fit(answers: Answers) -> Fusion:
+    """Fit the map from confidences to probabilities of being right of one completely graded model."""
     return Fusion.fit({_SIGNAL: answers.confidence}, answers.correct, groups=_subjects(answers), scale="probability")
 
 
 def _subjects(answers: Answers) -> list[str] | None:
+    """Return the subject of each answer, or None if any has none."""
     return None if None in answers.subject else [str(name) for name in answers.subject]
 
 
 def _estimate(name: str, answers: Answers, prior: FusionPrior | None, num_models: int, level: float) -> UngradedAnswers:
+    """Estimate accuracy and gap from the graded answers and the probabilities of all answers, and plan the grading."""
     probability = answers.confidence
     if prior is not None:
-        unlabeled = Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)
-        probability = unlabeled.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
+        fusion = Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)  # the prior alone, without labels
+        probability = fusion.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
     rows = np.flatnonzero(answers.is_graded)
     accuracy = accuracy_interval(probability, rows, answers.correct[rows], level=level)
     return UngradedAnswers(
-        name,
-        len(rows),
-        len(answers) - len(rows),
-        float(answers.confidence.mean()),
-        accuracy,
-        gap_interval(answers.confidence, accuracy),
-        0 if prior is None else num_models,
-        _answers_to_grade(answers, probability),
+        name=name,
+        graded=len(rows),
+        ungraded=len(answers) - len(rows),
+        confidence=float(answers.confidence.mean()),
+        accuracy=accuracy,
+        gap=gap_interval(answers.confidence, accuracy),
+        prior_models=0 if prior is None else num_models,
+        grade_next=_answers_to_grade(answers, probability),
     )
 
 
@@ -106,5 +111,6 @@ def _answers_to_grade(answers: Answers, probability: np.ndarray) -> tuple[tuple[
     """
     ungraded = np.flatnonzero(~answers.is_graded)
     count = min(len(ungraded), MAX_PLANNED_ANSWERS)
-    plan = rows_to_label(0.1 * probability[ungraded], count)  # chances are equal for probabilities up to 0.1
+    # `rows_to_label` gives rows with probabilities up to 0.1 the same chance
+    plan = rows_to_label(0.1 * probability[ungraded], count)
     return tuple(answers.question_names[i] for i in answers.question[ungraded[plan.rows]])

@@ -54,12 +54,13 @@ def main() -> None:
         file_name = f" {error.filename}" if error.filename else ""
         _exit_with(f"cannot read or write{file_name}: {error.strerror or error}")
     except SystemExit as error:
-        if error.code == 130:  # Ctrl-C
+        if error.code == 130:  # the status that typer exits with after Ctrl-C
             print("calibrant: stopped. Finished runs are kept; start again to continue.", file=sys.stderr)
         raise
 
 
 def _exit_with(message: str) -> None:
+    """Print an error to standard error, and exit with status 2."""
     print(escape_invisible(f"calibrant: {message}"), file=sys.stderr)
     sys.exit(2)
 
@@ -69,23 +70,24 @@ def _set_thread_defaults(arguments: list[str]) -> None:
 
     One thread is as fast for small files, and several times faster on a busy machine. Waiting threads sleep.
     """
-    if arguments[:1] and arguments[0] in PREDICTION_COMMANDS:
+    if arguments and arguments[0] in PREDICTION_COMMANDS:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         if sum(_count_bytes(Path(argument)) for argument in arguments[1:]) < MIN_PARALLEL_BYTES:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _count_bytes(path: Path) -> float:
-    """Return the size of a file, or of the files of a folder; a pattern counts as large."""
+    """Return the size of a file, or of the files of a folder; a pattern counts as large, and other words as 0."""
     if "*" in path.name:
         return MIN_PARALLEL_BYTES
     try:
         return float(sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])))
-    except (OSError, ValueError):  # an option or word
+    except (OSError, ValueError):  # there is no such file: an option or its value
         return 0.0
 
 
 def _print_version(show: bool | None) -> None:
+    """Print the version and exit, if asked for."""
     if show:
         print(f"calibrant {__version__}")
         raise Exit
@@ -95,7 +97,7 @@ def _print_version(show: bool | None) -> None:
 def _root_options(  # pyright: ignore[reportUnusedFunction]
     version: bool | None = Option(None, "--version", callback=_print_version, help="Print the version and exit."),
 ) -> None:
-    pass
+    pass  # the callback of the option does the work
 
 
 for command_name, function in PREDICTION_COMMANDS.items():

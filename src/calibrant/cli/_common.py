@@ -43,7 +43,7 @@ WITH_OPTION = Option(
 
 @contextmanager
 def show_status() -> Generator[Callable[[str], object], None, None]:
-    """Give a function that shows the current step on a terminal."""
+    """Give a function that shows the current step on a terminal, and does nothing elsewhere."""
     if not console.is_terminal:
         yield lambda text: None
         return
@@ -52,23 +52,26 @@ def show_status() -> Generator[Callable[[str], object], None, None]:
 
 
 def parse_event(text: str | None, predictions: Any = None) -> Any:
-    """Return the event: "top" or "classes", a class name, or else an index."""
-    if text is None or text in ("top", "classes", *(getattr(predictions, "class_names", None) or ())):
+    """Return the event of the option --of: None, "top", "classes", the name of a class, or its index."""
+    class_names = getattr(predictions, "class_names", None) or ()
+    if text is None or text in ("top", "classes", *class_names):  # a class may be named "1"
         return text
     index = parse_integer(text)
-    return text if index is None else index
+    return text if index is None else index  # other texts are refused later, with a suggestion
 
 
 def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:
-    """Return the options of tables, with the column of groups that `--by` names."""
-    if by is not None and options.get("group") not in (None, by):
+    """Return the options of tables, with the column that `--by` names, if it is given, as groups."""
+    if by is None:
+        return options
+    if options.get("group") not in (None, by):
         from calibrant.types import InputError
 
         raise InputError(
             f"Expected one column of groups, got --by {by} and --group {options['group']}. Try --by alone.",
             code="groups_twice",
         )
-    return options if by is None else options | {"group": by}
+    return options | {"group": by}
 
 
 def check_output_paths(
@@ -81,7 +84,7 @@ def check_output_paths(
     Args:
         paths: The outputs; None and - are ignored.
         inputs: Files that the command reads, besides those of the user's own methods.
-        suffixes: The suffixes that some of the outputs may have.
+        suffixes: The suffixes that some of the outputs may have; the key None is ignored.
     """
     from calibrant.io.files import check_outputs, ensure_writable
     from calibrant.io.results import check_suffix
@@ -98,7 +101,7 @@ def _included_files() -> list[Path]:
     """Return the Python files of the user's own methods."""
     from calibrant.registry import INCLUDED_SOURCES
 
-    files = [Path(source) for source in INCLUDED_SOURCES]
+    files = [Path(source) for source in INCLUDED_SOURCES]  # files, or names of modules and packages
     for module in [sys.modules[source] for source in INCLUDED_SOURCES if source in sys.modules]:
         files += [Path(module.__file__)] if module.__file__ else []
         files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
@@ -149,7 +152,7 @@ def print_input_notes(files: Iterable[tuple[Path, Any]]) -> None:
     """Print the notes on how predictions were read, once if several files have the same."""
     notes: dict[str, list[str]] = {}
     for path, predictions in files:
-        for note in () if predictions is None else predictions.notes:
+        for note in () if predictions is None else predictions.notes:  # None: the file is read in chunks
             notes.setdefault(note, []).append(str(path))
     for note, paths in notes.items():
         print_line(f"{' and '.join(paths)}: {note}")

@@ -47,6 +47,7 @@ LOG_OPTIONS: TableOptions = {
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return a keyword-only parameter of a command."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -86,11 +87,11 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
             from calibrant import registry
 
             registry.include(arguments.pop("with_") or ())
-            table_arguments = {parameter.name: arguments.pop(parameter.name) for parameter in TABLE_PARAMETERS}
+            values = {parameter.name: arguments.pop(parameter.name) for parameter in TABLE_PARAMETERS}
             arguments["options"] = {
                 name: _split_names(name, value)
-                for name, value in table_arguments.items()
-                if value is not None and value is not False and value != []  # 0 equals False, but is a class
+                for name, value in values.items()
+                if value is not None and value is not False and value != []  # not `if value`: 0 is a number of a class
             }
         console.quiet = str(arguments.get("json_")) == "-"
         try:
@@ -105,7 +106,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _split_names(role: str, value: Any) -> Any:
-    """Return the names of several columns of scores, which are separated by commas."""
+    """Return the value of an option; several columns of scores, separated by commas, become a list."""
     return value.split(",") if role in ("probs", "logits") and "," in value else value
 
 

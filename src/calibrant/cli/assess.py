@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Option
 
@@ -24,9 +24,6 @@ from calibrant.cli._common import (
     write_text_file,
 )
 from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMATS, WRITABLE_SUFFIXES, list_suffixes
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
@@ -120,9 +117,9 @@ def assess_command(
         raise InputError(f"Expected two files, or one with --cv, got {inputs_text}.", code="num_files")
     load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
     val, test = calibrant.Predictions.load(file[0], **load_options), None
-    loaded: list[Any] = [val]  # None for a file that is read in chunks
+    loaded: list[Any] = [val]  # per file, None if it is read in chunks
     if has_test:
-        num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1
+        num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1  # and the uncalibrated predictions
         test, is_streamed = _load(file[1], load_options, stream, memory, num_maps)
         loaded.append(None if is_streamed else test)
     print_input_notes(zip(file, loaded, strict=True))
@@ -138,21 +135,23 @@ def assess_command(
             tolerance=tolerance,
             progress=progress,
         )
-    facts, data = {"command": command_line()}, list[dict[str, Any]]()
+    report_facts = {"command": command_line()}
+    provenance: dict[str, list[dict[str, Any]]] = {"data": [], "calibrators": []}
+    # the role of each file in the report, and in the JSON
     roles = {"fitted on": "fitted", "evaluated on": "judged"} if has_test else {"cross-fitted on": "cross-fitted"}
     for (title, role), path, p in zip(roles.items(), file, loaded, strict=True):
-        facts[title] = _describe_file(path, p, result.uncalibrated.n)
-        data.append(assessment.data_source(role, p, path=path, n=result.uncalibrated.n))
-    calibrators = {path: "given" for path in calibrator or [] if path.endswith(CALIBRATOR_SUFFIX)}
+        report_facts[title] = _describe_file(path, p, result.uncalibrated.n)
+        provenance["data"].append(assessment.data_source(role, p, path=path, n=result.uncalibrated.n))
+    for path in calibrator or []:
+        if path.endswith(CALIBRATOR_SUFFIX):
+            provenance["calibrators"].append(assessment.calibrator_source("given", path))
     written: list[object] = [html]
     if save is not None:
         result.save(save)
-        calibrators[str(save)] = "saved"
+        provenance["calibrators"].append(assessment.calibrator_source("saved", save))
         written.append(f"{save} ({display_name(result.chosen_name)})")
     if html is not None:
-        write_text_file(html, result.html(facts, save))
-    sources = [assessment.calibrator_source(role, path) for path, role in calibrators.items()]
-    provenance = {"data": data, "calibrators": sources}
+        write_text_file(html, result.html(report_facts, save))
     output_result(result, json_, written, show=lambda: console.print(result), provenance=provenance)
 
 
@@ -184,25 +183,25 @@ def measure_command(
         _print_columns([file], options, ignore_index)
         return
     check_output_paths(html, json_, inputs=[file, calibrator])
-    calibrate = None if calibrator is None else load_checked_calibrator(calibrator)
+    calibrate = (lambda p: p) if calibrator is None else load_checked_calibrator(calibrator)
     with show_status() as progress:
         progress("measuring")
         predictions, is_streamed = _load(file, {"ignore_index": ignore_index, **options}, stream, memory, 1)
-        loaded = None if is_streamed else predictions
+        loaded = None if is_streamed else predictions  # as in the file, for its digest
         if is_streamed:
             predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
         else:
-            predictions = predictions if calibrate is None else calibrate(predictions)
+            predictions = calibrate(predictions)
             print_input_notes([(file, predictions)])
         event = parse_event(of, predictions)
         result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
-    facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
-    facts |= {"calibrated by": str(calibrator)} if calibrator else {}
-    data = [data_source("measured", loaded, path=file, n=result.n)]
-    sources = [] if calibrator is None else [calibrator_source("applied", calibrator)]
+    report_facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
+    provenance = {"data": [data_source("measured", loaded, path=file, n=result.n)], "calibrators": []}
+    if calibrator is not None:
+        report_facts["calibrated by"] = str(calibrator)
+        provenance["calibrators"] = [calibrator_source("applied", calibrator)]
     if html is not None:
-        write_text_file(html, result.html(facts))
-    provenance = {"data": data, "calibrators": sources}
+        write_text_file(html, result.html(report_facts))
     output_result(result, json_, [html], show=lambda: console.print(result), provenance=provenance)
 
 
@@ -237,8 +236,8 @@ def apply_command(
     if output is None:
         raise InputError("Expected a file to write to, got none. Try --output calibrated.csv.", code="no_output")
     check_output_paths(output, inputs=[calibrator, file])
-    n, unit = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
-    print_line(f"wrote {output}: calibrated {unit} of {count_rows(n)}")
+    n, scores = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
+    print_line(f"wrote {output}: calibrated {scores} of {count_rows(n)}")
 
 
 # Input
@@ -261,23 +260,24 @@ def _load(
     from calibrant.io.columns import TableOptions
     from calibrant.types import InputError
 
-    if stream is not False and (stream or is_chunkable(path)):
-        try:
-            file = open_chunked(path, TableOptions.from_keywords(load_options))
-        except InputError:
-            # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
-            load = Predictions.load_chunks if stream else Predictions.load
-            return load(path, **load_options), bool(stream)
-        floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
-        if stream or exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
-            for note in file.notes:
-                print_line(f"{path}: {note}")
-            return Predictions.load_chunks(path, **load_options), True
+    if stream is False or (stream is None and not is_chunkable(path)):
+        return Predictions.load(path, **load_options), False
+    try:
+        file = open_chunked(path, TableOptions.from_keywords(load_options))
+    except InputError:
+        # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
+        load = Predictions.load_chunks if stream else Predictions.load
+        return load(path, **load_options), bool(stream)
+    floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
+    if stream or exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
+        for note in file.notes:
+            print_line(f"{path}: {note}")
+        return Predictions.load_chunks(path, **load_options), True
     return Predictions.load(path, **load_options), False
 
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
-    """Print the role of each column of tables."""
+    """Print the role of each column of tables; logs and files of arrays have none."""
     from rich.table import Table
 
     from calibrant.io.columns import TableOptions
@@ -306,7 +306,7 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
 
 
 def _describe_file(path: Path, p: Any, n: int) -> str:
-    """Return a file's size and digest; chunks have no digest."""
+    """Return a file's name, size and digest; data read in chunks has no digest."""
     return f"{path}: {n:,} examples, in chunks" if p is None else f"{path}: {p!r}, digest {p.digest}"
 
 

@@ -55,7 +55,7 @@ def card_command(
     if name is not None and len(name) != len(log):
         raise InputError(f"Expected one name for each of {len(log)} logs, got {len(name)}.", code="num_names")
     options: dict[str, Any] = {"task": task, "filter": filter_, "score": correct, "confidence": confidence}
-    options |= {"subject": group, "percent": percent or None}
+    options |= {"subject": group, "percent": percent or None}  # None: by the format of the log
     logs: list[EvaluationLog] = []
     with show_status() as progress:
         for path in log:
@@ -69,7 +69,11 @@ def card_command(
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:
-    """Return the logs by the names of the option, else by those in the logs, else by those of the files."""
+    """Return the logs by the names of the option, else by those in the logs, else by those of the files.
+
+    Raises:
+        InputError: Two logs have the same name.
+    """
     from calibrant.types import InputError
 
     chosen_names = names or [log.model or path.stem for path, log in zip(paths, logs, strict=True)]

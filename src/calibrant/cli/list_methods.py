@@ -59,7 +59,8 @@ def describe_method(name: str, method: Any) -> tuple[str, str]:
     from calibrant import registry
 
     settings = registry.hyperparameters(getattr(method, "fit", method))
+    # a setting without a default is shown as "name=..."
     defaults = {key: ... if value is inspect.Parameter.empty else value for key, value in settings.items()}
     call = registry.format_call(name, defaults).replace("=Ellipsis", "=...")
-    summary = " ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split())
+    summary = " ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split())  # on one line
     return call, re.sub(r",?\s*\$[^$]*\$", "", summary)

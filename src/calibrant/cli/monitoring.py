@@ -47,7 +47,7 @@ def check_command(
     requirements: Path | None = Option(
         None, metavar="FILE", help="TOML file with the keys require, and optionally level, of and by."
     ),
-    contract: Path | None = CONTRACT_OPTION,
+    contract_path: Path | None = CONTRACT_OPTION,
     against: Path | None = Option(
         None, metavar="OLD", help="Predictions of the old model that 'old' in requirements stands for."
     ),
@@ -77,10 +77,10 @@ def check_command(
     from calibrant.predictions import load_with_ids
     from calibrant.types import InputError
 
-    inputs = [file, contract, against, requirements]
+    inputs = [file, contract_path, against, requirements]
     check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})
-    sealed = None if contract is None else Contract.load(contract)
-    if sealed is not None and any(option is not None for option in (require, requirements, against, level, of)):
+    contract = None if contract_path is None else Contract.load(contract_path)
+    if contract is not None and any(option is not None for option in (require, requirements, against, level, of)):
         raise InputError(
             "Expected the requirements of the contract alone, got more options. Try --contract without --require, "
             "--requirements, --against, --level and --of.",
@@ -95,19 +95,14 @@ def check_command(
         old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
         print_input_notes([(file, new), *([] if against is None else [(against, old)])])
         progress("checking")
-        if sealed is not None:
-            result = sealed.check(new, by_group=by is not None)
+        if contract is not None:
+            result = contract.check(new, by_group=by is not None)
         else:
-            result = check(
-                new,
-                [*content.get("require", ()), *(require or ())],
-                old=old,
-                ids=ids,
-                old_ids=old_ids,
-                of=content.get("of") if of is None else parse_event(of, new),
-                by_group=by is not None,
-                level=content.get("level", 0.95) if level is None else level,
-            )
+            texts = [*content.get("require", ()), *(require or ())]
+            event = content.get("of") if of is None else parse_event(of, new)
+            settings: dict[str, Any] = {"of": event, "by_group": by is not None}
+            settings["level"] = content.get("level", 0.95) if level is None else level
+            result = check(new, texts, old=old, ids=ids, old_ids=old_ids, **settings)
     if junit is not None:
         result.save(junit)
     output_result(result, json_, [junit], show=lambda: _show_conditions(result))
@@ -116,6 +111,7 @@ def check_command(
 
 
 def _show_conditions(result: Any) -> None:
+    """Print the notes, and the verdict on each requirement in its color."""
     for note in result.notes:
         print_line(note)
     for condition in result.conditions:
@@ -149,21 +145,13 @@ def compare_command(
     options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {old.name}")
-        first, first_ids = load_with_ids(old, **options)
+        old_p, old_ids = load_with_ids(old, **options)
         progress(f"reading {new.name}")
-        second, second_ids = load_with_ids(new, **options)
-        print_input_notes([(old, first), (new, second)])
+        new_p, new_ids = load_with_ids(new, **options)
+        print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
-        result = compare(
-            first,
-            second,
-            old_ids=first_ids,
-            new_ids=second_ids,
-            of=parse_event(of, second),
-            by_group=by is not None,
-            level=level,
-            seed=seed,
-        )
+        test: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None, "level": level, "seed": seed}
+        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, **test)
     _output_differences(result, result.differs, html, json_)
 
 
@@ -224,7 +212,7 @@ def watch_command(
     alpha: float | None = Option(
         None, metavar="P", help="Probability that a calibrated model ever raises an alarm. Default: 0.05."
     ),
-    contract: Path | None = CONTRACT_OPTION,
+    contract_path: Path | None = CONTRACT_OPTION,
     of: str | None = EVENT_OPTION,
     time: str | None = Option(
         None, metavar="NAME", help="Column of times. Default: time, timestamp and similar names."
@@ -262,27 +250,29 @@ def watch_command(
 
     paths = files or []
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
-    check_output_paths(*suffixes, json_, inputs=[*paths, contract], suffixes=suffixes)
-    sealed = None if contract is None else Contract.load(contract)
-    seal, calibrate = (None, None) if sealed is None else (sealed.seal, sealed.calibrate)
-    event = parse_event(of) if sealed is None or of is not None else sealed.of
+    check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract_path], suffixes=suffixes)
+    reading: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
+    seal = None  # digest of the contract
+    if contract_path is not None:
+        contract = Contract.load(contract_path)
+        seal = contract.seal
+        reading |= {"calibrate": contract.calibrate, "of": contract.of if of is None else parse_event(of)}
     with lock_state(state), show_status() as progress:
-        watch = _open_state(state, alpha, event, by_class)
+        watch = _open_state(state, alpha, reading["of"], by_class)
         watch = watch.reset() if reset else watch
-        if watch.k and watch.contract != seal:
+        if watch.k and watch.contract != seal:  # `watch.contract` is the seal that the watch began with; k is 0 before
             began_with, now = ("no contract" if x is None else f"the contract {x[:12]}" for x in (watch.contract, seal))
             raise InputError(
                 f"{state}: Expected {began_with} as when the watch began, got {now}. Try another state, or --reset.",
                 code="contract_differs",
             )
-        watch, periods_before = replace(watch, contract=seal), watch.periods.count
+        watch, num_earlier_periods = replace(watch, contract=seal), watch.periods.count
         for path in paths:
             progress(f"reading {path.name}")
-            reading: dict[str, Any] = {"time": time, "of": event, "calibrate": calibrate, **options}
             watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
-        if give_up:
-            is_earlier = watch.pending.periods < periods_before  # rows of this call go on waiting
-            watch = watch.give_up(int(is_earlier.sum()))
+        if give_up:  # on the waiting rows of earlier calls, which come first
+            num_earlier_rows = int((watch.pending.periods < num_earlier_periods).sum())
+            watch = watch.give_up(num_earlier_rows)
         watch.save(state)
     for path in (page, prometheus):
         if path is not None:
@@ -293,7 +283,7 @@ def watch_command(
 
 
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
-    """Return the state of a file, or a new one; refuse settings that differ from those of the state."""
+    """Return the state of a file, or a new one; refuse settings that are given and differ from those of the state."""
     from calibrant.monitoring import Watch
     from calibrant.types import InputError
 
@@ -301,13 +291,9 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
         return Watch(alpha=0.05 if alpha is None else alpha, by_class=by_class is not False)
     watch = Watch.load(path)
     names = watch.class_names or ()
-    event = names.index(of) if of in names else of
-    settings: dict[str, tuple[Any, Any]] = {
-        "alpha": (alpha, watch.alpha),
-        "of": (event, watch.of),
-        "by-class": (by_class, watch.by_class),
-    }
-    for name, (value, saved) in settings.items():
+    event = names.index(of) if of in names else of  # the state has the index of a class
+    given_and_saved = [("alpha", alpha, watch.alpha), ("of", event, watch.of), ("by-class", by_class, watch.by_class)]
+    for name, value, saved in given_and_saved:
         if value is not None and saved is not None and value != saved:
             raise InputError(
                 f"{path}: Expected --{name} {saved} as when the watch began, got {value}. Try another state.",
@@ -317,7 +303,7 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
 
 
 def _show_verdict(verdict: Any) -> None:
-    """Print the verdict and the tests."""
+    """Print the verdict, the number of waiting rows if any wait, and the tests if any row counted."""
     for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:
         style = "bold red" if verdict.alarm else "bold"
         console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
@@ -329,16 +315,16 @@ def _show_verdict(verdict: Any) -> None:
 
 
 def _tests_table(verdict: Any) -> Any:
-    """Return the event and the tests with the strongest evidence."""
+    """Return a table of the first test, that of the event, and of the others with the strongest evidence."""
     from rich.table import Table
 
-    first, *tests = verdict.tests
+    event_test, *tests = verdict.tests
     strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
     body = Table(**BARE_TABLE_STYLE)
     for i, heading in enumerate(("test", "rows", "gap", "95 % at all times", "evidence", "needed")):
         body.add_column(heading, justify="right" if i else "left", no_wrap=True)
-    for test in (first, *strongest):
-        gap = test.gap
+    for test in (event_test, *strongest):
+        gap = test.gap  # of no rows is not defined
         body.add_row(
             escape_markup(cut_middle(test.title, MAX_TITLE_CHARACTERS)),
             f"{test.rows:,}",

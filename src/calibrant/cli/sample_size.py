@@ -24,6 +24,7 @@ CURVE_RATIOS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # to n, of the sizes in the p
 
 
 def _assumption(default: Any, metavar: str, text: str) -> Any:
+    """Return an option in the panel of assumptions."""
     return Option(default, metavar=metavar, help=text, rich_help_panel="Assumptions")
 
 
@@ -112,7 +113,7 @@ def sample_size_command(
 def _load_predictions(
     path: Path, options: dict[str, Any], ignore_index: int | None, needs_labels: bool, icc: float | None
 ) -> Any:
-    """Return predictions, whose labels may be missing if the goal does not need them."""
+    """Return predictions, whose labels may be missing unless the goal, `ignore_index` or clusters need them."""
     from calibrant import Predictions
     from calibrant.predictions import load_unlabeled
     from calibrant.types import InputError
@@ -129,21 +130,23 @@ def _load_predictions(
 
 
 def _show_result(result: Any, predictions: list[Any]) -> None:
-    """Print the result, its assumptions, the power curve and the power of the file."""
+    """Print the result, its assumptions, the power curve and, for two units or more, the power of the first file."""
     console.print(escape_markup(str(result)))
     console.print(f"[dim]{escape_markup(' '.join(result.assumptions))}[/dim]")
     console.print()
     console.print(_curve_table(result))
     if predictions:
-        p = predictions[0]
-        num_clusters = 0 if p.clusters is None else len(p.clusters.unique())
-        n = p.num_examples if result.unit == "example" else num_clusters
+        p, n = predictions[0], 0
+        if result.unit == "example":
+            n = p.num_examples
+        elif p.clusters is not None:
+            n = len(p.clusters.unique())
         if n >= 2:
             print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")
 
 
 def _curve_table(result: Any) -> Any:
-    """Return powers at round numbers around n, from the fitted curve."""
+    """Return a table of the power at `CURVE_RATIOS` of the result, from the fitted curve."""
     from rich.table import Table
 
     body = Table(**BARE_TABLE_STYLE)

@@ -68,15 +68,15 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    shared: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
-    shared["with_"] = with_ or ()
+    options: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
+    options["with_"] = with_ or ()
     with _show_progress() as progress:
         if dry_run:
-            result = status(study, **shared, estimate=True, progress=progress)
+            result = status(study, **options, estimate=True, progress=progress)
         else:
             result = run(
                 study,
-                **shared,
+                **options,
                 engine=engine,
                 address=address or (os.environ.get("RAY_ADDRESS") if engine == "ray" else None),
                 gpus=gpus,
@@ -195,6 +195,7 @@ def figures(
 
 
 def _print_exhibits(study: str) -> None:
+    """Print the tables and figures of the paper that a study repeats, and the commands for them."""
     from calibrant.lab.study import Study
     from calibrant.types import InputError
 
@@ -211,7 +212,10 @@ def _print_exhibits(study: str) -> None:
 
 @contextmanager
 def _show_progress() -> Generator[Callable[["Progress"], object]]:
-    """Show progress: a bar on a terminal, or else a line for every finished run."""
+    """Give a function that shows a step: in a bar on a terminal, or else as a line for every finished run.
+
+    Notes and failures are lines everywhere.
+    """
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[more]}")
     with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=None, more="")
@@ -221,14 +225,9 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
             if step.note or kind in ("note", "failed"):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)
                 return
-            total = step.total or None
-            bar.update(
-                task,
-                description=escape_markup(step.text),
-                completed=step.completed,
-                total=total,
-                more=escape_markup(step.details),
-            )
+            total = step.total or None  # None: unknown, a bar that only moves
+            text, details = escape_markup(step.text), escape_markup(step.details)
+            bar.update(task, description=text, completed=step.completed, total=total, more=details)
             if not console.is_terminal and kind == "done":
                 print(escape_invisible(step.text), flush=True)
 
@@ -236,6 +235,7 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
 
 
 def _print_result(result: "Result | Status") -> None:
+    """Print a status, or the tables, report and failures of a result; exit with 1 if a run failed or lacks data."""
     from calibrant.lab.study import Result
 
     if not isinstance(result, Result):
@@ -253,12 +253,17 @@ def _print_result(result: "Result | Status") -> None:
 
 
 def _print_tables(result: "Result") -> None:
+    """Print the tables with their notes, what the cells hold, and the findings.
+
+    Standard deviations are shown if the terminal is wide, and numbers of the paper below those that repeat them.
+    """
     is_wide = console.width >= MIN_WIDE_COLUMNS
     for t in result.tables:
         table = Rich(title=escape_markup(t.heading), title_justify="left", title_style="bold", **BARE_TABLE_STYLE)
         table.add_column(t.row_header, no_wrap=True)
         for column in t.columns:
-            table.add_column(escape_markup(column).replace("(", "\n("), justify="right", no_wrap=True)
+            heading = escape_markup(column).replace("(", "\n(")  # settings of a method on a line of their own
+            table.add_column(heading, justify="right", no_wrap=True)
         for row, cells, paper_texts in t.rendered_rows(deviation=is_wide):
             texts = (f"[bold]{text}[/bold]" if is_best else text for text, is_best in cells)
             table.add_row(escape_markup(t.name(row)), *texts)

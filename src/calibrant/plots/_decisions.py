@@ -22,9 +22,9 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
         ax.plot(curve.threshold, curve.model, color=color, linewidth=1.6, label=display_name(name))
     ax.plot(first.threshold, first.treat_all, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)), label="act on all")
     ax.axhline(0.0, color=LINE_COLOR, linewidth=1, label="act on none")
-    top = max(float(curve.high.max()) for curve in curves.values())
+    top = max(float(curve.high.max()) for curve in curves.values())  # acting on all may fall far below 0
     ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold", ylabel="net benefit")
-    return add_legend(tidy(ax, title, percent="x"), {**curves, "act on all": None, "act on none": None})
+    return add_legend(tidy(ax, title, percent="x"), [*curves, "act on all", "act on none"])
 
 
 def prediction_sets(table: Any, *, ax: Axes) -> Axes:

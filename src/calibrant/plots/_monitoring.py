@@ -28,8 +28,9 @@ def gap_timeline(
         title: Title of the axes.
     """
     ax = current_axes() if ax is None else ax
-    number, m = np.arange(1, len(gap) + 1), np.asarray(margin, dtype=float)
-    ax.fill_between(number, -m, m, color=LINE_COLOR, alpha=0.25, linewidth=0, step="mid")
+    number = np.arange(1, len(gap) + 1)  # of the period
+    half_width = np.asarray(margin, dtype=float)
+    ax.fill_between(number, -half_width, half_width, color=LINE_COLOR, alpha=0.25, linewidth=0, step="mid")
     ax.axhline(0, color=LINE_COLOR, linewidth=1)
     ax.plot(number, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
     _mark_start(ax, since)
@@ -50,7 +51,7 @@ def evidence_timeline(
     """
     ax = current_axes() if ax is None else ax
     number = np.arange(1, len(share) + 1)
-    heights = np.minimum(np.asarray(share, dtype=float), 2.0)
+    heights = np.minimum(np.asarray(share, dtype=float), 2.0)  # strong evidence must not hide the alarm threshold
     ax.bar(number, heights, color=[GAP_COLOR if height >= 1 else BAR_COLOR for height in heights], width=0.8)
     ax.axhline(1, color=GAP_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     _mark_start(ax, since)
@@ -59,5 +60,6 @@ def evidence_timeline(
 
 
 def _mark_start(ax: Axes, since: float | None) -> None:
+    """Draw a vertical line before the period since which there is a deviation, if one is given."""
     if since is not None:
         ax.axvline(since - 0.5, color=GAP_COLOR, linewidth=1, linestyle=(0, (1, 2)))

@@ -45,7 +45,7 @@ def power_curve(
     ax.annotate(
         f"{selected:,}",
         (selected, 0.0),
-        xytext=(4, 3),
+        xytext=(4, 3),  # right of the line and above the axis
         xycoords=("data", "axes fraction"),
         textcoords="offset points",
         color=GAP_COLOR,

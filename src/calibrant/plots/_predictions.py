@@ -1,6 +1,7 @@
 """Plots of predictions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -40,27 +41,33 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         ax: Axes to draw on. Default: the current axes of pyplot.
         title: Title of the axes.
     """
-    predictions = bins if isinstance(bins, Predictions) else None
-    numbers = _bins_to_numpy(bins.events.equal_width(15) if isinstance(bins, Predictions) else bins)
+    class_name = None
+    if isinstance(bins, Predictions):
+        class_name = _evaluated_class(bins)
+        bins = bins.events.equal_width(15)
     ax = current_axes() if ax is None else ax
-    opacity = 0.25 + 0.75 * np.sqrt(numbers["weight"] / numbers["weight"].max())
-    columns = numbers["edges"][:-1], np.diff(numbers["edges"]), numbers["accuracy"], numbers["confidence"], opacity
+    names = ("edges", "weight", "accuracy", "confidence", "count")
+    edges, weight, accuracy, confidence, count = (getattr(bins, name).cpu().numpy() for name in names)
+    opacity = 0.25 + 0.75 * np.sqrt(weight / weight.max())
+    rows = np.stack([edges[:-1], np.diff(edges), accuracy, confidence, opacity], 1)
     bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
     gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
-    for x, width, accuracy, confidence, alpha in np.stack(columns, 1)[numbers["count"] > 0]:
-        low, high = sorted((accuracy, confidence))
-        ax.bar(x, accuracy, width, align="edge", alpha=alpha, **bar_style)
+    for x, width, y, mean_confidence, alpha in rows[count > 0]:
+        low, high = sorted((y, mean_confidence))
+        ax.bar(x, y, width, align="edge", alpha=alpha, **bar_style)
         ax.bar(x, high - low, width, low, align="edge", alpha=0.35, **gap_style)
     _draw_unit_square(ax, title)
-    if predictions is not None and isinstance(predictions.of, int) and predictions.class_names not in BINARY_EVENTS:
-        name = (
-            f"class {predictions.of}"
-            if predictions.class_names is None
-            else display_name(predictions.class_names[predictions.of])
-        )
-        ax.set_xlabel(f"probability of {name}", parse_math=False)
-        ax.set_ylabel(f"frequency of {name}", parse_math=False)
+    if class_name is not None:
+        ax.set_xlabel(f"probability of {class_name}", parse_math=False)
+        ax.set_ylabel(f"frequency of {class_name}", parse_math=False)
     return ax
+
+
+def _evaluated_class(p: Predictions) -> str | None:
+    """Return the name of the class whose probability is evaluated, or None for the top class and for confidences."""
+    if not isinstance(p.of, int) or p.class_names in BINARY_EVENTS:
+        return None
+    return f"class {p.of}" if p.class_names is None else display_name(p.class_names[p.of])
 
 
 def current_axes() -> Axes:
@@ -80,16 +87,15 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
         ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
         for limit, is_outside in (low, y < low), (high, y > high):
             ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
-    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, marker="o" if len(x) < 12 else "", markersize=4, clip_on=False)
+    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, 4))  # whole dots at the edges
     return _draw_unit_square(ax, title)
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     """Draw the share of examples per confidence bin (Mukhoti et al. 2020, Fig. 2, bottom row)."""
-    numbers = _bins_to_numpy(bins)
-    edges = numbers["edges"]
+    edges = bins.edges.cpu().numpy()
     style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
-    ax.bar(edges[:-1], numbers["weight"], np.diff(edges), align="edge", **style)
+    ax.bar(edges[:-1], bins.weight.cpu().numpy(), np.diff(edges), align="edge", **style)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
     return tidy(ax, title, percent="xy")
 
@@ -114,15 +120,14 @@ def curves(
         title: Title of the axes.
     """
     for i, ((name, values), color) in enumerate(zip(lines.items(), series_colors(lines), strict=True)):
-        runs = np.atleast_2d(np.asarray(values, dtype=float))
+        runs = np.atleast_2d(np.asarray(values, dtype=float))  # (runs, epochs)
         positions = range(1, runs.shape[1] + 1) if x is None else x
-        has_values = ~np.isnan(runs).all(0)
-        mean, low, high = (np.full(runs.shape[1], np.nan) for _ in range(3))
-        for line, reduce in (mean, np.nanmean), (low, np.nanmin), (high, np.nanmax):
-            line[has_values] = reduce(runs[:, has_values], axis=0)
-        dots: dict[str, Any] = {"marker": "o" if len(mean) < 12 else "", "markersize": 3.5}
         style = LINE_STYLES[i // len(SERIES_COLORS) % len(LINE_STYLES)]
-        ax.plot(positions, mean, color=color, linewidth=1.6, linestyle=style, label=display_name(name), **dots)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=RuntimeWarning)  # epochs without any value are NaN
+            mean, low, high = (reduce(runs, axis=0) for reduce in (np.nanmean, np.nanmin, np.nanmax))
+        line_style: dict[str, Any] = {"color": color, "linewidth": 1.6, "linestyle": style, **_dots(mean, 3.5)}
+        ax.plot(positions, mean, label=display_name(name), **line_style)
         if len(runs) > 1:
             ax.fill_between(positions, low, high, color=color, alpha=0.2, linewidth=0)
     if x is None:
@@ -147,7 +152,7 @@ def histograms(
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
     for (name, values), color in zip(arrays.items(), series_colors(arrays), strict=True):
-        share = np.full(len(values), 1 / max(len(values), 1))
+        share = np.full(len(values), 1 / max(len(values), 1))  # bars of a group sum to 1
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
@@ -160,9 +165,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-        ax.plot(
-            x, y, color=color, linewidth=1.6, label=display_name(name), marker="o" if len(x) < 12 else "", markersize=4
-        )
+        ax.plot(x, y, color=color, linewidth=1.6, label=display_name(name), **_dots(x, 4))
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions kept", ylabel="error rate")
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
@@ -187,20 +190,19 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
 
 
 def _thin_points(x: Any, *arrays: Any) -> list[Any]:
-    """Return curve points x in [0, 1], and the arrays that belong to them, thinned as numpy arrays.
+    """Return curve points x in [0, 1], and the arrays that belong to them or None, thinned as numpy arrays.
 
     Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept.
     """
-    values = x.cpu().numpy()
-    column = np.floor(values * MAX_CURVE_COLUMNS)
-    is_edge = np.ones(len(values), dtype=bool)
+    column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
+    is_edge = np.ones(len(column), dtype=bool)
     is_edge[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
-    return [values[is_edge], *(None if array is None else array.cpu().numpy()[is_edge] for array in arrays)]
+    return [None if array is None else array.cpu().numpy()[is_edge] for array in (x, *arrays)]
 
 
-def _bins_to_numpy(bins: Bins) -> dict[str, Any]:
-    """Return the arrays of the bins that are drawn, by name."""
-    return {name: getattr(bins, name).cpu().numpy() for name in ("edges", "weight", "confidence", "accuracy", "count")}
+def _dots(points: Any, size: float) -> dict[str, Any]:
+    """Return the style of a line: dots show the points if there are only a few."""
+    return {"marker": "o" if len(points) < 12 else "", "markersize": size}
 
 
 def series_colors(lines: Iterable[Any]) -> list[str]:
@@ -215,8 +217,8 @@ def _draw_unit_square(ax: Axes, title: str) -> Axes:
     return tidy(ax, title, percent="xy")
 
 
-def add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
-    """Add a legend if there is more than one name."""
+def add_legend(ax: Axes, names: Collection[str]) -> Axes:
+    """Add a legend if there is more than one name, and return the axes."""
     if len(names) > 1:
         for text in ax.legend(frameon=False, fontsize="small").get_texts():
             text.set_parse_math(False)  # names may contain dollar signs
@@ -224,7 +226,11 @@ def add_legend(ax: Axes, names: Mapping[str, Any]) -> Axes:
 
 
 def tidy(ax: Axes, title: str, *, percent: Literal["", "x", "y", "xy"] = "") -> Axes:
-    """Remove the frame at the top and right, set the title, and write the numbers of some axes in percent."""
+    """Remove the frame at the top and right, set the title, and write the numbers of some axes in percent.
+
+    Returns:
+        The axes.
+    """
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=10)
     for name in percent:

@@ -16,14 +16,7 @@ CURVE_COLOR, GUIDE_COLOR = "#1f2937", "#9ca3af"
 CURVE_DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
 
 
-def family(
-    curves: Mapping[str, tuple[Any, Any]],
-    *,
-    ax: Axes,
-    xlabel: str,
-    ylabel: str,
-    title: str = "",
-) -> Axes:
+def family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
     """Draw curves (x, y) by name, from dark to light, with distinct dashes.
 
     Curves of at most 30 points are drawn as dots. A name that begins with "_" becomes a thin gray guide without a
@@ -38,14 +31,8 @@ def family(
         i = names.index(name)
         is_dotted = len(x) <= 30
         style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if is_dotted else {}
-        ax.plot(
-            x,
-            y,
-            color=shades[i],
-            linestyle="" if is_dotted else CURVE_DASHES[i % len(CURVE_DASHES)],
-            label=name,
-            **style,
-        )
+        style["linestyle"] = "" if is_dotted else CURVE_DASHES[i % len(CURVE_DASHES)]
+        ax.plot(x, y, color=shades[i], label=name, **style)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
         ax.legend(frameon=False, fontsize=8, handlelength=2.6)
@@ -54,9 +41,10 @@ def family(
 
 def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
     """Draw arrows between rows of probabilities (p1, p2, p3)."""
-    (x, y), (u, v) = _to_plane(start), _to_plane(end)
-    arrows: dict[str, Any] = {"color": CURVE_COLOR, "width": 0.0032, "headwidth": 4.5, "headlength": 5}
-    ax.quiver(x, y, u - x, v - y, angles="xy", scale_units="xy", scale=1, **arrows)
+    (x, y), (end_x, end_y) = _to_plane(start), _to_plane(end)
+    style: dict[str, Any] = {"color": CURVE_COLOR, "width": 0.0032, "headwidth": 4.5, "headlength": 5}
+    scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1}  # arrows end at (end_x, end_y)
+    ax.quiver(x, y, end_x - x, end_y - y, **scale, **style)
     return _draw_triangle(ax, title)
 
 
@@ -67,7 +55,7 @@ def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str
     """
     mesh = Triangulation(*_to_plane(points))
     shades = ax.tripcolor(mesh, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")
-    shades.set_rasterized(True)
+    shades.set_rasterized(True)  # thousands of triangles would make a large vector file
     levels = limit * np.array([-0.8, -0.6, -0.4, -0.2, 0.2, 0.4, 0.6, 0.8])
     styles = ["--" if level < 0 else "-" for level in levels]
     ax.tricontour(mesh, values, levels=levels, colors=CURVE_COLOR, linewidths=0.5, linestyles=styles)
@@ -94,11 +82,12 @@ def _to_plane(p: Any) -> tuple[Any, Any]:
 
 def _draw_triangle(ax: Axes, title: str) -> Axes:
     """Draw the outline of the simplex with the names of its corners, and hide the axes."""
-    corners = np.eye(3)[[0, 1, 2, 0]]
-    ax.plot(*_to_plane(corners), color=CURVE_COLOR, linewidth=1, zorder=3)
+    corners = np.eye(3)  # each class has probability 1 in its corner
+    ax.plot(*_to_plane(corners[[0, 1, 2, 0]]), color=CURVE_COLOR, linewidth=1, zorder=3)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
-    for i, corner in enumerate(np.transpose(_to_plane(np.eye(3)))):
-        ax.annotate(f"class {i + 1}", corner, (0, -4 if i < 2 else 4), va="top" if i < 2 else "bottom", **style)
+    for i, corner in enumerate(np.transpose(_to_plane(corners))):
+        offset, alignment = (4, "bottom") if i == 2 else (-4, "top")  # the corner of class 3 is on top
+        ax.annotate(f"class {i + 1}", corner, (0, offset), va=alignment, **style)
     ax.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.97))
     ax.axis("off")
     return tidy(ax, title)

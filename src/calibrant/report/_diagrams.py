@@ -2,6 +2,7 @@
 
 import platform
 import textwrap
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -51,8 +52,17 @@ def curve_diagram(
     width: float = 4.0,
     event: EventKind = TOP_CLASS,
 ) -> Markup:
-    """Return a CORP reliability curve with its band, above the histogram of the predictions."""
-    curve = corp_of(ties, 0.90, NUM_BAND_DRAWS, 0)
+    """Return a CORP reliability curve with its 90 % band, above the histogram of the predictions.
+
+    Args:
+        title: What the predictions are, for the caption.
+        ties: Examples sorted by probability, for the curve.
+        bins: Bins of the same examples, for the histogram.
+        note: Small text below the title.
+        width: Width in inches.
+        event: The event, whose words label the axes.
+    """
+    curve = corp_of(ties, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
@@ -123,7 +133,7 @@ def _caption(title: str, note: str) -> Markup:
 
 
 def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Mark]:
-    """Return a mark per step of a curve: range, height, number of rows, and the band of a calibrated model."""
+    """Return a mark per step of a curve: range, height, number of rows, and the mean band of a calibrated model."""
     assert curve.low is not None
     assert curve.high is not None
     assert curve.weight is not None
@@ -131,7 +141,7 @@ def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Ma
     marks: list[Mark] = []
     for start, end in pairwise([0, *step_starts, len(curve.y)]):
         weight = curve.weight[start:end]
-        low, high = (float((edge[start:end] * weight).sum() / weight.sum()) for edge in (curve.low, curve.high))
+        low, high = (float((limit[start:end] * weight).sum() / weight.sum()) for limit in (curve.low, curve.high))
         x0, x1, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
         text = (
             f"{event.probability} {_format_range(x0, x1)}: {event.frequency} {format_percent(y, 1)} of "
@@ -142,33 +152,53 @@ def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Ma
 
 
 def _histogram_marks(bins: Bins, event: EventKind) -> list[Mark]:
-    """Return a mark per bin that is not empty: range of the probability, number of rows, and share of all rows."""
+    """Return a mark per nonempty bin: range of the probability, number of rows, and share of all rows."""
     return [
-        Mark(x, y, f"{event.probability} {span}: {count:,} {event.units}, {format_percent(y, 1)} of all", 1)
-        for x, span, y, count in zip(*_bin_centers(bins), bins.weight.tolist(), bins.count.tolist(), strict=True)
-        if count
+        Mark(
+            b.center,
+            b.weight,
+            f"{event.probability} {b.span}: {b.count:,} {event.units}, {format_percent(b.weight, 1)} of all",
+            axes=1,  # the histogram is below the curve
+        )
+        for b in _nonempty_bins(bins)
     ]
 
 
 def _bar_marks(bins: Bins, event: EventKind, level: float | None) -> list[Mark]:
-    """Return a mark per bin that is not empty: its range, frequency, interval, mean probability and number of rows."""
-    lows, highs = (limit.tolist() for limit in frequency_limits(bins, level or 0.90))
-    columns = bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist(), lows, highs
+    """Return a mark per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
+    lows, highs = frequency_limits(bins, level or 0.90)  # not shown without a level
     marks: list[Mark] = []
-    for x, span, accuracy, confidence, count, low, high in zip(*_bin_centers(bins), *columns, strict=True):
-        if count:
-            text = f"{event.probability} {span}: {event.frequency} {format_percent(accuracy, 1)}"
-            if level is not None:
-                text += f", simultaneous {100 * level:g} % interval {_format_range(low, high)}"
-            text += f"; mean {event.probability} {format_percent(confidence, 1)}; {count:,} {event.units}"
-            marks.append(Mark(x, accuracy, text))
+    for b in _nonempty_bins(bins):
+        text = f"{event.probability} {b.span}: {event.frequency} {format_percent(b.accuracy, 1)}"
+        if level is not None:
+            interval = _format_range(float(lows[b.index]), float(highs[b.index]))
+            text += f", simultaneous {100 * level:g} % interval {interval}"
+        text += f"; mean {event.probability} {format_percent(b.confidence, 1)}; {b.count:,} {event.units}"
+        marks.append(Mark(b.center, b.accuracy, text))
     return marks
 
 
-def _bin_centers(bins: Bins) -> tuple[list[float], list[str]]:
-    """Return the center of each bin, and its range as text."""
+@dataclass(frozen=True)
+class _NonemptyBin:
+    """A bin with examples."""
+
+    index: int
+    center: float
+    span: str  # range of the probability, as text
+    weight: float  # share of all examples
+    accuracy: float
+    confidence: float
+    count: int
+
+
+def _nonempty_bins(bins: Bins) -> list[_NonemptyBin]:
+    """Return the bins that have examples."""
     edges = list(pairwise(bins.edges.tolist()))
-    return [(a + b) / 2 for a, b in edges], [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in edges]
+    centers = [(a + b) / 2 for a, b in edges]
+    spans = [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in edges]
+    columns = [column.tolist() for column in (bins.weight, bins.accuracy, bins.confidence, bins.count)]
+    rows = [_NonemptyBin(*row) for row in zip(range(len(edges)), centers, spans, *columns, strict=True)]
+    return [row for row in rows if row.count]
 
 
 def _format_range(low: float, high: float) -> str:
@@ -179,17 +209,15 @@ def _format_range(low: float, high: float) -> str:
 
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:
     """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
-    probability, frequency, units = event.probability, event.frequency, event.units
-    columns = _bin_centers(bins)[1], bins.accuracy.tolist(), bins.confidence.tolist(), bins.count.tolist()
+    probability, frequency, rows = event.probability, event.frequency, _nonempty_bins(bins)
+    ece = sum(b.weight * abs(b.accuracy - b.confidence) for b in rows)
+    side = "below" if sum(b.weight * (b.accuracy - b.confidence) for b in rows) < 0 else "above"
     parts = [
-        f"{span}: {frequency} {format_percent(accuracy, 1)}, mean {probability} {format_percent(confidence, 1)}, "
-        f"{count:,} {units}"
-        for span, accuracy, confidence, count in zip(*columns, strict=True)
-        if count
+        f"{b.span}: {frequency} {format_percent(b.accuracy, 1)}, mean {probability} "
+        f"{format_percent(b.confidence, 1)}, {b.count:,} {event.units}"
+        for b in rows
     ]
-    gaps = (bins.weight * bins.gap)[bins.count > 0]
-    side = "below" if float(gaps.sum()) < 0 else "above"
     return (
-        f"{subject}: ECE {format_percent(float(gaps.abs().sum()))}; the {frequency} is {side} the mean {probability}. "
+        f"{subject}: ECE {format_percent(ece)}; the {frequency} is {side} the mean {probability}. "
         f"By {probability}: {'; '.join(parts)}."
     )

@@ -47,16 +47,15 @@ def page(
         kicker: Small text above the title.
         tiles: Key numbers below the lead.
     """
-    lead = [lead] if isinstance(lead, str) else lead
     script = _read_asset("script.js")
     html = _template().render(
         title=title,
-        lead=lead,
+        lead=[lead] if isinstance(lead, str) else lead,
         sections=[(section.heading, section.body) for section in sections],
         facts=facts,
         style=_read_asset("style.css"),
         script=script,
-        digest=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        digest=b64encode(hashlib.sha256(script.encode()).digest()).decode(),  # the page runs no other script
         kicker=kicker,
         tiles=tiles,
     )
@@ -83,7 +82,7 @@ def reveal_hidden_characters(html: str) -> str:
 
 
 def term(text: str, meaning: str) -> Markup:
-    """Return text with an explanation on hover."""
+    """Return text with an explanation on hover, or the text alone if the explanation is empty."""
     return render('<abbr title="{}">{}</abbr>', meaning, typeset(text)) if meaning else typeset(text)
 
 
@@ -120,7 +119,7 @@ def json_script(content: Any) -> Markup:
     <script type="application/json">["\u003c/script\u003e\u0026"]</script>
     """
     text = json.dumps(_clean_strings(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":
+    for mark in "<>&":  # which JSON contains only inside strings
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return render('<script type="application/json">{}</script>', Markup(text))
 
@@ -142,6 +141,7 @@ def typeset(text: str) -> Markup:
     if isinstance(text, Markup):
         return text
     text = abbreviate(text, MAX_TEXT_CHARACTERS)
+    # in "90 %", "p = 0.01", "p < 0.0001" and "T = 2"
     text = re.sub(r"(?<=\d) (?=%)|(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 

@@ -29,9 +29,9 @@ CSS_COLORS = {  # drawing colors and the light or dark page colors that replace 
 MAX_LINE_MARKS = 60  # per line
 _RC_PARAMS: Any = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT_COLOR),
-    "svg.fonttype": "none",
+    "svg.fonttype": "none",  # texts stay texts
+    "svg.hashsalt": "calibrant",  # the same figure has the same ids
     "text.parse_math": False,  # titles may contain dollar signs
-    "svg.hashsalt": "calibrant",
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.linewidth": 0.7,
@@ -50,7 +50,7 @@ class Mark:
     x: float
     y: float
     text: str
-    axes: int = 0
+    axes: int = 0  # index of the axes of the figure
 
 
 def figure(
@@ -77,25 +77,26 @@ def figure(
         drawing = Figure(figsize=size, layout="compressed")
         draw(drawing)
         for i, ax in enumerate(drawing.axes):
-            ax.patch.set_gid(f"axes{i}")
+            ax.patch.set_gid(f"axes{i}")  # `_axes_box` finds the background of the axes by this id
         file = io.StringIO()
         drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     svg = file.getvalue()
-    placed_marks = _place_marks(drawing, svg, marks or list(_line_marks(drawing)))
-    opening_tag, _, svg_body = _strip_svg(svg).partition(">")
+    positions = _svg_positions(drawing, svg, marks or list(_line_marks(drawing)))
+    opening_tag, _, svg_body = _strip_svg(svg).partition(">")  # attributes are added to the tag <svg ...
     return render(
         '<figure>{}{} role="img" aria-label="{}">{}{}</figure>',
         render("<figcaption>{}</figcaption>", typeset(caption)) if caption else Markup(),
         Markup(opening_tag),  # matplotlib escapes its texts
         abbreviate(alt_text, MAX_TEXT_CHARACTERS),
         Markup(svg_body),
-        json_script(placed_marks) if placed_marks else Markup(),
+        json_script(positions) if positions else Markup(),
     )
 
 
 def _strip_svg(svg: str) -> str:
-    """Remove metadata and ids, and use the fonts and colors of the page."""
+    """Remove XML header, metadata and ids, and use the fonts and colors of the page."""
     svg = svg[svg.index("<svg") :]
+    # ids of groups are dropped, but not those of paths and clips, which the figure refers to
     svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
     svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
     svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
@@ -104,45 +105,47 @@ def _strip_svg(svg: str) -> str:
     return svg
 
 
-def _place_marks(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
+def _svg_positions(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
     """Return [x, y, text] per visible mark, in SVG coordinates.
 
-    Marks left or right of the axes are left out; those above or below are moved to the edge.
+    Marks left or right of the axes are left out, as are those without a finite height; those above or below are moved
+    to the edge.
     """
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
-    placed: list[list[Any]] = []
+    positions: list[list[Any]] = []
     for mark in marks:
         ax, (left, bottom, right, top) = drawing.axes[mark.axes], boxes[mark.axes]
-        x, y = (ax.transScale + ax.transLimits).transform((mark.x, mark.y))
-        if 0 <= x <= 1.001 and np.isfinite(y):  # x as a share of the width, with room for rounding
+        x, y = (ax.transScale + ax.transLimits).transform((mark.x, mark.y))  # shares of width and height
+        if 0 <= x <= 1.001 and np.isfinite(y):  # with room for rounding
             y = min(max(y, 0.0), 1.0)
-            placed.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), mark.text])
-    return placed
+            positions.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), mark.text])
+    return positions
 
 
 def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
-    """Return left, bottom, right and top of the axes in SVG coordinates."""
-    path = svg.partition(f'<g id="axes{axes}">')[2].partition('d="')[2].partition('"')[0]
-    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
+    """Return left, bottom, right and top of the axes in SVG coordinates, from the outline of their background."""
+    outline = svg.partition(f'<g id="axes{axes}">')[2].partition('d="')[2].partition('"')[0]  # "M x y L x y ... z"
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", outline)]
     x, y = numbers[0::2], numbers[1::2]
-    return min(x), max(y), max(x), min(y)
+    return min(x), max(y), max(x), min(y)  # y grows downward
 
 
 def _line_marks(drawing: Figure) -> Iterator[Mark]:
-    """Yield up to MAX_LINE_MARKS points of each labeled line."""
+    """Yield up to MAX_LINE_MARKS evenly spaced points of each labeled line."""
     for i, ax in enumerate(drawing.axes):
-        lines = ax.get_lines()
-        labeled_lines = [line for line in lines if not str(line.get_label()).startswith("_")]
+        # matplotlib labels lines without a label "_child0"
+        labeled_lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
         for line in labeled_lines:
             name = f"{line.get_label()}: " if len(labeled_lines) > 1 else ""
             x, y = (np.asarray(values, dtype=float).tolist() for values in (line.get_xdata(), line.get_ydata()))
-            finite_points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
-            for a, b in finite_points[:: max(1, math.ceil(len(finite_points) / MAX_LINE_MARKS))]:
+            points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+            step = max(1, math.ceil(len(points) / MAX_LINE_MARKS))
+            for a, b in points[::step]:
                 yield Mark(a, b, f"{name}{_axis_value_text(ax.xaxis, a)}, {_axis_value_text(ax.yaxis, b)}", i)
 
 
 def _axis_value_text(axis: Axis, value: float) -> str:
-    """Return the axis label up to its first colon, and the value in the unit of the axis."""
+    """Return the axis label up to its first colon, and the value, in percent if the axis is."""
     name = axis.get_label_text().partition(":")[0]
     formatter = axis.get_major_formatter()
     text = f"{100 * value / formatter.xmax:.4g} %" if isinstance(formatter, PercentFormatter) else f"{value:.4g}"

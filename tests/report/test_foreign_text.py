@@ -10,6 +10,7 @@ import subprocess
 from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import polars
 import pytest
@@ -251,9 +252,8 @@ def test_calibrator_may_have_a_hostile_name(text):
     result = assess(p[:20], p[20:], ["Identity"])
 
     def with_calibrator(name: str) -> Assessment:
-        return replace(
-            result, measurements={name: result.calibrated}, calibrators={name: result.best}, chosen_name=name, held_out_nll={}
-        )
+        names: dict[str, Any] = {"chosen_name": name, "calibrators": {name: result.best}, "held_out_nll": {}}
+        return replace(result, measurements={name: result.calibrated}, **names)
 
     assert "\x1b" not in str(with_calibrator(text))
     assert Parsed(with_calibrator(text).html()).kinds == Parsed(with_calibrator("Name").html()).kinds

@@ -86,7 +86,7 @@ def _temperature_control(
     has_menu = len(menu) > 1
     if not temperatures and not has_menu:
         return Markup()
-    start = len(temperatures) // 2  # T = 1, as the grid is symmetric
+    start = len(temperatures) // 2  # the grid is symmetric around T = 1
     button_labels = {start: "uncalibrated: T = 1"}
     for name, t in fitted_temperatures.items():
         if temperatures and temperatures[0] <= t <= temperatures[-1]:
@@ -96,7 +96,7 @@ def _temperature_control(
         "note": _temperature_note(uncalibrated, bool(temperatures), has_menu),
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
-        "one": start,
+        "one": start,  # the step of T = 1, at which the slider starts
         "steps": [_temperature_step(uncalibrated, t, button_labels.get(i, "")) for i, t in enumerate(temperatures)],
         "maps": [_calibrator_step(name, measurement) for name, measurement in menu.items()] if has_menu else [],
     }
@@ -104,27 +104,26 @@ def _temperature_control(
 
 
 def _nearest_index(temperatures: Sequence[float], t: float) -> int:
-    """Return the index of the temperature with the smallest ratio to t."""
+    """Return the index of the temperature nearest to t on the logarithmic scale."""
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
 def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
     """Return the text below the control: how to use the slider, or why there is none, and the menu if there is one."""
     event = uncalibrated.event
-    slider_text = "There is no temperature slider because the predictions were read in chunks or are too many."
+    sentences = ["There is no temperature slider because the predictions were read in chunks or are too many."]
     if has_slider:
-        slider_text = (
+        sentences = [
             "Logits are divided by the temperature T: above 1 it moves all probabilities toward uniform, below 1 away "
-            f"from it. All numbers are computed from {event.count(uncalibrated.n)}."
-        )
-    sentences = [
-        slider_text,
-        "The menu shows the predictions after each calibrator." if has_menu else "",
-        f"Do not pick a temperature here, which would tune it on the evaluated {event.units}. Use a fitted calibrator.",
-        "Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.",
-        "" if uncalibrated.clusters else "Vertical lines are intervals that hold simultaneously for all bins.",
-    ]
-    return " ".join(filter(None, sentences))
+            f"from it. All numbers are computed from {event.count(uncalibrated.n)}. Do not pick a temperature here, "
+            f"which would tune it on the evaluated {event.units}. Use a fitted calibrator."
+        ]
+    if has_menu:
+        sentences.append("The menu shows the predictions after each calibrator.")
+    sentences.append("Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.")
+    if not uncalibrated.clusters:
+        sentences.append("Vertical lines are intervals that hold simultaneously for all bins.")
+    return " ".join(sentences)
 
 
 def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
@@ -212,7 +211,7 @@ def _to_millionths(share: float) -> int:
 def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
     """Return the threshold slider with the expected cost of acting from it on.
 
-    For stated confidences, the alternative is to abstain; for a class, it is to predict that it is not this class.
+    The alternative is to abstain if the event is that a prediction is right, and else to predict that it is absent.
     """
     measurement = next(iter(measurements.values()))
     event = measurement.event

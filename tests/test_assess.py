@@ -124,7 +124,7 @@ def test_selection_ignores_evaluation_data():
 def test_requested_calibrator_is_selected_and_fitted():
     result = assess(sharp(300, 0), sharp(300, 1), ("Identity",), choose="Temperature( criterion = 'ece' )")
     assert result.chosen_name == "Temperature(criterion='ece')"
-    assert result.held_out_nll == {}
+    assert (result.selection, result.held_out_nll) == ("requested", {})
     assert list(result.calibrators) == ["Identity", result.chosen_name]
 
 
@@ -156,6 +156,8 @@ def test_single_data_set_is_evaluated_out_of_fold():
     result = assess(predictions, calibrators=FAST, folds=4)
     assert result.chosen_name == "Temperature"
     assert "Cross-fitted in 4 folds" in result.protocol
+    assert result.is_cross_fitted
+    assert "not used for the selection" not in result.html()
     assert result.held_out_nll["Temperature"] == pytest.approx(result.values["Temperature"]["nll"])
     for name in "Temperature", "HistogramBinning":
         in_sample = metrics.nll(predictions.apply(result.calibrators[name]))
@@ -419,6 +421,7 @@ def test_few_examples_can_be_assessed(n, k):
     assert result.chosen_name in result.calibrators
     assert result.uncalibrated.n == n
     assert str(result)
+    assert result.selection == ("first" if n == 1 else "held_out")
 
 
 def test_progress_reports_fits_and_evaluation():
@@ -514,7 +517,9 @@ def test_fitted_and_saved_calibrators_are_not_refitted(tmp_path):
         assess(other_val, calibrators=[path])
     flattered = assess(other_val, test, [path, "Identity"])
     assert math.isnan(flattered.held_out_nll[path])
-    assert flattered.chosen_name == "Identity"
+    assert (flattered.chosen_name, flattered.selection) == ("Identity", "held_out")
+    single = assess(other_val, test, [path])
+    assert (single.chosen_name, single.selection) == (path, "first")
 
 
 def test_plain_class_is_saved_and_loaded(tmp_path):

@@ -75,6 +75,7 @@ def test_chunks_have_a_menu_and_no_slider():
     assert content["steps"] == []
     assert [unit["name"] for unit in content["maps"]] == ["uncalibrated", "Temperature"]
     assert "read in chunks" in content["note"]
+    assert "Do not pick a temperature" not in content["note"]
 
 
 def test_control_data_does_not_grow_with_rows():

@@ -252,8 +252,8 @@ def test_calibrator_may_have_a_hostile_name(text):
     result = assess(p[:20], p[20:], ["Identity"])
 
     def with_calibrator(name: str) -> Assessment:
-        names: dict[str, Any] = {"chosen_name": name, "calibrators": {name: result.best}, "held_out_nll": {}}
-        return replace(result, measurements={name: result.calibrated}, **names)
+        choice: dict[str, Any] = {"chosen_name": name, "selection": "requested", "held_out_nll": {}}
+        return replace(result, measurements={name: result.calibrated}, calibrators={name: result.best}, **choice)
 
     assert "\x1b" not in str(with_calibrator(text))
     assert Parsed(with_calibrator(text).html()).kinds == Parsed(with_calibrator("Name").html()).kinds

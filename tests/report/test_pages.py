@@ -18,6 +18,7 @@ from calibrant.assessment.expert_text import (
     format_p_value,
     headline,
     miscalibration_cost_sentence,
+    remedy_answer,
 )
 from calibrant.report import Section, figure, page, table, typeset
 
@@ -214,7 +215,8 @@ def test_verdict_names_the_true_direction(by, status, direction):
 
 
 def test_page_of_identity():
-    result, text = reported(1.0, n=400, choose="Identity")
+    result, text = reported(2.0, n=400, choose="Identity")
+    assert "a lower NLL" not in remedy_answer(result)  # Temperature has one
     assert len(assessment_answers(result)) == 3
     assert "Nothing to apply" in text
     assert "After" not in "".join(re.findall(r"<figcaption>(.*?)</figcaption>", text))

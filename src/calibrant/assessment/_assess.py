@@ -14,7 +14,7 @@ from calibrant.assessment._evaluation import InMemoryEvaluation, StreamedEvaluat
 from calibrant.assessment._few_labels import HeldOutComparison, compare_held_out, introduces_zeros
 from calibrant.assessment._measure import Measurement, as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
-from calibrant.assessment._results import AssessmentData
+from calibrant.assessment._results import AssessmentData, Selection
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventKind, describe_event
@@ -244,6 +244,7 @@ class Choice:
     """The selected calibrator."""
 
     name: str
+    selection: Selection
     held_out_nll: dict[str, float]
     held_out: HeldOutComparison
 
@@ -256,14 +257,17 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
     """
     held_out = compare_held_out(plan.val, plan.candidates, fits, plan.on_progress)
     if plan.requested_name:
-        return Choice(plan.requested_name, {}, held_out)
+        return Choice(plan.requested_name, "requested", {}, held_out)
     if plan.test is None:  # the evaluation is cross-fitted, so its NLL is already that of held-out folds
         nll = {name: measurement["nll"].value for name, measurement in evaluation.measurements.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)
     comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
-    lowest = min(comparable, key=comparable.__getitem__) if comparable else plan.candidates[0].name
-    return Choice(held_out.simplest or lowest, nll, held_out)  # `simplest` is None unless labels are few
+    if held_out.simplest:  # None unless labels are few
+        return Choice(held_out.simplest, "held_out", nll, held_out)
+    if comparable:
+        return Choice(min(comparable, key=comparable.__getitem__), "held_out", nll, held_out)
+    return Choice(plan.candidates[0].name, "first", nll, held_out)
 
 
 def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any]) -> dict[str, float]:
@@ -304,12 +308,14 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
         metrics=tuple(plan.metric_names),
         calibrators=fits,
         chosen_name=choice.name,
+        selection=choice.selection,
         held_out_nll=choice.held_out_nll,
         held_out=choice.held_out,
         changes=changes,
         mistakes=evaluation.data.mistakes(choice.name),
         protocol=_describe_protocol(plan, evaluation.data) + plan.guard.overlap_report(),
         fitting_data=plan.val,
+        is_cross_fitted=plan.test is None,
     )
     if not any(row.name == "accuracy" and row.high < 0 for row in changes or ()):
         return assessment

@@ -31,6 +31,10 @@ NLL_PARTS = {
 }
 
 
+# "held_out": by the NLL on held-out folds; "first": there is no such NLL, so that the first of the list is taken
+Selection = Literal["requested", "held_out", "first"]
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table of metrics. Missing intervals and p-values are NaN."""
@@ -256,13 +260,15 @@ class AssessmentData:
     measurements: Mapping[str, MeasurementData]  # by calibrator
     metrics: tuple[str, ...]  # metrics that compare the calibrators
     calibrators: dict[str, Any]  # fitted on all fitting data, or loaded
-    chosen_name: str  # lowest NLL on held-out folds of the fitting data, unless requested by name
-    held_out_nll: dict[str, float]  # that NLL; NaN if there is no unseen data, empty if a calibrator was requested
+    chosen_name: str
+    selection: Selection  # why it was chosen
+    held_out_nll: dict[str, float]  # NLL on held-out folds of the fitting data; NaN if fitted on all, empty if not used
     held_out: HeldOutComparison  # gains over draws of the fitting data, and what few labels tell apart
     changes: Comparison | None  # selected minus uncalibrated, on the same rows; None for a single row
     mistakes: tuple[Mistake, ...]  # most confident first
     protocol: str  # sentences about the data that calibrators were fitted and evaluated on
     fitting_data: Predictions
+    is_cross_fitted: bool  # whether the folds of the fitting data are the evaluation data
     accuracy_preserving: str | None = None  # an alternative if the selected calibrator significantly loses accuracy
 
     @property

@@ -98,18 +98,17 @@ def calibrators_table(assessment: AssessmentData) -> Markup:
             cells.insert(0, _value_cell(measurement["nll"].info, held_out_nll[name]))
             bold[i].insert(0, held_out_nll[name] == lowest)
         rows.append([report.method_label(CALIBRATORS.title(name), display_name(name)), *cells])
-    selection = (
-        f"The selected calibrator is highlighted: it {selection_reason(assessment)}. The other columns are measured on "
-        "the evaluation data, which was not used for the selection."
-        if held_out_nll
-        else "The selected calibrator is highlighted. All columns are measured on the evaluation data."
-    )
+    selection = f"The selected calibrator is highlighted: it {selection_reason(assessment)}."
+    columns = "The other columns" if held_out_nll else "All columns"
+    data = "the evaluation data, which was not used for the selection"
+    if assessment.is_cross_fitted:
+        data = "held-out folds of the same data"
     has_infinity = any(math.isinf(row.value) for measurement in measurements for row in measurement)
     infinity = f" inf: {report.INFINITE_MEAN_EXPLANATION}." if has_infinity else ""
     highlighted = [name == assessment.chosen_name for name in assessment.measurements]
     head = ["calibrator", *map(explain_terms, head)]
     body = report.table(head, rows, bold=bold, highlighted=highlighted, caption="calibrators")
-    explanation = f"{selection} The best value of each column is bold.{infinity}"
+    explanation = f"{selection} {columns} are measured on {data}. The best value of each column is bold.{infinity}"
     notes = [report.note(sentence) for sentence in (explanation, *fit_warnings(assessment))]
     return report.join_html([body, *notes, _held_out_table(assessment)])
 

@@ -135,6 +135,9 @@ def event_sentence(measurement: MeasurementData) -> str:
 def remedy_answer(assessment: AssessmentData) -> str:
     """Describe the selected calibrator, the reason for it, and its effects; for Identity, that none helps."""
     few_labels, gain = few_labels_sentence(assessment), gain_sentence(assessment)
+    if assessment.is_identity and assessment.selection != "held_out":
+        identity = f"Identity {selection_reason(assessment)}; it leaves predictions unchanged."
+        return " ".join(filter(None, [identity, few_labels, gain]))
     if assessment.is_identity:
         fitted = [display_name(name) for name in assessment.measurements if name != "Identity"]
         if not fitted:
@@ -159,8 +162,10 @@ def remedy_answer(assessment: AssessmentData) -> str:
 
 def selection_reason(assessment: AssessmentData) -> str:
     """Return why the calibrator was selected, as a verb phrase."""
-    if not assessment.held_out_nll:
+    if assessment.selection == "requested":
         return "was requested"
+    if assessment.selection == "first":
+        return "is the first of the list, as the fitting data has no held-out folds to compare it on"
     indistinguishable = assessment.held_out.indistinguishable  # empty unless labels are few
     if len(indistinguishable) > 1:
         exception = ", but for Identity, whose NLL is higher" if "Identity" in indistinguishable else ""

@@ -65,6 +65,8 @@ def group_answer(measurement: MeasurementData) -> str:
 def remedy_answer(assessment: AssessmentData) -> str:
     """Describe the selected calibrator and its effects; for Identity, that none does better, or not clearly."""
     units = assessment.calibrated.event.units
+    if assessment.is_identity and assessment.selection != "held_out":
+        return f"{calibrator_label('Identity')} {_selection_reason(assessment)}; probabilities stay the same."
     if assessment.is_identity:
         if not assessment.held_out.deficits:
             return f"None. No calibrator does better on {units} that it has not seen."
@@ -86,8 +88,10 @@ def remedy_answer(assessment: AssessmentData) -> str:
 
 def _selection_reason(assessment: AssessmentData) -> str:
     """Return why the calibrator was selected, as a verb phrase."""
-    if not assessment.held_out_nll:
+    if assessment.selection == "requested":
         return "was requested"
+    if assessment.selection == "first":
+        return "is the first of the list, as there are no data to choose by"
     if len(assessment.held_out.indistinguishable) > 1:
         return "is the simplest method of correction that may be the best"
     return f"predicts unseen {assessment.calibrated.event.units} best"

@@ -87,7 +87,7 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
         ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
         for limit, is_outside in (low, y < low), (high, y > high):
             ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
-    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, 4))  # whole dots at the edges
+    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, 4.0))  # whole dots at the edges
     return _draw_unit_square(ax, title)
 
 
@@ -165,7 +165,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-        ax.plot(x, y, color=color, linewidth=1.6, label=display_name(name), **_dots(x, 4))
+        ax.plot(x, y, color=color, linewidth=1.6, label=display_name(name), **_dots(x, 4.0))
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions kept", ylabel="error rate")
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(PercentFormatter(1))

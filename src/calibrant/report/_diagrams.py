@@ -1,5 +1,6 @@
 """Reliability diagrams for a page, with captions, alternative texts and marks, and facts about the software."""
 
+import math
 import platform
 import textwrap
 from dataclasses import dataclass
@@ -210,8 +211,8 @@ def _format_range(low: float, high: float) -> str:
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:
     """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
     probability, frequency, rows = event.probability, event.frequency, _nonempty_bins(bins)
-    ece = sum(b.weight * abs(b.accuracy - b.confidence) for b in rows)
-    side = "below" if sum(b.weight * (b.accuracy - b.confidence) for b in rows) < 0 else "above"
+    gaps = [b.weight * (b.accuracy - b.confidence) for b in rows]
+    ece, side = math.fsum(map(abs, gaps)), "below" if math.fsum(gaps) < 0 else "above"
     parts = [
         f"{b.span}: {frequency} {format_percent(b.accuracy, 1)}, mean {probability} "
         f"{format_percent(b.confidence, 1)}, {b.count:,} {event.units}"

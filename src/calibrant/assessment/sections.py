@@ -235,20 +235,20 @@ def _coverage_section(measurements: LabeledMeasurements) -> report.Section | Non
     if not event.is_confidence:
         return None
     curves = {_short_label(name): risk_coverage_of(m.ties, m.level) for name, m in measurements.items()}
-    uncalibrated = next(iter(curves.values()))
+    first_curve, subject = next(iter(curves.values())), "Error rate"
+    if len(curves) > 1:
+        subject += " before calibration"
     points = ", ".join(
-        f"{format_percent(_risk_at_coverage(uncalibrated, share))} at {format_percent(share, 0)}"
+        f"{format_percent(_risk_at_coverage(first_curve, share))} at {format_percent(share, 0)}"
         for share in (0.5, 0.8, 0.9, 1.0)
     )
 
     def draw(drawing: Figure) -> None:
         plots.risk_coverage(curves, ax=drawing.add_subplot())
 
-    picture = report.figure(
-        draw, f"Risk-coverage curve. Error rate of uncalibrated predictions by coverage: {points}.", size=(4.6, 2.9)
-    )
+    picture = report.figure(draw, f"Risk-coverage curve. {subject} by coverage: {points}.", size=(4.6, 2.9))
     text = (
-        f"Error rate if only the most confident {event.units} are used, by coverage: {points}. The band around a curve "
+        f"{subject} if only the most confident {event.units} are used, by coverage: {points}. The band around a curve "
         f"holds the true error rates for all coverages simultaneously with probability {format_level(first.level)}."
     )
     if "confident_accuracy" in first:

@@ -251,25 +251,25 @@ def watch_command(
     paths = files or []
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
     check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract_path], suffixes=suffixes)
-    reading: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
-    seal = None  # digest of the contract
+    file_options: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
+    seal = None  # digest of the contract, as `watch.contract` is
     if contract_path is not None:
         contract = Contract.load(contract_path)
         seal = contract.seal
-        reading |= {"calibrate": contract.calibrate, "of": contract.of if of is None else parse_event(of)}
+        file_options |= {"calibrate": contract.calibrate, "of": contract.of if of is None else parse_event(of)}
     with lock_state(state), show_status() as progress:
-        watch = _open_state(state, alpha, reading["of"], by_class)
+        watch = _open_state(state, alpha, file_options["of"], by_class)
         watch = watch.reset() if reset else watch
-        if watch.k and watch.contract != seal:  # `watch.contract` is the seal that the watch began with; k is 0 before
-            began_with, now = ("no contract" if x is None else f"the contract {x[:12]}" for x in (watch.contract, seal))
+        if watch.k and watch.contract != seal:  # k is 0 until there are predictions
+            old, new = (f"the contract {x[:12]}" if x else "no contract" for x in (watch.contract, seal))
             raise InputError(
-                f"{state}: Expected {began_with} as when the watch began, got {now}. Try another state, or --reset.",
+                f"{state}: Expected {old} as when the watch began, got {new}. Try another state, or --reset.",
                 code="contract_differs",
             )
         watch, num_earlier_periods = replace(watch, contract=seal), watch.periods.count
         for path in paths:
             progress(f"reading {path.name}")
-            watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **reading)
+            watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **file_options)
         if give_up:  # on the waiting rows of earlier calls, which come first
             num_earlier_rows = int((watch.pending.periods < num_earlier_periods).sum())
             watch = watch.give_up(num_earlier_rows)

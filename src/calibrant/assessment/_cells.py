@@ -17,11 +17,11 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
     """Return the cells of a row per group, worst first, then of the mean over groups and of all rows together."""
     groups, info = measurement.groups, measurement["nll"].info
     assert groups is not None
-    gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
+    signed_gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
     means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
     totals = {"count": measurement.n, "nll": measurement["nll"].value}  # of all rows together
     totals |= {"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value}
-    totals |= {"gap": gap.value, "low": gap.low, "high": gap.high}
+    totals |= {"gap": signed_gap.value, "low": signed_gap.low, "high": signed_gap.high}
     totals |= {"ece": ece.value, "floor": floor.value, "floor_high": floor.high}
     rows = [(display_name(record["group"]), record) for record in groups.records()]
     rows += [(f"mean over {measurement.event.groups}", means), ("all", totals)]

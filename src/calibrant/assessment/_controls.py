@@ -143,18 +143,18 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
 
     The page has a button that moves the slider here if `button_label` is not empty.
     """
-    p, bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
+    p, num_bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
     assert isinstance(p, Predictions)
     scaled = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
     scaled.outcomes  # noqa: B018  computes and caches the statistics below in one pass
     events = scaled.events
-    table = events.equal_width(bins)
-    ece = uncalibrated["ece"].info.text(float(metrics.ece(events, bins=bins)))
+    bins = events.equal_width(num_bins)
+    ece = uncalibrated["ece"].info.text(float(metrics.ece(events, bins=num_bins)))
     nll = uncalibrated["nll"].info.text(float(metrics.nll(scaled)))
-    floor = metrics.noise_floor.interval(events, level=level, bins=bins)
-    mean_confidence = float((table.weight * table.confidence).nansum())  # the confidence of empty bins is NaN
+    floor = metrics.noise_floor.interval(events, level=level, bins=num_bins)
+    mean_confidence = float((bins.weight * bins.confidence).nansum())  # the confidence of empty bins is NaN
     tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
-    step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(table, _bin_level(uncalibrated))}
+    step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(bins, _bin_level(uncalibrated))}
     if button_label:
         step["stop"] = button_label
     return step

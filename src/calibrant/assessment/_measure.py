@@ -249,10 +249,10 @@ def _build_measurement(
 ) -> Measurement:
     """Decide the verdict, and add notes and texts to the rows; leave out rows that are NaN and were not requested."""
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
-    gap = by_name["signed_gap"]
+    signed_gap = by_name["signed_gap"]
     verdict = Verdict.decide(
         p_value=by_name["kuiper"].p_value,
-        gap=(gap.low, gap.high),
+        gap=(signed_gap.low, signed_gap.high),
         error_high=by_name["debiased_l2"].high,
         tolerance=tolerance,
     )

@@ -68,16 +68,17 @@ def direction_answer(measurement: MeasurementData) -> str:
     If calibration is rejected, name the bin that contributes most to ECE. If not, explain an interval of the difference
     that excludes 0.
     """
-    event, gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
+    event, signed_gap, verdict = measurement.event, measurement["signed_gap"], measurement.verdict
     opening, level = DIRECTION_OPENINGS[verdict.direction], format_level(measurement.level)
     text = (
         f"{opening} The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the "
         f"{event.frequency} is {format_percent(measurement.observed_frequency.value, 1)}, a difference of "
-        f"{100 * gap.value:+z.1f} points ({level} interval {100 * gap.low:z.1f} to {100 * gap.high:z.1f})."
+        f"{100 * signed_gap.value:+z.1f} points ({level} interval {100 * signed_gap.low:z.1f} to "
+        f"{100 * signed_gap.high:z.1f})."
     )
     if verdict.is_miscalibrated:
         return f"{text} {_worst_bin_sentence(measurement)}"
-    if gap.low <= 0 <= gap.high:
+    if signed_gap.low <= 0 <= signed_gap.high:
         return text
     return (
         f"{text} The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated "

@@ -186,12 +186,12 @@ def _diagrams(measurements: LabeledMeasurements) -> Markup:
         curves += report.curve_diagram(title, measurement.ties, bins, error, event=event)
         bars += report.bar_diagram(title, bins, error, event=event, level=level)
     if len(measurements) == 1:
-        return report.join_html([_place_side_by_side(curves + bars), curve_explanation, bar_explanation])
-    bar_charts = report.details("Show as bar charts", _place_side_by_side(bars) + bar_explanation)
-    return report.join_html([_place_side_by_side(curves), curve_explanation, bar_charts])
+        return report.join_html([_side_by_side(curves + bars), curve_explanation, bar_explanation])
+    bar_charts = report.details("Show as bar charts", _side_by_side(bars) + bar_explanation)
+    return report.join_html([_side_by_side(curves), curve_explanation, bar_charts])
 
 
-def _place_side_by_side(figures: Markup) -> Markup:
+def _side_by_side(figures: Markup) -> Markup:
     """Return figures that stand side by side if the page is wide enough."""
     return report.render('<div class="pair">{}</div>', figures)
 

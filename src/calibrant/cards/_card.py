@@ -111,13 +111,13 @@ class ModelCard:
     @property
     def headline(self) -> str:
         """What the confidences are: miscalibrated by the Kuiper test or not, and the direction if it is significant."""
-        gap = self.numbers["signed_gap"]
+        signed_gap = self.numbers["signed_gap"]
         if self.p_value >= 0.05:
             return "no evidence of miscalibration"
-        if gap.low > 0:
-            return f"overconfident by {100 * gap.value:.1f} points"
-        if gap.high < 0:
-            return f"underconfident by {-100 * gap.value:.1f} points"
+        if signed_gap.low > 0:
+            return f"overconfident by {100 * signed_gap.value:.1f} points"
+        if signed_gap.high < 0:
+            return f"underconfident by {-100 * signed_gap.value:.1f} points"
         return "miscalibrated, but right on average"
 
 

@@ -103,6 +103,14 @@ def test_scorers_select_models(problem):
     assert search.best_score_ == max(search.cv_results_["mean_test_score"])
 
 
+@pytest.mark.parametrize("pos_label", [1, 2])
+def test_diagram_of_a_class_is_that_of_its_column_if_another_class_does_not_occur(pos_label):
+    probs = [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7], [0.2, 0.2, 0.6]]
+    display = ReliabilityDisplay.from_predictions([0, 2, 2], probs, pos_label=pos_label, ax=Figure().add_subplot())
+    assert display.predictions.of == pos_label
+
+
+
 def test_display_from_estimator_and_predictions(problem):
     X, y = problem
     model = GaussianNB().fit(X, y)

@@ -298,8 +298,8 @@ class ReliabilityDisplay:
         num_columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
         if num_columns == len(names):
             p = Predictions.from_probs(y_prob, torch.from_numpy(labels), sample_weight, class_names=names)
-        else:  # some class does not occur: labels must be indices
-            p = Predictions.from_probs(y_prob, y_true, sample_weight)
+        else:  # some class does not occur: labels must be indices of columns
+            p, classes = Predictions.from_probs(y_prob, y_true, sample_weight), np.arange(num_columns)
         return cls(p if pos_label is None else p.with_event(_positive_index(pos_label, classes)), name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":

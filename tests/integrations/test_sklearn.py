@@ -110,7 +110,6 @@ def test_diagram_of_a_class_is_that_of_its_column_if_another_class_does_not_occu
     assert display.predictions.of == pos_label
 
 
-
 def test_display_from_estimator_and_predictions(problem):
     X, y = problem
     model = GaussianNB().fit(X, y)

@@ -201,7 +201,7 @@ def test_binary_shift_is_detected_before_and_after_calibration():
     top = assess(val, test, ("Identity", "Temperature"), of="top", choose="Temperature")
     assert top.calibrated.verdict.status != "miscalibrated"
     assert "class 1" not in str(top)
-    assert top.tables["Temperature"]["classwise_ece"].value > 0.05
+    assert top.measurements["Temperature"]["classwise_ece"].value > 0.05
 
 
 def test_criterion_uses_the_evaluated_event():

@@ -30,8 +30,8 @@ def copies(value):
 
 def contents(value):
     """Return everything that a result contains, as text."""
-    tables = [value.uncalibrated, *value.tables.values()] if hasattr(value, "tables") else [value]
-    classes = [None if table.classes is None else table.classes.ece.tolist() for table in tables]
+    measurements = [value.uncalibrated, *value.measurements.values()] if hasattr(value, "measurements") else [value]
+    classes = [None if m.classes is None else m.classes.ece.tolist() for m in measurements]
     return [
         value.json({"time": "then"}),
         str(value),

@@ -192,7 +192,7 @@ def test_group_calibrator_is_saved_chained_cross_fitted_and_assessed(wards, tmp_
     other_data = several(500, torch.Generator().manual_seed(7))
     result = assess(p, other_data, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
     direct = float(metrics.nll(other_data.apply(fitted)))
-    assert result.tables["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
+    assert result.measurements["GroupCalibrated"]["nll"].value == pytest.approx(direct, rel=1e-9)
     assert "ward 0" in result.html()
     with refused("fitted_on_same"):
         calibrators.calibrate(fitted, p)

@@ -87,6 +87,7 @@ def _exp2_like(x: Any) -> Any:
 @overload(_exp2_like)
 @no_type_check
 def _choose_exp2(x):
+    """Choose the function by the type of x while a kernel is compiled."""
     return (lambda x: _single_exp2(x)) if x == types.float32 else (lambda x: _exp2(x))
 
 

@@ -83,16 +83,16 @@ def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
 
 
 def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
-    """Draw the gaps of a calibrated model with clusters, (d g), for a test between a z-test and Student's.
+    """Draw the gaps of a calibrated model with clusters, (d g), and studentize them by half.
 
     In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
     decides the outcomes of all its examples. The examples of the other clusters are independent.
 
-    A few clusters that happen to have large gaps also seem to depend on each other strongly. Without a correction, 20
-    clusters are therefore rejected too rarely. To divide every draw's gaps by the standard deviation that the model
-    would find in the draw, relative to that of the sample, is too much with 100 clusters: the examples of a cluster are
-    not unanimous in truth, and the sums of their squares vary less. The square root of this ratio holds the level of
-    both. In the deviation of a draw, independent examples have the squared gaps that are expected of them.
+    If a few clusters have large gaps by chance, their examples also seem to depend on each other strongly. Tests of 20
+    calibrated clusters would therefore reject too rarely. Student's t test divides every draw by the ratio of its
+    estimated standard deviation to that of the sample. This is too much for 100 clusters, because real clusters are
+    rarely unanimous and their squared gaps vary less. Dividing by the square root of the ratio gives levels of 3 to 6 %
+    in simulations of both. In the deviation of a draw, independent examples have their expected squared gaps.
     """
     value, weight = sums.value, sums.total_weight
     model = ClusterModel.from_sums(sums, dispersion)

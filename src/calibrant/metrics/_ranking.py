@@ -20,7 +20,11 @@ MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard erro
 
 
 def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield scores and the examples that should have the higher ones: those of class 1 of two, or not of each class."""
+    """Yield pairs of scores (n) and a mask (n) of the examples whose scores should be higher.
+
+    Two classes have one pair, for class 1. More have one for each label that occurs: scores that rise as the
+    probability of this class falls, and the examples with other labels.
+    """
     if p.k == 2:
         yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
         return

@@ -80,7 +80,7 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
     if origin in (tuple, Sequence) and isinstance(value, tuple | list):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
         hints = _item_hints(origin, arguments, len(items))
-        return tuple(map(_ints_to_floats, items, hints)) if len(hints) == len(items) else items
+        return tuple(map(_ints_to_floats, items, hints)) if len(hints) == len(items) else value
     return _to_float(value) if hint is float else value
 
 

@@ -348,7 +348,7 @@ def test_calibrated_predictions_do_not_store_logits(monkeypatch):
     for row in expected.rows:
         assert result[row.name].value == pytest.approx(row.value, rel=1e-9, abs=1e-12)
     torch.testing.assert_close(result.classes.ece, expected.classes.ece)
-    torch.testing.assert_close(measure(lazy, of=2).ties.value, measure(in_memory, of=2).ties.value)
+    torch.testing.assert_close(measure(lazy, of=2).by_score.value, measure(in_memory, of=2).by_score.value)
     assert lazy.with_event(1).events.confidence.tolist() == pytest.approx(
         in_memory.with_event(1).events.confidence.tolist()
     )

@@ -156,16 +156,16 @@ def test_integer_weights_act_like_repetitions():
     events, copies = Events(c, a, w.double()), Events(c.repeat_interleave(w), a.repeat_interleave(w))
     for weighted, repeated in (
         (events.equal_width(15), copies.equal_width(15)),
-        (Bins.equal_mass(15, events.ties), Bins.equal_mass(15, copies.ties)),
+        (Bins.equal_mass(15, events.by_score), Bins.equal_mass(15, copies.by_score)),
     ):
         torch.testing.assert_close(weighted.gap, repeated.gap, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(weighted.weight, repeated.weight, rtol=1e-10, atol=1e-12)
 
 
 def test_grouped_scores_hold_all_weight():
-    ties = GroupedScores.from_scores(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
-    assert ties.value.tolist() == [0.2, 0.5]
-    assert ties.total_weight.tolist() == [2, 4]
-    assert ties.correct.tolist() == [0, 1]
-    assert ties.variance.tolist() == pytest.approx([2 * 0.16, 4 * 0.25])
-    assert Events(f64(0.5), f64(1)).ties.value.tolist() == [0.5]
+    by_score = GroupedScores.from_scores(f64(0.5, 0.2, 0.5, 0.9), f64(1, 0, 0, 1), f64(1, 2, 3, 0))
+    assert by_score.value.tolist() == [0.2, 0.5]
+    assert by_score.total_weight.tolist() == [2, 4]
+    assert by_score.correct.tolist() == [0, 1]
+    assert by_score.variance.tolist() == pytest.approx([2 * 0.16, 4 * 0.25])
+    assert Events(f64(0.5), f64(1)).by_score.value.tolist() == [0.5]

@@ -205,10 +205,10 @@ def test_packed_sort_equals_a_stable_sort():
     score = torch.randn(1000, generator=g).double().mul(8).round().div(8)
     score[:3] = torch.tensor([-torch.inf, -0.0, 0.0])
     positive = torch.rand(1000, generator=g) < score.sigmoid()
-    ties = GroupedScores.from_scores(score, positive.double())
+    by_score = GroupedScores.from_scores(score, positive.double())
     weighted = GroupedScores.from_scores(score, positive.double(), torch.ones(1000).double())
     for column in ("value", "total_weight", "correct"):
-        assert torch.equal(getattr(ties, column), getattr(weighted, column))
+        assert torch.equal(getattr(by_score, column), getattr(weighted, column))
 
 
 INTERRUPTED_IMPORT = """

@@ -203,7 +203,7 @@ def test_integer_weights_equal_copies():
     weights = torch.arange(60) % 3 + 1.0
     copies = torch.arange(60).repeat_interleave(weights.long())
     weighted = Predictions(p.logits, p.labels, weights)
-    a, b = (observed_population(data.with_event(1).events.ties, 0.5) for data in (weighted, p[copies]))
+    a, b = (observed_population(data.with_event(1).events.by_score, 0.5) for data in (weighted, p[copies]))
     assert np.array_equal(a.confidence, b.confidence)
     assert np.array_equal(a.share, b.share)
 

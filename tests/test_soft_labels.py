@@ -115,7 +115,7 @@ def test_event_has_one_row_per_example_where_rows_are_merged():
     torch.testing.assert_close(merged.confidence, c)
     assert merged.weights is None
     assert merged.clusters is None
-    assert merged.ties.total_weight.tolist() == [1.0] * 40
+    assert merged.by_score.total_weight.tolist() == [1.0] * 40
     by_pair = Predictions.from_confidence(c, a, clusters=torch.arange(40) // 2).events.merged
     assert by_pair.clusters is not None
     assert by_pair.clusters.tolist() == [i // 2 for i in range(40)]
@@ -146,8 +146,8 @@ def test_noise_floor_shrinks_with_the_variance_of_outcomes():
     events = Predictions.from_confidence(c, (torch.rand(2000, dtype=torch.float64) < c).long())
     for floor in (metrics.noise_floor, metrics.adaptive_noise_floor):
         assert float(floor(fractional)) == pytest.approx(float(floor(events)) / 4, rel=0.1)
-    assert fractional.events.ties.dispersion == pytest.approx(1 / 16, rel=0.2)
-    assert events.events.ties.dispersion == 1
+    assert fractional.events.by_score.dispersion == pytest.approx(1 / 16, rel=0.2)
+    assert events.events.by_score.dispersion == 1
 
 
 @pytest.mark.parametrize("spread", [0.5, 10.0])

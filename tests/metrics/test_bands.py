@@ -35,19 +35,19 @@ def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, flo
         c = draw_confidences(kind, n, g)
         truth = (c - shift).clamp(0, 1)
         events = Events(c, (torch.rand(n, generator=g, dtype=torch.float64) < truth).double())
-        true_events, ties = Events(c, truth), events.ties
+        true_events, by_score = Events(c, truth), events.by_score
         bins, true_bins = events.equal_width(15), true_events.equal_width(15)
         is_full = bins.count > 0
         low, high = frequency_limits(bins)
         count["bins"] += holds(low[is_full], high[is_full], true_bins.accuracy[is_full])
-        curve, true_risk = risk_coverage_of(ties), metrics.curves._ranking.risk_coverage(true_events.ties)[1]
+        curve, true_risk = risk_coverage_of(by_score), metrics.curves._ranking.risk_coverage(true_events.by_score)[1]
         count["risk"] += holds(curve.low, curve.high, true_risk)
         cuts = torch.linspace(0, 1, 21, dtype=torch.float64)
         above = cuts[cuts <= c.max()]
         precision = torch.stack([truth[c >= cut - ROUNDING].mean() for cut in above])
-        count["thresholds"] += holds(*precision_limits(ties, above), precision)
+        count["thresholds"] += holds(*precision_limits(by_score, above), precision)
         if "corp" in count:
-            reliability = corp_of(ties, 0.90, 100, i)
+            reliability = corp_of(by_score, 0.90, 100, i)
             count["corp"] += holds(reliability.low, reliability.high, reliability.y)
     return {name: value / draws for name, value in count.items()}
 
@@ -69,14 +69,14 @@ def test_extreme_probabilities_do_not_widen_the_whole_band(spread):
     """With 2,000 examples of which many are nearly 0 or 1, the band is not the whole square."""
     g = torch.Generator().manual_seed(0)
     c = (spread * torch.randn(2000, generator=g, dtype=torch.float64)).sigmoid()
-    curve = corp_of(Events(c, (torch.rand(2000, generator=g, dtype=torch.float64) < c).double()).ties, 0.9, 300, 0)
+    curve = corp_of(Events(c, (torch.rand(2000, generator=g, dtype=torch.float64) < c).double()).by_score, 0.9, 300, 0)
     assert float((curve.high - curve.low).mean()) < 0.3
 
 
 def test_one_confidence_needs_no_adjustment():
-    ties = Events(torch.full((50,), 0.7, dtype=torch.float64), torch.arange(50).double() % 2).ties
-    assert simultaneous_level(ties, 0.9) == pytest.approx(0.9, abs=0.015)
-    distinct = Events(torch.linspace(0, 1, 50, dtype=torch.float64), torch.arange(50).double() % 2).ties
+    by_score = Events(torch.full((50,), 0.7, dtype=torch.float64), torch.arange(50).double() % 2).by_score
+    assert simultaneous_level(by_score, 0.9) == pytest.approx(0.9, abs=0.015)
+    distinct = Events(torch.linspace(0, 1, 50, dtype=torch.float64), torch.arange(50).double() % 2).by_score
     assert 0.95 < simultaneous_level(distinct, 0.9) < 0.995
 
 
@@ -104,8 +104,8 @@ def test_clusters_widen_the_band():
 
 
 def test_no_example_above_a_threshold_gives_no_information():
-    ties = Events(torch.tensor([0.2, 0.4]).double(), torch.tensor([0.0, 1.0]).double()).ties
-    low, high = precision_limits(ties, torch.tensor([0.3, 0.9], dtype=torch.float64))
+    by_score = Events(torch.tensor([0.2, 0.4]).double(), torch.tensor([0.0, 1.0]).double()).by_score
+    low, high = precision_limits(by_score, torch.tensor([0.3, 0.9], dtype=torch.float64))
     assert (float(low[1]), float(high[1])) == (0.0, 1.0)
     assert 0 < float(low[0]) < float(high[0]) == 1
 

@@ -233,7 +233,7 @@ def test_aurc_of_ties_is_that_of_a_loop(weighted):
         for _ in range(m):
             covered, wrong = covered + 1, wrong + float((w * (1 - a))[tie].sum()) / m
             total += wrong / covered
-    assert float(_ranking.aurc_of(Events(c, a, w).ties)) == pytest.approx(total / float(w.sum()), rel=1e-10)
+    assert float(_ranking.aurc_of(Events(c, a, w).by_score)) == pytest.approx(total / float(w.sum()), rel=1e-10)
 
 
 def test_smooth_ece_agrees_with_relplot(miscalibrated):
@@ -334,7 +334,7 @@ def test_risk_coverage_ends_at_the_error(miscalibrated):
     curve = metrics.curves.risk_coverage(miscalibrated)
     assert float(curve.x[-1]) == 1
     assert float(curve.y[-1]) == pytest.approx(float(metrics.error(miscalibrated)))
-    assert float(_ranking.aurc_of(miscalibrated.events.ties)) == pytest.approx(
+    assert float(_ranking.aurc_of(miscalibrated.events.by_score)) == pytest.approx(
         float(torch.trapezoid(torch.cat([curve.y[:1], curve.y]), torch.cat([torch.zeros(1).double(), curve.x]))),
         abs=2e-3,
     )
@@ -342,9 +342,9 @@ def test_risk_coverage_ends_at_the_error(miscalibrated):
 
 def test_deposit_preserves_the_total():
     g = torch.Generator().manual_seed(0)
-    ties = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).ties
-    grid = _smooth.deposit(ties.value, torch.stack([ties.gap, 2 * ties.gap]), 64)
-    assert grid.sum(1).tolist() == pytest.approx([float(ties.gap.sum()), float(2 * ties.gap.sum())])
+    by_score = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).by_score
+    grid = _smooth.deposit(by_score.value, torch.stack([by_score.gap, 2 * by_score.gap]), 64)
+    assert grid.sum(1).tolist() == pytest.approx([float(by_score.gap.sum()), float(2 * by_score.gap.sum())])
 
 
 @pytest.mark.parametrize("width", [1e-5, 1e-3, 0.0014, 0.4])

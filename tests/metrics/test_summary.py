@@ -58,7 +58,8 @@ def test_values_are_within_the_documented_bounds(n, k, weighted):
     p = draw(n, k, weighted=weighted)
     summary, exact = measure(Summary.from_predictions(p)), measure(p, of="top")
     heaviest = float(
-        Summary.from_predictions(p).ties.total_weight.max() / Summary.from_predictions(p).ties.total_weight.sum()
+        Summary.from_predictions(p).by_score.total_weight.max()
+        / Summary.from_predictions(p).by_score.total_weight.sum()
     )
     bounds = {
         "adaptive_ece": 28 * heaviest,

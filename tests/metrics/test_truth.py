@@ -201,7 +201,7 @@ def test_skce_is_unbiased_and_its_test_has_its_nominal_size():
     values, rejected = [], 0
     for i in range(200):
         c, a, _ = draw(200, 1.0, g)
-        values.append(float(_cumulative.skce_estimate(Events(c, a).ties, 0.4)))
+        values.append(float(_cumulative.skce_estimate(Events(c, a).by_score, 0.4)))
         z = torch.stack([torch.zeros_like(c), c.logit()], 1)
         rejected += metrics.skce.test(z, a.long(), draws=99, seed=i).p_value <= 0.1
     values = torch.tensor(values, dtype=F)

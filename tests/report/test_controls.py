@@ -182,7 +182,7 @@ def test_threshold_control_shows_error_and_cost(visit, report, evaluation_data):
         acted = evaluation_data.events.confidence >= c
         share, wrong = float(acted.double().mean()), float(1 - evaluation_data.events.outcome[acted].mean())
         cut, texts = torch.tensor([c], dtype=torch.float64), tiles(part)
-        low, high = map(float, metrics.curves.precision_limits(evaluation_data.events.ties, cut))
+        low, high = map(float, metrics.curves.precision_limits(evaluation_data.events.by_score, cut))
         assert texts["acted on"].split("\n")[0] == f"{100 * share:.2f} %"
         assert texts["error rate among them"] == (
             f"{100 * wrong:.2f} %\nsimultaneous 90 % interval {100 * (1 - high):.2f} to {100 * (1 - low):.2f} %"

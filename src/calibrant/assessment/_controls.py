@@ -250,8 +250,8 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     A row has the threshold; the share of predictions that are acted on, precision and recall; and the texts of three
     tiles: that share, the error rate among them, and its interval.
     """
-    t = thresholds_of(measurement.ties, SLIDER_THRESHOLDS, measurement.level)
-    low, high = precision_limits(measurement.ties, t.threshold, measurement.level)  # for all thresholds at once
+    t = thresholds_of(measurement.by_score, SLIDER_THRESHOLDS, measurement.level)
+    low, high = precision_limits(measurement.by_score, t.threshold, measurement.level)  # for all thresholds at once
     columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, low, high)]
     rows: list[list[Any]] = []
     for threshold, share, precision, recall, low, high in zip(*columns, strict=True):

@@ -103,9 +103,9 @@ class MeasurementData:
         return self.source.class_names
 
     @property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """Rows sorted by confidence, which curves are drawn from."""
-        return self.source.ties if isinstance(self.source, Summary) else self.source.events.ties
+        return self.source.by_score if isinstance(self.source, Summary) else self.source.events.by_score
 
     @cached_property
     def reliability_bins(self) -> Bins:

@@ -182,7 +182,7 @@ def thresholds_table(name: str, measurement: MeasurementData) -> Markup:
         name: What was done to the predictions, such as "after Temperature".
         measurement: The measurement of these predictions.
     """
-    event, t = measurement.event, thresholds_of(measurement.ties, TABLE_THRESHOLDS)
+    event, t = measurement.event, thresholds_of(measurement.by_score, TABLE_THRESHOLDS)
     head = ["threshold", f"share of {event.units}", f"mean {event.score}", "precision", "recall", "specificity"]
     columns = zip(t.threshold, t.share, t.mean_confidence, t.precision, t.recall, t.specificity, strict=True)
     rows = [[format_percent(float(threshold), 0), *map(share_text, shares)] for threshold, *shares in columns]

@@ -183,7 +183,7 @@ def _diagrams(measurements: LabeledMeasurements) -> Markup:
         ece, kuiper = format_percent(measurement["ece"].value), format_p_value(measurement["kuiper"].p_value)
         error = f"ECE {ece}, Kuiper {kuiper}"
         level = None if measurement.clusters else measurement.level  # intervals of bins assume independent rows
-        curves += report.curve_diagram(title, measurement.ties, bins, error, event=event)
+        curves += report.curve_diagram(title, measurement.by_score, bins, error, event=event)
         bars += report.bar_diagram(title, bins, error, event=event, level=level)
     if len(measurements) == 1:
         return report.join_html([_side_by_side(curves + bars), curve_explanation, bar_explanation])
@@ -234,7 +234,7 @@ def _coverage_section(measurements: LabeledMeasurements) -> report.Section | Non
     event = first.event
     if not event.is_confidence:
         return None
-    curves = {_short_label(name): risk_coverage_of(m.ties, m.level) for name, m in measurements.items()}
+    curves = {_short_label(name): risk_coverage_of(m.by_score, m.level) for name, m in measurements.items()}
     first_curve, subject = next(iter(curves.values())), "Error rate"
     if len(curves) > 1:
         subject += " before calibration"

@@ -215,7 +215,7 @@ class EventStatistics:
     """
 
     @cached_property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """The events, sorted and grouped by equal confidence."""
         raise NotImplementedError
 
@@ -261,12 +261,12 @@ class Events(EventStatistics):
         return Events(c, a, weights, clusters, None, variance, outcome_dispersion(c, a, w, clusters))
 
     @cached_property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """The events, sorted and grouped by equal confidence."""
         if self.examples is not None:
-            return self.merged.ties
-        ties = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
-        return replace(ties, fraction_variance=self.fraction_variance, dispersion=self.dispersion)
+            return self.merged.by_score
+        by_score = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
+        return replace(by_score, fraction_variance=self.fraction_variance, dispersion=self.dispersion)
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width, computed once for every number of bins."""
@@ -417,22 +417,22 @@ class Bins:
         return cls.from_sums(edges, n[:b], c[:b], a[:b], n.sum())
 
     @classmethod
-    def equal_mass(cls, bins: int, ties: GroupedScores) -> "Bins":
+    def equal_mass(cls, bins: int, by_score: GroupedScores) -> "Bins":
         """Divide sorted examples into bins of equal numbers of examples, whatever the row order.
 
         Sizes are those of numpy's array_split: the first n mod b bins hold one more. Examples of equal confidence share
         their outcomes, so that an edge inside a tie does not depend on the row order. With fewer examples than bins the
         last bins are empty. If weights are not whole numbers, all bins have the same mass.
         """
-        sums, cuts = ties.cumulative_sums, ties.equal_mass_cuts(bins)
-        last = (torch.searchsorted(sums[0], cuts) - 1).clamp_(0, len(ties.value) - 1)
-        return cls.from_sums(ties.value[last], *_sums_between_cuts(cuts, sums), total=sums[0, -1])
+        sums, cuts = by_score.cumulative_sums, by_score.equal_mass_cuts(bins)
+        last = (torch.searchsorted(sums[0], cuts) - 1).clamp_(0, len(by_score.value) - 1)
+        return cls.from_sums(by_score.value[last], *_sums_between_cuts(cuts, sums), total=sums[0, -1])
 
 
-def equal_mass_variance(bins: int, ties: GroupedScores) -> Tensor:
+def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
     """Return the variance of the number of events in every bin of equal mass if every confidence is true."""
-    cuts = ties.equal_mass_cuts(bins)
-    return _sums_between_cuts(cuts, _cumulative_sums(ties.total_weight, ties.variance))[1]
+    cuts = by_score.equal_mass_cuts(bins)
+    return _sums_between_cuts(cuts, _cumulative_sums(by_score.total_weight, by_score.variance))[1]
 
 
 def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:

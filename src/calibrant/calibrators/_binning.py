@@ -257,7 +257,7 @@ def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
 
 def _equal_mass_bins(bins: int, events: Events) -> Bins:
     """Return bins of equal mass from 0 to 1 whose edges do not split ties: they lie just above the largest of a bin."""
-    inner_edges = Bins.equal_mass(bins, events.ties).edges[1:-1] * (1 + TIE_TOLERANCE)
+    inner_edges = Bins.equal_mass(bins, events.by_score).edges[1:-1] * (1 + TIE_TOLERANCE)
     edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)])
     return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
 

@@ -191,8 +191,8 @@ def _class_starts(lengths: list[int], points: Tensor) -> Tensor:
 
 def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct x in increasing order, with the mean of y and the total weight at each."""
-    ties = GroupedScores.from_scores(x, y, weights)
-    return ties.value.cpu().numpy(), ties.accuracy.cpu().numpy(), ties.total_weight.cpu().numpy()
+    by_score = GroupedScores.from_scores(x, y, weights)
+    return by_score.value.cpu().numpy(), by_score.accuracy.cpu().numpy(), by_score.total_weight.cpu().numpy()
 
 
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -46,18 +46,18 @@ class Spline:
     def fit(cls, p: Predictions, *, knots: Annotated[int, Range(ge=2, le=1000)] = 6) -> "Spline":
         """Fit the spline to the cumulative accuracy."""
         event = binned_event(p)
-        ties, n = p.with_event(event).events.ties, p.total_weight
-        end = ties.total_weight.cumsum(0) / n  # rank of the last example of each tie
+        by_score, n = p.with_event(event).events.by_score, p.total_weight
+        end = by_score.total_weight.cumsum(0) / n  # rank of the last example of each tie
         ranks = torch.cat([end.new_zeros(1), end])  # the curve starts at (0, 0), which counts as one example
-        curve = torch.cat([end.new_zeros(1), ties.correct.cumsum(0) / n])
-        sqrt_weight = torch.cat([end.new_ones(1), ties.total_weight]).sqrt()[:, None]  # of each squared residual
+        curve = torch.cat([end.new_zeros(1), by_score.correct.cumsum(0) / n])
+        sqrt_weight = torch.cat([end.new_ones(1), by_score.total_weight]).sqrt()[:, None]  # of each squared residual
         basis, _ = _natural_spline_basis(ranks, knots)
         # "gelsd" allows fewer distinct ranks than knots
         weights = torch.linalg.lstsq(sqrt_weight * basis, sqrt_weight * curve[:, None], driver="gelsd").solution
-        middle = end - (ties.total_weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
+        middle = end - (by_score.total_weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
         _, slope = _natural_spline_basis(middle, knots)
         calibrated = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        fitted = cls(ties.value, calibrated, event)
+        fitted = cls(by_score.value, calibrated, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call

@@ -89,7 +89,8 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     Answers of equal confidence belong together, so that a share may be larger than asked for, and one row may stand for
     several shares.
     """
-    curve, thresholds = risk_coverage(p, level=level), p.events.ties.value.flip(0)  # from the most confident answers
+    curve = risk_coverage(p, level=level)
+    thresholds = p.events.by_score.value.flip(0)  # from the most confident answers
     assert curve.low is not None
     assert curve.high is not None
     first_steps = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)

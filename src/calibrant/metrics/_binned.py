@@ -69,11 +69,11 @@ def adaptive_ece(
     >>> adaptive_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2)
     tensor(0.2500, dtype=torch.float64)
     """
-    ties = events.ties
+    by_score = events.by_score
     if edges == "equal_mass":
-        return gap_norm(Bins.equal_mass(bins, ties))
-    cuts = mukhoti_edges(ties.value, bins, ties.total_weight)
-    return gap_norm(Bins.from_edges(cuts, ties.value, ties.accuracy, ties.total_weight))
+        return gap_norm(Bins.equal_mass(bins, by_score))
+    cuts = mukhoti_edges(by_score.value, bins, by_score.total_weight)
+    return gap_norm(Bins.from_edges(cuts, by_score.value, by_score.accuracy, by_score.total_weight))
 
 
 @metric(
@@ -168,12 +168,12 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
-    ties = events.ties
-    if ties.clusters is not None:
-        sums = ties.clusters.equal_mass(bins)
-        variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * ties.dispersion
+    by_score = events.by_score
+    if by_score.clusters is not None:
+        sums = by_score.clusters.equal_mass(bins)
+        variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * by_score.dispersion
         return cluster_noise_interval(sums, variance, level)
-    return noise_interval(equal_mass_variance(bins, ties).sqrt() / ties.total_weight.sum(), level)
+    return noise_interval(equal_mass_variance(bins, by_score).sqrt() / by_score.total_weight.sum(), level)
 
 
 @metric(
@@ -232,10 +232,10 @@ def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     """
-    ties = events.ties
-    table = Bins.equal_mass(1, ties)
-    for bins in range(2, len(ties.value) + 1):
-        finer = Bins.equal_mass(bins, ties)
+    by_score = events.by_score
+    table = Bins.equal_mass(1, by_score)
+    for bins in range(2, len(by_score.value) + 1):
+        finer = Bins.equal_mass(bins, by_score)
         if bool((finer.accuracy.diff() < -1e-12).any()):
             break
         table = finer

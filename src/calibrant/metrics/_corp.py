@@ -24,7 +24,7 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
     """
-    return corp_decomposition(events.ties, score)[0]
+    return corp_decomposition(events.by_score, score)[0]
 
 
 @metric(
@@ -40,7 +40,7 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
     """
-    return corp_decomposition(events.ties, score)[1]
+    return corp_decomposition(events.by_score, score)[1]
 
 
 @metric(
@@ -54,30 +54,30 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
     """
-    return corp_decomposition(events.ties, score)[2]
+    return corp_decomposition(events.by_score, score)[2]
 
 
-def corp_decomposition(ties: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
+def corp_decomposition(by_score: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
     """Return miscalibration (MCB), discrimination (DSC) and uncertainty (UNC) of sorted examples."""
-    accuracy = ties.correct.sum() / ties.total_weight.sum()
-    original = _score(ties, ties.value, score)
-    recalibrated = _score(ties, isotonic_fit(ties), score)
-    constant = _score(ties, accuracy.expand(len(ties.value)), score)
+    accuracy = by_score.correct.sum() / by_score.total_weight.sum()
+    original = _score(by_score, by_score.value, score)
+    recalibrated = _score(by_score, isotonic_fit(by_score), score)
+    constant = _score(by_score, accuracy.expand(len(by_score.value)), score)
     return original - recalibrated, constant - recalibrated, constant
 
 
-def isotonic_fit(ties: GroupedScores) -> Tensor:
+def isotonic_fit(by_score: GroupedScores) -> Tensor:
     """Return the isotonic regression of outcomes on confidence, at every distinct confidence."""
     from scipy.optimize import isotonic_regression  # slow to import
 
-    fit = isotonic_regression(ties.accuracy.cpu().numpy(), weights=ties.total_weight.cpu().numpy())
-    return torch.from_numpy(fit.x).to(ties.value).clamp(0, 1)
+    fit = isotonic_regression(by_score.accuracy.cpu().numpy(), weights=by_score.total_weight.cpu().numpy())
+    return torch.from_numpy(fit.x).to(by_score.value).clamp(0, 1)
 
 
-def _score(ties: GroupedScores, p: Tensor, score: Score) -> Scalar:
-    hit, miss = ties.correct, ties.total_weight - ties.correct
+def _score(by_score: GroupedScores, p: Tensor, score: Score) -> Scalar:
+    hit, miss = by_score.correct, by_score.total_weight - by_score.correct
     if score == "brier":
         parts = hit * (1 - p).square() + miss * p.square()
     else:
         parts = -torch.xlogy(hit, p) - torch.special.xlog1py(miss, -p)
-    return parts.sum() / ties.total_weight.sum()
+    return parts.sum() / by_score.total_weight.sum()

@@ -24,7 +24,7 @@ MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed
     term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.ties, _path_range, range_sf),
+    test=lambda events: _path_test(events.by_score, _path_range, range_sf),
 )
 def kuiper(events: EventStatistics) -> Scalar:
     r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
@@ -42,7 +42,7 @@ def kuiper(events: EventStatistics) -> Scalar:
     >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.057)
     """
-    return _path_range(cumulative_gaps(events.ties))
+    return _path_range(cumulative_gaps(events.by_score))
 
 
 @metric(
@@ -52,7 +52,7 @@ def kuiper(events: EventStatistics) -> Scalar:
     term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.ties, _path_supremum, sup_sf),
+    test=lambda events: _path_test(events.by_score, _path_supremum, sup_sf),
 )
 def ks(events: EventStatistics) -> Scalar:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
@@ -64,14 +64,14 @@ def ks(events: EventStatistics) -> Scalar:
     >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.057)
     """
-    return _path_supremum(cumulative_gaps(events.ties))
+    return _path_supremum(cumulative_gaps(events.by_score))
 
 
 def _skce_test(
     events: EventStatistics, *, width: Width = 0.4, draws: Count = NUM_NULL_DRAWS, seed: int = 0
 ) -> Evidence:
     """Test the SKCE by simulating calibrated models; see `skce`."""
-    null = NullGaps.draw(events.ties, draws, seed)
+    null = NullGaps.draw(events.by_score, draws, seed)
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:
         """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
@@ -79,7 +79,7 @@ def _skce_test(
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
         return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 
-    return Evidence(float(skce_estimate(events.ties, width)), null.p_value(sum_over_pairs))
+    return Evidence(float(skce_estimate(events.by_score, width)), null.p_value(sum_over_pairs))
 
 
 @metric(
@@ -104,7 +104,7 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     >>> skce.test(torch.zeros(100, 2), torch.tensor([0] * 80 + [1] * 20)).p_value
     0.001
     """
-    return skce_estimate(events.ties, width)
+    return skce_estimate(events.by_score, width)
 
 
 @metric(
@@ -121,25 +121,25 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     >>> mmce(torch.zeros(2, 2), torch.tensor([0, 0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    ties = events.ties
-    return kernel_sum(ties.value, ties.gap, width).clamp_min(0).sqrt() / ties.total_weight.sum()
+    by_score = events.by_score
+    return kernel_sum(by_score.value, by_score.gap, width).clamp_min(0).sqrt() / by_score.total_weight.sum()
 
 
-def _path_test(ties: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
+def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
     """Test the size of the path, by simulation for clusters and for few distinct confidences, or by its limit."""
-    statistic = float(size(cumulative_gaps(ties)))
-    sigma = math.sqrt(float(ties.variance.sum())) / float(ties.total_weight.sum())
+    statistic = float(size(cumulative_gaps(by_score)))
+    sigma = math.sqrt(float(by_score.variance.sum())) / float(by_score.total_weight.sum())
     # with sigma 0 every confidence is 0 or 1, and a single error contradicts them
     asymptotic = sf(statistic / sigma) if sigma else float(statistic == 0)
-    if not sigma or (ties.clusters is None and len(ties.value) > MAX_CLUSTER_SLOTS):
+    if not sigma or (by_score.clusters is None and len(by_score.value) > MAX_CLUSTER_SLOTS):
         return Evidence(statistic, asymptotic)
-    p = NullGaps.draw(ties).p_value(lambda gaps: size(_running_sums(gaps)))
-    return Evidence(statistic, min(p, asymptotic) if ties.clusters is None and p < MAX_REFINED_P_VALUE else p)
+    p = NullGaps.draw(by_score).p_value(lambda gaps: size(_running_sums(gaps)))
+    return Evidence(statistic, min(p, asymptotic) if by_score.clusters is None and p < MAX_REFINED_P_VALUE else p)
 
 
-def cumulative_gaps(ties: GroupedScores) -> Tensor:
+def cumulative_gaps(by_score: GroupedScores) -> Tensor:
     """Return C_0 .. C_g, the running sums of outcome minus confidence per unit of weight."""
-    return _running_sums(ties.gap) / ties.total_weight.sum()
+    return _running_sums(by_score.gap) / by_score.total_weight.sum()
 
 
 def _running_sums(steps: Tensor) -> Tensor:
@@ -181,19 +181,19 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
     return total
 
 
-def skce_estimate(ties: GroupedScores, width: float) -> Scalar:
+def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
     """Return the unbiased estimate of the squared kernel calibration error: the mean over pairs of examples.
 
     Pairs of an example with itself are left out, and with clusters those within a cluster. 0 without a pair.
     """
-    n = ties.total_weight.sum()
-    if (sums := ties.clusters) is not None:
+    n = by_score.total_weight.sum()
+    if (sums := by_score.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()
         across = kernel_sum(sums.value, sums.gap.sum(0), width) - kernel_sum(sums.value, sums.gap, width).sum()
         return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
-    return (kernel_sum(ties.value, ties.gap, width) - ties.gap_square) / (n * (n - 1))
+    return (kernel_sum(by_score.value, by_score.gap, width) - by_score.gap_square) / (n * (n - 1))
 
 
 def range_sf(r: float) -> float:

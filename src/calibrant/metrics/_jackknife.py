@@ -100,7 +100,7 @@ class LeaveOneGroupOut(EventStatistics):
         return remaining * (remaining[0] > 1e-9 * table[0, -1])  # a smaller weight is rounding
 
     @cached_property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """Confidences, sorted and grouped."""
         cells = self._remainder(self.jackknife.cells)
         weight, confidence, outcome = cells[:, cells[0] > 0]

@@ -267,7 +267,7 @@ def metric(
             return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
 
     The annotation of the first parameter decides what the function is called with: `Predictions`; `Events`, the rows of
-    the event that the predictions name; or `EventStatistics`, that event sorted (`ties`) or binned (`moments`,
+    the event that the predictions name; or `EventStatistics`, that event sorted (`by_score`) or binned (`moments`,
     `equal_width`). With any other annotation, or none, it is called with (logits, labels) and, if it has that
     parameter, `weights`. Only metrics of event statistics also work on a `Summary` without further declarations.
 

@@ -89,4 +89,4 @@ def noise_interval(sigma: Tensor, level: float) -> Interval:
 
 def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
     """Return the bins of equal width or of equal mass."""
-    return Bins.equal_mass(bins, events.ties) if edges == "equal_mass" else events.equal_width(bins)
+    return Bins.equal_mass(bins, events.by_score) if edges == "equal_mass" else events.equal_width(bins)

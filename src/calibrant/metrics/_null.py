@@ -29,22 +29,22 @@ class NullGaps:
     dispersion: float = 1.0  # as in `GroupedScores`
 
     @classmethod
-    def draw(cls, ties: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
+    def draw(cls, by_score: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
         """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does.
 
         Fractional outcomes vary less than events: the gaps of events are multiplied by the root of their dispersion.
         """
         generator = torch.Generator().manual_seed(seed)
-        if (sums := ties.clusters) is not None:
+        if (sums := by_score.clusters) is not None:
             sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.gap.cpu())
             sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
-            drawn = _draw_clustered_gaps(sums, draws, generator, ties.dispersion)
+            drawn = _draw_clustered_gaps(sums, draws, generator, by_score.dispersion)
             weight, observed = sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True)
-            return cls(sums.value, weight, observed, drawn, ties.dispersion)
-        ties = merge_ties(ties, MAX_CLUSTER_SLOTS)
-        value, weight, gap = ties.value.cpu(), ties.total_weight.cpu(), ties.gap.cpu()
+            return cls(sums.value, weight, observed, drawn, by_score.dispersion)
+        by_score = merge_scores(by_score, MAX_CLUSTER_SLOTS)
+        value, weight, gap = by_score.value.cpu(), by_score.total_weight.cpu(), by_score.gap.cpu()
         drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
-        return cls(value, weight, gap[None], drawn * math.sqrt(ties.dispersion), ties.dispersion)
+        return cls(value, weight, gap[None], drawn * math.sqrt(by_score.dispersion), by_score.dispersion)
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
         """Return the share of draws with as large a statistic, which takes rows of gaps (r g) and returns (r)."""
@@ -60,26 +60,26 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
     return hits * weight / count.clamp_min(1)
 
 
-def draw_outcomes(ties: GroupedScores, generator: torch.Generator) -> GroupedScores:
+def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> GroupedScores:
     """Draw the outcomes of every group from its confidence."""
-    hits = draw_hits(ties.total_weight, ties.value, generator)
-    if ties.dispersion < 1:
-        expected = ties.total_weight * ties.value
-        hits = expected + (hits - expected) * math.sqrt(ties.dispersion)
-    return GroupedScores(ties.value, ties.total_weight, hits)
+    hits = draw_hits(by_score.total_weight, by_score.value, generator)
+    if by_score.dispersion < 1:
+        expected = by_score.total_weight * by_score.value
+        hits = expected + (hits - expected) * math.sqrt(by_score.dispersion)
+    return GroupedScores(by_score.value, by_score.total_weight, hits)
 
 
-def merge_ties(ties: GroupedScores, max_groups: int) -> GroupedScores:
+def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
     """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
-    if len(ties.value) <= max_groups:
-        return ties
-    sums = ties.cumulative_sums
+    if len(by_score.value) <= max_groups:
+        return by_score
+    sums = by_score.cumulative_sums
     cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=sums.device) * sums[0, -1]
     ends = torch.searchsorted(sums[0].contiguous(), cuts[1:-1].contiguous())
     index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
     weight, confidence, correct = sums[:, index].diff()
     value = (confidence / weight).clamp_max(1)
-    return GroupedScores(value, weight, correct, ties.clusters, ties.fraction_variance, ties.dispersion)
+    return GroupedScores(value, weight, correct, by_score.clusters, by_score.fraction_variance, by_score.dispersion)
 
 
 def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:

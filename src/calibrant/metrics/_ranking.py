@@ -10,7 +10,7 @@ from calibrant.backend.bins import EventStatistics, GroupedScores, distinct_valu
 from calibrant.backend.threads import map_chunks
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
-from calibrant.metrics._null import merge_ties
+from calibrant.metrics._null import merge_scores
 from calibrant.predictions import Predictions
 from calibrant.types import PerExample, Scalar
 
@@ -80,7 +80,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     1.0000 [0.2236, 1.0000]
     """
     if of == "correctness":
-        return auroc_of(p.with_event("top").events.ties)
+        return auroc_of(p.with_event("top").events.by_score)
 
     def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
         score, positive = forecast
@@ -92,15 +92,15 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
 
 def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
     """Return the interval of a mean in [0, 1] with the standard error of the influence function."""
-    ties = events.ties
-    n, value = float(ties.total_weight.sum()), float(aurc_of(ties))
-    ties = merge_ties(ties, MAX_INFLUENCE_GROUPS)
-    neutral, wrong_score = _aurc_influence(ties)
-    wrong = ties.total_weight - ties.correct
-    square = ties.correct * neutral.square() + wrong * (neutral + wrong_score).square()
+    by_score = events.by_score
+    n, value = float(by_score.total_weight.sum()), float(aurc_of(by_score))
+    by_score = merge_scores(by_score, MAX_INFLUENCE_GROUPS)
+    neutral, wrong_score = _aurc_influence(by_score)
+    wrong = by_score.total_weight - by_score.correct
+    square = by_score.correct * neutral.square() + wrong * (neutral + wrong_score).square()
     clusters = None
-    if (sums := ties.clusters) is not None:
-        place = torch.searchsorted(ties.value, sums.value.contiguous()).clamp_max(len(ties.value) - 1)
+    if (sums := by_score.clusters) is not None:
+        place = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
         wrong = sums.total_weight * (1 - sums.value) - sums.gap
         deviation = sums.total_weight @ neutral[place] + wrong @ wrong_score[place]
         weight = sums.total_weight.sum(1)
@@ -126,12 +126,12 @@ def aurc(events: EventStatistics) -> Scalar:
     >>> aurc(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))  # risks 0 and 1/2
     tensor(0.2500, dtype=torch.float64)
     """
-    return aurc_of(events.ties)
+    return aurc_of(events.by_score)
 
 
-def auroc_of(ties: GroupedScores) -> Scalar:
+def auroc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the ROC curve of sorted scores for the outcomes."""
-    positive, negative = ties.correct, ties.total_weight - ties.correct
+    positive, negative = by_score.correct, by_score.total_weight - by_score.correct
     below = negative.cumsum(0) - negative / 2
     return (positive * below).sum() / (positive.sum() * negative.sum())
 
@@ -156,21 +156,21 @@ def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
     return below, 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
 
 
-def _sum_placements(ties: GroupedScores) -> Sample:
+def _sum_placements(by_score: GroupedScores) -> Sample:
     """Return the mean of `placements` and its precision from sorted scores."""
-    hits, misses = ties.correct, ties.total_weight - ties.correct
+    hits, misses = by_score.correct, by_score.total_weight - by_score.correct
     below, above = _placement_shares(hits, misses)
-    n, area = float(ties.total_weight.sum()), (hits * below).sum() / hits.sum()
+    n, area = float(by_score.total_weight.sum()), (hits * below).sum() / hits.sum()
     square = hits @ (below - area).square() / hits.sum() ** 2 + misses @ (above - area).square() / misses.sum() ** 2
     return Sample.from_sums(n, float(area), n**2 * float(square))
 
 
-def aurc_of(ties: GroupedScores) -> Scalar:
+def aurc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the risk-coverage curve of sorted examples."""
-    wrong = (ties.total_weight - ties.correct).flip(0)
-    if bool((ties.total_weight == 1).all()):
+    wrong = (by_score.total_weight - by_score.correct).flip(0)
+    if bool((by_score.total_weight == 1).all()):
         return wrong.cumsum_(0).div_(torch.arange(1, len(wrong) + 1, device=wrong.device)).mean()
-    weight = ties.total_weight.flip(0)
+    weight = by_score.total_weight.flip(0)
     # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
     mass_before, error = weight.cumsum(0) - weight, wrong / weight
     harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)
@@ -178,14 +178,14 @@ def aurc_of(ties: GroupedScores) -> Scalar:
     return risks.sum() / weight.sum()
 
 
-def _aurc_influence(ties: GroupedScores) -> tuple[Tensor, Tensor]:
+def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     r"""Return the influence of a right example on the AURC in every group (g), and what a wrong one adds to it.
 
     With the share G of examples that are at least as confident, the AURC is $E[e\,(-\log G)]$ of errors e. A wrong
     example adds $-\log G$; every example lowers the weight of the errors below it, $E[e_i / G_i]$ over $c_i \le c$.
     Sums of 1/m over ranks m stand for logarithms, as in `aurc_of`.
     """
-    weight, wrong = ties.total_weight.flip(0), (ties.total_weight - ties.correct).flip(0)
+    weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
     cumulative_weight, total = weight.cumsum(0), weight.sum()
     harmonic = torch.digamma(cumulative_weight + 1) - torch.digamma(cumulative_weight - weight + 1)
     from_here = harmonic.flip(0).cumsum(0).flip(0)  # the sum of 1/m over the ranks of this group and of all below
@@ -196,9 +196,12 @@ def _aurc_influence(ties: GroupedScores) -> tuple[Tensor, Tensor]:
     return neutral.flip(0), wrong_score.flip(0)
 
 
-def risk_coverage(ties: GroupedScores) -> tuple[Tensor, Tensor]:
+def risk_coverage(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
-    weight, wrong = ties.total_weight.flip(0).cumsum(0), (ties.total_weight - ties.correct).flip(0).cumsum(0)
+    weight, wrong = (
+        by_score.total_weight.flip(0).cumsum(0),
+        (by_score.total_weight - by_score.correct).flip(0).cumsum(0),
+    )
     return weight / weight[-1], wrong / weight
 
 

@@ -28,7 +28,7 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     from scipy.fft import dct, idct  # slow to import
 
     width = float(smooth_ece(events))
-    null = NullGaps.draw(events.ties, draws, seed)
+    null = NullGaps.draw(events.by_score, draws, seed)
     gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)  # in the cosine basis
 
     def errors_in_window(gaps: Tensor) -> Tensor:
@@ -64,8 +64,8 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     """
     from scipy.fft import dct, idct  # slow to import
 
-    ties = events.ties
-    grid = deposit(ties.value, ties.gap / ties.total_weight.sum(), NUM_GRID_CELLS)
+    by_score = events.by_score
+    grid = deposit(by_score.value, by_score.gap / by_score.total_weight.sum(), NUM_GRID_CELLS)
     wave = np.asarray(dct(grid.cpu().numpy(), type=2))
     rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2
 
@@ -83,7 +83,7 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
     unsmoothed = float(np.abs(gaps(wave)).sum())
     value = increasing_root(excess, unsmoothed / 8, 0.0, max(1.0, unsmoothed), 1e-9).x if unsmoothed else 0.0
-    return torch.tensor(value, dtype=torch.float64, device=ties.value.device)
+    return torch.tensor(value, dtype=torch.float64, device=by_score.value.device)
 
 
 def deposit(value: Tensor, gaps: Tensor, cells: int) -> Tensor:

@@ -217,7 +217,7 @@ class Summary(BinSums):
         return METRICS[name].interval(self, level=level)  # pyright: ignore[reportFunctionMemberAccess]
 
     @cached_property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """The cells that are not empty, in increasing order of confidence."""
         low, high = self.cells.cpu().double()
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)

@@ -105,7 +105,7 @@ class GroupBinSums(BinSums):
     k: int = 2
 
     @cached_property
-    def ties(self) -> GroupedScores:
+    def by_score(self) -> GroupedScores:
         """The bins that are not empty: all that the sums tell about the order of confidences."""
         moments = self.moments(self.bins)
         weight, c, a = torch.stack([moments.total_weight, moments.confidence_sum, moments.outcome_sum])[

@@ -12,7 +12,7 @@ from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, Grou
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
-from calibrant.metrics._null import draw_outcomes, merge_ties
+from calibrant.metrics._null import draw_outcomes, merge_scores
 from calibrant.predictions import as_predictions
 
 __all__ = ["corp", "risk_coverage"]
@@ -44,7 +44,7 @@ def corp(
     """
     check_level(level)
     with as_predictions(predictions, labels, weights) as p:
-        return corp_of(p.events.ties, level, draws, seed)
+        return corp_of(p.events.by_score, level, draws, seed)
 
 
 def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90) -> Curve:
@@ -65,26 +65,26 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
     """
     check_level(level)
     with as_predictions(predictions, labels, weights) as p:
-        return risk_coverage_of(p.events.ties, level)
+        return risk_coverage_of(p.events.by_score, level)
 
 
-def risk_coverage_of(ties: GroupedScores, level: float = 0.90) -> Curve:
+def risk_coverage_of(by_score: GroupedScores, level: float = 0.90) -> Curve:
     """Return the risk-coverage curve of sorted examples with its band."""
-    ties = merge_ties(ties, MAX_BAND_GROUPS)
-    low, high = precision_limits(ties, ties.value.flip(0), level)
-    return Curve(*_ranking.risk_coverage(ties), 1 - high, 1 - low)
+    by_score = merge_scores(by_score, MAX_BAND_GROUPS)
+    low, high = precision_limits(by_score, by_score.value.flip(0), level)
+    return Curve(*_ranking.risk_coverage(by_score), 1 - high, 1 - low)
 
 
-def precision_limits(ties: GroupedScores, cuts: Tensor, level: float = 0.90) -> tuple[Tensor, Tensor]:
+def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90) -> tuple[Tensor, Tensor]:
     """Return limits of the frequency of the event above each threshold that hold for all thresholds at once.
 
     They are the limits of each share at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
-    pointwise = simultaneous_level(ties, level)
-    first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
-    if ties.clusters is not None:
-        return _clustered_precision_limits(ties.clusters, cuts, pointwise)
-    n, hits = (_ranking.sums_from(x)[first] for x in (ties.total_weight, ties.correct))
+    pointwise = simultaneous_level(by_score, level)
+    first = torch.searchsorted(by_score.value, cuts * PROBABILITY_ROUNDING)
+    if by_score.clusters is not None:
+        return _clustered_precision_limits(by_score.clusters, cuts, pointwise)
+    n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))
     return share_limits(hits / n, n, pointwise)
 
 
@@ -98,7 +98,7 @@ def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
     return share_limits(bins.accuracy, bins.count.double(), level ** (1 / num_bins))
 
 
-def simultaneous_level(ties: GroupedScores, level: float) -> float:
+def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     r"""Return the level at which intervals of the frequency above each confidence hold for all confidences at once.
 
     The number of events among the m most confident examples deviates from its mean as a random walk does. The level is
@@ -106,15 +106,15 @@ def simultaneous_level(ties: GroupedScores, level: float) -> float:
     with a fixed seed. Of examples in clusters, the signs of the clusters' deviations are drawn.
     """
     generator = torch.Generator().manual_seed(0)
-    if ties.clusters is None:
-        covered_weight = ties.total_weight.flip(0).cumsum(0).cpu()
+    if by_score.clusters is None:
+        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
         steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
         step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
         walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
     else:
-        weight, outcome = _cluster_sums_above(ties.clusters)
+        weight, outcome = _cluster_sums_above(by_score.clusters)
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
@@ -139,19 +139,19 @@ def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -
     return low, high
 
 
-def corp_of(ties: GroupedScores, level: float, draws: int, seed: int) -> Curve:
+def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Curve:
     """Return the CORP curve and its band of sorted examples, first merged into at most 4,096 groups of confidence."""
-    ties = merge_ties(ties, MAX_BAND_GROUPS)
-    weight = ties.total_weight / ties.total_weight.sum()
-    y = _corp.isotonic_fit(ties)
+    by_score = merge_scores(by_score, MAX_BAND_GROUPS)
+    weight = by_score.total_weight / by_score.total_weight.sum()
+    y = _corp.isotonic_fit(by_score)
     if draws == 0:
-        return Curve(ties.value, y, weight=weight)
-    generator = torch.Generator(device=ties.value.device).manual_seed(seed)
-    if ties.clusters is None:
-        fits = [_corp.isotonic_fit(draw_outcomes(ties, generator)) for _ in range(draws)]
+        return Curve(by_score.value, y, weight=weight)
+    generator = torch.Generator(device=by_score.value.device).manual_seed(seed)
+    if by_score.clusters is None:
+        fits = [_corp.isotonic_fit(draw_outcomes(by_score, generator)) for _ in range(draws)]
     else:
-        fits = list(_draw_cluster_curves(ties, ties.clusters, draws, generator))
-    return Curve(ties.value, y, *simultaneous_band(torch.stack(fits), level), weight)
+        fits = list(_draw_cluster_curves(by_score, by_score.clusters, draws, generator))
+    return Curve(by_score.value, y, *simultaneous_band(torch.stack(fits), level), weight)
 
 
 def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -179,19 +179,19 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 
 def _draw_cluster_curves(
-    ties: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
+    by_score: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
 
     Args:
-        ties: Confidences at which the curves are returned.
+        by_score: Confidences at which the curves are returned.
         sums: Sums of m clusters at g places, at which the curves are fitted.
         draws: Number of curves.
         generator: Random numbers of the signs.
     """
     weight = sums.total_weight.sum(0)  # (g)
     residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / weight)  # (m g), without the mean gap of a place
-    place = torch.searchsorted(sums.value.contiguous(), ties.value.contiguous()).clamp_max_(len(weight) - 1)
+    place = torch.searchsorted(sums.value.contiguous(), by_score.value.contiguous()).clamp_max_(len(weight) - 1)
     for signs in draw_signs(draws, len(residuals), generator, residuals):
         frequency = (sums.value + signs @ residuals / weight).clamp(0, 1)  # of the event: confidence plus noise
         yield _corp.isotonic_fit(GroupedScores(sums.value, weight, frequency * weight))[place]

@@ -99,13 +99,13 @@ def detection(
     >>> detection(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
     """
-    passing_in, passing_out, ties = _pass_rates(inside, outside, score)
-    outside_mass = ties.total_weight - ties.correct
+    passing_in, passing_out, by_score = _pass_rates(inside, outside, score)
+    outside_mass = by_score.total_weight - by_score.correct
     threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
     return Detection(
-        auroc=float(auroc_of(ties)),
-        aupr_in=float(_average_precision(ties.correct.flip(0), outside_mass.flip(0))),
-        aupr_out=float(_average_precision(outside_mass, ties.correct)),
+        auroc=float(auroc_of(by_score)),
+        aupr_in=float(_average_precision(by_score.correct.flip(0), outside_mass.flip(0))),
+        aupr_out=float(_average_precision(outside_mass, by_score.correct)),
         fpr95=float(passing_out[threshold]),
     )
 
@@ -138,10 +138,10 @@ def _pass_rates(
         )
     value = torch.cat(scores)
     is_inside = torch.cat([torch.ones_like(scores[0]), torch.zeros_like(scores[1])])
-    ties = GroupedScores.from_scores(value, is_inside)
-    passing_in = ties.correct.flip(0).cumsum(0) / ties.correct.sum()
-    outside_mass = ties.total_weight - ties.correct
-    return passing_in, outside_mass.flip(0).cumsum(0) / outside_mass.sum(), ties
+    by_score = GroupedScores.from_scores(value, is_inside)
+    passing_in = by_score.correct.flip(0).cumsum(0) / by_score.correct.sum()
+    outside_mass = by_score.total_weight - by_score.correct
+    return passing_in, outside_mass.flip(0).cumsum(0) / outside_mass.sum(), by_score
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:

@@ -186,20 +186,22 @@ def thresholds(
     [0.67, 0.5, 1.0, 0.5]
     """
     with as_predictions(predictions, labels, weights) as p:
-        return thresholds_of(p.events.ties, at, level)
+        return thresholds_of(p.events.by_score, at, level)
 
 
-def thresholds_of(ties: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
+def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events."""
     check_level(level)
-    cuts = to_tensor(at, "thresholds").to(ties.value)
+    cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
-    first = torch.searchsorted(ties.value, cuts * PROBABILITY_ROUNDING)
-    columns = ties.total_weight, ties.correct, ties.total_weight * ties.value
+    first = torch.searchsorted(by_score.value, cuts * PROBABILITY_ROUNDING)
+    columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
-    total, positive = ties.total_weight.sum(), ties.correct.sum()
-    low, high = share_limits(hits / n, n, level) if ties.clusters is None else _cluster_limits(ties, cuts, level)
+    total, positive = by_score.total_weight.sum(), by_score.correct.sum()
+    low, high = (
+        share_limits(hits / n, n, level) if by_score.clusters is None else _cluster_limits(by_score, cuts, level)
+    )
     return Thresholds(
         threshold=cuts,
         share=n / total,
@@ -212,9 +214,9 @@ def thresholds_of(ties: GroupedScores, at: Any, level: float = 0.90) -> Threshol
     )
 
 
-def _cluster_limits(ties: GroupedScores, cuts: Tensor, level: float) -> Tensor:
+def _cluster_limits(by_score: GroupedScores, cuts: Tensor, level: float) -> Tensor:
     """Return the limits of the precision at every cut (2 g), from how the clusters vary."""
-    sums = ties.clusters
+    sums = by_score.clusters
     assert sums is not None
     hits = sums.total_weight * sums.value + sums.gap
     above = [sums.value >= cut * PROBABILITY_ROUNDING for cut in cuts]

@@ -162,9 +162,9 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 # Populations of calibrated models
 
 
-def observed_population(ties: GroupedScores, chance: float) -> Population:
+def observed_population(by_score: GroupedScores, chance: float) -> Population:
     """Return the population of the confidences of independent examples, as often as their weights say."""
-    value, weight = ties.value.cpu().numpy(), ties.total_weight.cpu().numpy()
+    value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
     is_continuous = 2 * len(value) > weight.sum() > 2 * MIN_CONTINUOUS
     if is_continuous or len(value) > NUM_PLACES:  # interpolate the quantiles
         quantile = (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES
@@ -243,7 +243,7 @@ def assumed_population(confidence: Any) -> Population:
             f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 'beta(9, 1)'.",
             code="confidence",
         )
-    return observed_population(to_events(values, np.zeros(len(values))).ties, 0.5)
+    return observed_population(to_events(values, np.zeros(len(values))).by_score, 0.5)
 
 
 def _beta_population(a: float, b: float) -> Population:

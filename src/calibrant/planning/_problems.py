@@ -131,7 +131,7 @@ def _build_population(data: PlanningData) -> Population:
         p = data.predictions.with_default_event(data.of)
         if p.clusters is not None and data.cluster_size is None:
             return clustered_population(p.events, 1 / p.k, data.icc)
-        population = observed_population(p.events.ties, 1 / p.k)
+        population = observed_population(p.events.by_score, 1 / p.k)
     return replace(population, clusters=_assumed_clusters(data))
 
 

@@ -153,7 +153,7 @@ def quick_sample_size(
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
         events = events.with_default_event().events
-    grouped_scores = events.ties
+    grouped_scores = events.by_score
     population = observed_population(grouped_scores, chance=0.5)  # any value: the pattern "shift" does not use chance
     trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)
     n = estimate_size(PowerCurve(trial, 0), event_start(population, effect), power, QUICK_DRAWS)

@@ -47,7 +47,7 @@ CURVE_EXPLANATION, BAR_EXPLANATION = diagram_explanations()
 
 def curve_diagram(
     title: str,
-    ties: GroupedScores,
+    by_score: GroupedScores,
     bins: Bins,
     note: str = "",
     width: float = 4.0,
@@ -57,13 +57,13 @@ def curve_diagram(
 
     Args:
         title: What the predictions are, for the caption.
-        ties: Examples sorted by probability, for the curve.
+        by_score: Examples sorted by probability, for the curve.
         bins: Bins of the same examples, for the histogram.
         note: Small text below the title.
         width: Width in inches.
         event: The event, whose words label the axes.
     """
-    curve = corp_of(ties, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
+    curve = corp_of(by_score, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
@@ -77,7 +77,7 @@ def curve_diagram(
         _alt_text(f"Reliability curve, {title}", bins, event),
         caption=_caption(title, note),
         size=(width, 1.25 * width),
-        marks=[*_curve_marks(curve, float(ties.total_weight.sum()), event), *_histogram_marks(bins, event)],
+        marks=[*_curve_marks(curve, float(by_score.total_weight.sum()), event), *_histogram_marks(bins, event)],
     )
 
 

@@ -384,7 +384,7 @@ def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
 def _curve_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
     """Return reliability diagrams with curves."""
     curves = join_html(
-        html.curve_diagram(title, d.events.ties, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
+        html.curve_diagram(title, d.events.by_score, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
         for title, d in titled_diagrams
     )
     return render('<div class="figures">{}</div>', curves)

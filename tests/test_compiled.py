@@ -12,11 +12,11 @@ from calibrant.backend import dispatch, softmax
 from calibrant.backend.bins import Events, GroupedScores
 from calibrant.calibrators import Temperature, _isotonic, _temperature
 
-needs_numba = pytest.mark.skipif(dispatch._load_once() is None, reason="numba is not installed, or switched off")
+needs_numba = pytest.mark.skipif(dispatch.cpu_kernels() is None, reason="numba is not installed, or switched off")
 
 
 def use_torch(monkeypatch) -> None:
-    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
+    monkeypatch.setattr(dispatch, "cpu_kernels", lambda: None)
 
 
 def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -197,7 +197,7 @@ def test_compiled_temperature_fit_ends_where_torch_does(monkeypatch, n, scale):
 
 def test_torch_does_the_work_without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    assert dispatch._load_once.__wrapped__() is None
+    assert dispatch.cpu_kernels.__wrapped__() is None
 
 
 def test_packed_sort_equals_a_stable_sort():

@@ -35,11 +35,11 @@ def count_fetches(n: int, work: Callable[[Predictions], Any]) -> int:
     "name", ["nll", "brier", "ece", "adaptive_ece", "classwise_ece", "sweep_ece", "kuiper", "aurc"]
 )
 def test_metrics_fetch_independently_of_the_number_of_samples(monkeypatch, name):
-    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
+    monkeypatch.setattr(dispatch, "cpu_kernels", lambda: None)
     metric = getattr(metrics, name)
     assert count_fetches(4000, metric) <= count_fetches(250, metric) + 16  # a sweep tries more bins
 
 
 def test_temperature_fit_needs_few_fetches(monkeypatch):
-    monkeypatch.setattr(dispatch, "_load_once", lambda: None)
+    monkeypatch.setattr(dispatch, "cpu_kernels", lambda: None)
     assert count_fetches(4000, Temperature.fit) < 40

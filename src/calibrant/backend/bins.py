@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.dispatch import kernels
+from calibrant.backend.sorting import TIE_TOLERANCE, group_ties, is_packable, sort_scores
 from calibrant.backend.threads import map_chunks
 from calibrant.types import PerBin, PerExample
 
@@ -22,7 +23,6 @@ NUM_ODDS_CELLS = 60 << _CELL_MANTISSA_BITS  # up to odds of 2^20
 _MIN_CHUNK_ROWS = 1 << 15
 _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to the total
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
-TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
 PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
 MIN_DISPERSION = 1e-12  # smallest dispersion of fractional outcomes; smaller gaps are rounding errors
 WEIGHT_ROUNDING = 1e-9  # largest rounding error of the sum of the weights of the parts of an example
@@ -109,8 +109,8 @@ class GroupedScores:
             weights: Weights, (n); 1 by default.
             clusters: Index of the cluster of each example, (n), if examples may depend on each other.
         """
-        if weights is None and clusters is None and _is_packable(confidence, outcome):
-            return cls._from_sorted(*_sort_scores(confidence, outcome), None)[0]
+        if weights is None and clusters is None and is_packable(confidence, outcome):
+            return cls._from_sorted(*sort_scores(confidence, outcome), None)[0]
         if weights is not None:
             positive = weights > 0
             confidence, outcome, weights = confidence[positive], outcome[positive], weights[positive].to(confidence)
@@ -132,7 +132,7 @@ class GroupedScores:
         Returns:
             The groups, and the index of every example's group, (n).
         """
-        value, index, count = _group_ties(c)
+        value, index, count = group_ties(c)
         correct = a if w is None else w * a
         total_weight = count if w is None else w
         if len(value) < len(index):
@@ -142,8 +142,8 @@ class GroupedScores:
 
     @cached_property
     def cumulative_sums(self) -> Tensor:
-        """Running sums from 0 (3, g + 1): weights, weighted confidences, weighted outcomes."""
-        return _cumulative_sums(self.total_weight, self.total_weight * self.value, self.correct)
+        """Running sums from 0 (4, g + 1): weights, weighted confidences, weighted outcomes, and `variance`."""
+        return _cumulative_sums(self.total_weight, self.total_weight * self.value, self.correct, self.variance)
 
     def equal_mass_cuts(self, bins: int) -> Tensor:
         """Return the cumulative weight at the b + 1 ends of bins of equal mass."""
@@ -166,15 +166,15 @@ class GroupedScores:
         """Frequency of the event in every group."""
         return self.correct / self.total_weight
 
-    @cached_property
+    @property
     def gap(self) -> Tensor:
         """Sum of outcomes minus confidences of every group."""
-        return self.correct - self.total_weight * self.value
+        return (self.total_weight * self.value).neg_().add_(self.correct)
 
-    @cached_property
+    @property
     def variance(self) -> Tensor:
         """Variance of `gap` in every group if every confidence is true."""
-        return self.total_weight * self.value * (1 - self.value) * self.dispersion
+        return (1 - self.value).mul_(self.value).mul_(self.total_weight).mul_(self.dispersion)
 
     @cached_property
     def gap_square(self) -> Tensor:
@@ -424,15 +424,15 @@ class Bins:
         their outcomes, so that an edge inside a tie does not depend on the row order. With fewer examples than bins the
         last bins are empty. If weights are not whole numbers, all bins have the same mass.
         """
-        sums, cuts = by_score.cumulative_sums, by_score.equal_mass_cuts(bins)
+        sums, cuts = by_score.cumulative_sums[:3], by_score.equal_mass_cuts(bins)
         last = (torch.searchsorted(sums[0], cuts) - 1).clamp_(0, len(by_score.value) - 1)
         return cls.from_sums(by_score.value[last], *_sums_between_cuts(cuts, sums), total=sums[0, -1])
 
 
 def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
     """Return the variance of the number of events in every bin of equal mass if every confidence is true."""
-    cuts = by_score.equal_mass_cuts(bins)
-    return _sums_between_cuts(cuts, _cumulative_sums(by_score.total_weight, by_score.variance))[1]
+    weight_and_variance = by_score.cumulative_sums[::3]
+    return _sums_between_cuts(by_score.equal_mass_cuts(bins), weight_and_variance)[1]
 
 
 def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
@@ -505,67 +505,6 @@ def sorted_copies(values: Tensor, weights: Tensor | None = None) -> tuple[np.nda
     return positions, x.numpy().repeat(2), float(end[-1])
 
 
-# Sorting
-
-
-def _is_packable(score: Tensor, outcome: Tensor) -> bool:
-    """Return whether every score can be sorted together with its outcome as one 64-bit integer, by `pack_scores`."""
-    is_cpu_float64 = score.device.type == "cpu" and score.dtype == torch.float64
-    return is_cpu_float64 and bool(((outcome == 0) | (outcome == 1)).all())
-
-
-def pack_scores(value: Tensor, outcome: Tensor) -> np.ndarray:
-    """Pack the absolute value of every score and an outcome, 0 or 1, into one integer of the same order.
-
-    The bits of a positive number order as it does, and leave one bit free: sorting integers takes a tenth of the time
-    of sorting an index and gathering by it.
-    """
-    keys = value.contiguous().numpy().view(np.uint64) << np.uint64(1)
-    return np.bitwise_or(keys, outcome.numpy(), out=keys, dtype=np.uint64, casting="unsafe")
-
-
-def unpack_scores(keys: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return the scores and outcomes of packed integers, whose memory is reused."""
-    outcome = np.empty(keys.shape)
-    np.bitwise_and(keys, np.uint64(1), out=outcome, casting="unsafe")
-    keys >>= np.uint64(1)
-    return torch.from_numpy(keys.view(np.float64)), torch.from_numpy(outcome)
-
-
-def _sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted float64 scores, and the outcomes, 0 or 1, in the same order."""
-    keys, is_negative = pack_scores(score, outcome), (score < 0).numpy()
-    negative, positive = (keys[is_negative], keys[~is_negative]) if is_negative.any() else (keys[:0], keys)
-    negative.sort()
-    positive.sort()
-    value, outcome = unpack_scores(np.concatenate([negative[::-1], positive]) if len(negative) else positive)
-    value[: len(negative)].neg_()
-    return value, outcome
-
-
-def _group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Group equal values of a sorted tensor.
-
-    Returns:
-        The distinct values, the index of each value among them, and the count of each distinct value in float64.
-    """
-    low, high = value[:-1], value[1:]
-    smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
-    starts_group = torch.ones_like(value, dtype=torch.bool)
-    starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite
-    if bool(starts_group.all()):
-        return value, torch.arange(len(value), device=value.device), torch.ones_like(value)
-    index = starts_group.cumsum(0) - 1
-    return value[starts_group], index, torch.bincount(index).double()
-
-
-def distinct_values(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct values, up to rounding, in increasing order, and the index of each value among them."""
-    ordered, order = value.sort()
-    levels, index, _ = _group_ties(ordered)
-    return levels, torch.empty_like(order).scatter_(0, order, index)
-
-
 # Bins of equal mass
 
 
@@ -588,7 +527,8 @@ def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
 
 def _cumulative_sums(*parts: Tensor) -> Tensor:
     """Return the running sums (r, g + 1) of r tensors (g), each from 0 to its total."""
-    sums = parts[0].new_zeros(len(parts), len(parts[0]) + 1)
+    sums = parts[0].new_empty(len(parts), len(parts[0]) + 1)
+    sums[:, 0] = 0
     for row, part in zip(sums, parts, strict=True):
         torch.cumsum(part, 0, out=row[1:])
     return sums

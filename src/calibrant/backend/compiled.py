@@ -1,6 +1,6 @@
 """Kernels compiled by numba, each beside a plain version where it is called; `backend.dispatch` chooses.
 
-Kernels return nothing and fill arrays; an array of length 0 skips an output. Numba compiles on first use, which takes
+Kernels fill arrays; an array of length 0 skips an output. Numba compiles on first use, which takes
 seconds, and caches the result on disk. Few classes are processed in columns of `BLOCK_ROWS` rows, many classes row by
 row, so that sums over classes use vector instructions and never depend on the neighbors of a row.
 
@@ -153,7 +153,7 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 
 @_compile
 @no_type_check
-def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, entropy, class_probability, p):
+def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column.
 
     The function is long because every statistic is computed while its block is in cache.
@@ -178,13 +178,17 @@ def _stats_by_column(z, y, index, confidence, predicted, log_likelihood, brier, 
         if len(confidence):
             for i in rows:
                 confidence[first + i] = 1.0 / total[i]
-        if len(predicted):
+        if len(predicted) or len(correct):
             for above in range(k):
                 j = k - 1 - above
                 for i in range(BLOCK_ROWS):
                     first_maximum[i] = np.int32(j) if m[j, i] == row_max[i] else first_maximum[i]
+        if len(predicted):
             for i in rows:
                 predicted[first + i] = first_maximum[i]
+        if len(correct):
+            for i in rows:
+                correct[first + i] = first_maximum[i] == y[first + i]
         if len(log_likelihood):
             for i in rows:
                 log_likelihood[first + i] = np.float64(m[y[first + i], i]) - np.float64(row_max[i]) - log_total[i]
@@ -221,7 +225,7 @@ def _brier(squares, odds, total):
 
 @_compile_sums
 @no_type_check
-def _stats_by_row(z, y, index, confidence, predicted, log_likelihood, brier, entropy, class_probability, p):
+def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for many classes, row by row."""
     n, k = z.shape
     lanes, d, odds = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
@@ -234,11 +238,14 @@ def _stats_by_row(z, y, index, confidence, predicted, log_likelihood, brier, ent
             total += odds[j]
         if len(confidence):
             confidence[i] = 1.0 / total
-        if len(predicted):
+        if len(predicted) or len(correct):
             first_maximum = 0
             while d[first_maximum] < 0.0:
                 first_maximum += 1
-            predicted[i] = first_maximum
+            if len(predicted):
+                predicted[i] = first_maximum
+            if len(correct):
+                correct[i] = first_maximum == y[i]
         if len(log_likelihood):
             log_likelihood[i] = d[y[i]] - _log(total)
         if len(brier):
@@ -261,14 +268,15 @@ def _stats_by_row(z, y, index, confidence, predicted, log_likelihood, brier, ent
 def _bin_indices(c, edges, index):
     """Fill index with the bin of every c, ceil(c * bins) - 1, or by a search if some c is almost an edge."""
     bins = len(edges) - 1
-    min_distance = 1.0
+    is_near_edge = 0
     for i in range(len(c)):
         scaled = c[i] * bins
         nearest = (scaled + _ROUNDING_SHIFT) - _ROUNDING_SHIFT  # integer
-        distance = abs(scaled - nearest)
-        min_distance = distance if distance < min_distance else min_distance
-        index[i] = np.int64(nearest - 1.0 if nearest >= scaled else nearest)
-    if min_distance <= 1e-6:
+        is_near_edge |= np.int64(abs(scaled - nearest) <= 1e-6)
+        below = nearest - 1.0 if nearest >= scaled else nearest
+        # the low bits of the sum are the integer; most processors do not convert vectors of numbers
+        index[i] = np.float64(below + _ROUNDING_SHIFT).view(np.int64) & 0xFFFFFFFF
+    if is_near_edge:
         for i in range(len(c)):
             index[i] = min(max(np.searchsorted(edges, c[i]) - 1, 0), bins - 1)
 
@@ -277,7 +285,7 @@ def _bin_indices(c, edges, index):
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
     """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields; w has the weights or length 0."""
-    index = np.empty(BLOCK_ROWS, np.int64)
+    index = np.empty(BLOCK_ROWS, np.uint64)
     sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
     for first in range(0, len(c), BLOCK_ROWS):
         rows = range(first, min(first + BLOCK_ROWS, len(c)))
@@ -303,21 +311,46 @@ def add_class_bins(p, y, w, edges, by_row, class_sums):
     Probabilities in the first bin are left out. The lines of p are the rows of examples if `by_row`, otherwise the
     columns of classes.
     """
-    bins = len(edges) - 1
+    bins = np.uint64(len(edges) - 1)
     num_lines, size = p.shape
-    place, c, index = np.empty(size + 1, np.int64), np.empty(size + 1), np.empty(size + 1, np.int64)
+    first_edge = edges[1]
+    # unsigned indices spare a test for negative ones at every access
+    place, c, index = np.empty(size + 1, np.uint64), np.empty(size + 1), np.empty(size + 1, np.uint64)
     for line in range(num_lines):
-        count = 0
+        count = np.uint64(0)
         for i in range(size):  # no branch, since the processor could not predict it
             place[count], c[count] = i, p[line, i]
-            count += np.int64(p[line, i] > edges[1])
+            count += np.uint64(p[line, i] > first_edge)
         _bin_indices(c[:count], edges, index)
         for h in range(count):
-            i, j = (line, place[h]) if by_row else (place[h], line)
+            i, j = (np.uint64(line), place[h]) if by_row else (place[h], np.uint64(line))
             b = j * bins + index[h]
             class_sums[0, b] += w[i]
             class_sums[1, b] += w[i] * c[h]
-            class_sums[2, b] += w[i] * (y[i] == j)
+            class_sums[2, b] += w[i] if np.uint64(y[i]) == j else 0.0
+
+
+@_compile
+@no_type_check
+def sort_integers(keys, scratch):
+    """Sort keys (n) uint64 by their bytes, the lowest first, and return the one of the two arrays that holds them."""
+    counts = np.zeros((8, 256), np.uint64)  # of the values of every byte
+    for key in keys:
+        for byte in range(8):
+            counts[byte, (key >> np.uint64(8 * byte)) & np.uint64(255)] += np.uint64(1)
+    for byte in range(8):
+        count, shift, end = counts[byte], np.uint64(8 * byte), np.uint64(0)
+        if count.max() == len(keys):  # all keys have the same byte
+            continue
+        for value in range(256):
+            end += count[value]
+            count[value] = end - count[value]  # where the keys with this value start
+        for key in keys:
+            value = (key >> shift) & np.uint64(255)
+            scratch[count[value]] = key
+            count[value] += np.uint64(1)
+        keys, scratch = scratch, keys
+    return keys
 
 
 venn_abers_pass = _compile(minorant.venn_abers_pass)

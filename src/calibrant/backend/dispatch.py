@@ -19,7 +19,7 @@ def kernels(x: Tensor) -> Any:
     Torch does the work for tensors on a GPU, without numba (`calibrant[fast]`), and with NUMBA_DISABLE_JIT=1. The size
     of x plays no part, so that summaries of any sharding agree to the last bit.
     """
-    return _load_once() if x.device.type == "cpu" else None
+    return cpu_kernels() if x.device.type == "cpu" else None
 
 
 def chunk_elements(x: Tensor, cpu_elements: int) -> int:
@@ -28,7 +28,7 @@ def chunk_elements(x: Tensor, cpu_elements: int) -> int:
 
 
 @cache
-def _load_once() -> Any:
+def cpu_kernels() -> Any:
     """Return the compiled kernels, or None without numba.
 
     They are imported in a thread of their own, which an interrupt does not stop: a half imported numba stays broken.

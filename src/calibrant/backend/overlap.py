@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from calibrant.backend.solvers import map_row_chunks
+from calibrant.backend.sorting import sort_integers
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
 MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
@@ -24,14 +25,15 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     """
     k = logits.shape[1]
     words = (k + 1) // 2
-    keys = hash_keys(words + 1).to(logits.device)
+    keys = hash_keys(words + 1)
 
     def sums(z: Tensor, y: Tensor) -> Tensor:
-        values = pad(z.detach().float() + 0.0, (0, k % 2)).contiguous()  # -0 becomes 0
-        return y.long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
+        values = z.detach().cpu().float() + 0.0  # -0 becomes 0
+        values = pad(values, (0, 1)) if k % 2 else values.contiguous()
+        return y.cpu().long() * keys[words] + values.view(torch.int64) @ keys[:words]  # GPUs do not multiply integers
 
     total = torch.cat(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
-    return _mix_bits(total.cpu().numpy().view(np.uint64))
+    return _mix_bits(total.numpy().view(np.uint64))
 
 
 @lru_cache(8)
@@ -71,7 +73,7 @@ class Sketch:
         while len(merged) > MAX_SKETCH_HASHES:
             level += 1
             merged = _thin(merged, level)
-        return Sketch(self.n + len(hashes), np.sort(merged), level)
+        return Sketch(self.n + len(hashes), sort_integers(merged), level)
 
     def thin_to_level(self, level: int) -> "Sketch":
         """Return the sketch with only the hashes that end in `level` zero bits."""

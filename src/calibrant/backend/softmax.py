@@ -22,8 +22,8 @@ from calibrant.types import Labels, Logits, PerExample
 LOG2_E = 1 / math.log(2)  # e^x = 2^(x log2 e): torch's exp2 takes half the time of its exp
 _CHUNK_ELEMENTS = 1 << 17  # 1 MB in float64, which stays in cache
 _SUM_COLUMNS = 16  # torch sums columns in vectors; the rest would be added in another order
-_COLUMNS = ("confidence", "predicted", "log_likelihood", "brier", "entropy", "class_probability")
-_OUTCOMES = _COLUMNS[:4]
+_COLUMNS = ("confidence", "predicted", "correct", "log_likelihood", "brier", "entropy", "class_probability")
+_OUTCOMES = _COLUMNS[:5]
 
 RowCallback = Callable[[slice, Tensor], None]  # takes rows and their probabilities (rows, k), whose buffer is reused
 
@@ -89,10 +89,7 @@ def outcomes(
         first_row: Number from which rows are counted for the visitor.
     """
     columns = _OUTCOMES if index is None else (*_OUTCOMES, "class_probability")
-    confidence, predicted, *scores = _row_stats(
-        logits, labels, *columns, index=index or 0, visitor=visitor, first_row=first_row
-    )
-    return Outcomes(confidence, predicted, (predicted == labels).double(), *scores)
+    return Outcomes(*_row_stats(logits, labels, *columns, index=index or 0, visitor=visitor, first_row=first_row))
 
 
 def runner_up(logits: Logits, predicted: Labels) -> Labels:
@@ -105,13 +102,13 @@ def runner_up(logits: Logits, predicted: Labels) -> Labels:
 
 def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
     """Return the probability of the predicted class, and whether it is right: `confidence` and `correct`."""
-    confidence, predicted = _row_stats(logits, labels, "confidence", "predicted")
-    return confidence, (predicted == labels).double()
+    confidence, is_right = _row_stats(logits, labels, "confidence", "correct")
+    return confidence, is_right
 
 
 def correct(logits: Logits, labels: Labels) -> PerExample:
     """Return 1 where the predicted class is the label, else 0, in half the time of torch's argmax."""
-    return (_row_stats(logits, labels, "predicted")[0] == labels).double()
+    return _row_stats(logits, labels, "correct")[0]
 
 
 def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
@@ -207,6 +204,7 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
     equations = {
         "confidence": lambda: 1 / total,
         "predicted": lambda: z.argmax(1),
+        "correct": lambda: (z.argmax(1) == y).double(),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
         "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from calibrant.backend.bins import TIE_TOLERANCE, Bins, Events, assign_bins
+from calibrant.backend.bins import Bins, Events, assign_bins
 from calibrant.backend.solvers import Certificate, worst_status
+from calibrant.backend.sorting import TIE_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from calibrant.backend import minorant
-from calibrant.backend.bins import TIE_TOLERANCE, GroupedScores
+from calibrant.backend.bins import GroupedScores
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import Certificate
+from calibrant.backend.sorting import TIE_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.predictions import Predictions

@@ -10,6 +10,7 @@ from calibrant.backend.bins import equal_width_edges, equal_width_index
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.softmax import ChunkVisitor, RowCallback
 from calibrant.predictions import Predictions
+from calibrant.types import Labels, PerExample
 
 
 class ClassBinSums:
@@ -103,11 +104,16 @@ class ClassSums:
     def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":
         """Sum in one pass over the logits, which computes the outcomes too."""
         cells = ClassBinSums(p, bins)
-        outcomes, count = p.compute_outcomes(cells.visitor), partial(torch.bincount, minlength=p.k)
-        w = torch.ones_like(outcomes.confidence) if p.weights is None else p.weights
-        hits = count(p.labels, w * outcomes.correct)  # of right predictions, the label is the predicted class
-        by_label = count(p.labels, p.weights).double()
-        by_prediction, confidences = (count(outcomes.predicted, v) for v in (w, w * outcomes.confidence))
+        outcomes = p.compute_outcomes(cells.visitor)
+
+        def total(classes: Labels, values: PerExample | None = None) -> Tensor:
+            """Return the sum of the values of every class, or of weights alone, (k)."""
+            weighted = p.weights if values is None else values if p.weights is None else p.weights * values
+            return torch.bincount(classes, weighted, minlength=p.k).double()
+
+        by_label, by_prediction = cells.sums[:, :, 2].sum(1), total(outcomes.predicted)
+        hits = total(p.labels, outcomes.correct)  # of right predictions, the label is the predicted class
+        confidences = total(outcomes.predicted, outcomes.confidence)
         return cls(cells.sums, torch.stack([by_label, hits, by_prediction, hits, confidences]))
 
     def __add__(self, addend: "ClassSums") -> "ClassSums":

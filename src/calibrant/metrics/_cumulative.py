@@ -128,7 +128,8 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
 def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
     """Test the size of the path, by simulation for clusters and for few distinct confidences, or by its limit."""
     statistic = float(size(cumulative_gaps(by_score)))
-    sigma = math.sqrt(float(by_score.variance.sum())) / float(by_score.total_weight.sum())
+    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()
+    sigma = math.sqrt(variance) / weight
     # with sigma 0 every confidence is 0 or 1, and a single error contradicts them
     asymptotic = sf(statistic / sigma) if sigma else float(statistic == 0)
     if not sigma or (by_score.clusters is None and len(by_score.value) > MAX_CLUSTER_SLOTS):
@@ -139,7 +140,8 @@ def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], sf: Ca
 
 def cumulative_gaps(by_score: GroupedScores) -> Tensor:
     """Return C_0 .. C_g, the running sums of outcome minus confidence per unit of weight."""
-    return _running_sums(by_score.gap) / by_score.total_weight.sum()
+    weight, confidence, outcome, _ = by_score.cumulative_sums
+    return (outcome - confidence).div_(weight[-1])
 
 
 def _running_sums(steps: Tensor) -> Tensor:

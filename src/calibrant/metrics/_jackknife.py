@@ -15,10 +15,10 @@ from calibrant.backend.bins import (
     EventStatistics,
     GroupedScores,
     Moments,
-    distinct_values,
     equal_width_index,
     odds_cell,
 )
+from calibrant.backend.sorting import distinct_values
 from calibrant.predictions import Predictions
 
 MAX_DISTINCT_CONFIDENCES = NUM_ODDS_CELLS  # distinct confidences up to which each keeps a place of its own

@@ -77,7 +77,7 @@ def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
     cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=sums.device) * sums[0, -1]
     ends = torch.searchsorted(sums[0].contiguous(), cuts[1:-1].contiguous())
     index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
-    weight, confidence, correct = sums[:, index].diff()
+    weight, confidence, correct, _ = sums[:, index].diff()
     value = (confidence / weight).clamp_max(1)
     return GroupedScores(value, weight, correct, by_score.clusters, by_score.fraction_variance, by_score.dispersion)
 

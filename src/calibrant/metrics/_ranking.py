@@ -1,12 +1,14 @@
 """Ranking: AUROC, AURC and other metrics of whether confidence ranks correct predictions first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import EventStatistics, GroupedScores, distinct_values
+from calibrant.backend.bins import EventStatistics, GroupedScores
+from calibrant.backend.sorting import distinct_values
 from calibrant.backend.threads import map_chunks
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
@@ -19,31 +21,34 @@ __all__ = ["aurc", "auroc"]
 MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard error of the AURC is computed
 
 
-def _forecasts(p: Predictions) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs of scores (n) and a mask (n) of the examples whose scores should be higher.
+def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
+    """Return functions that compute scores (n) and a mask (n) of the examples whose scores should be higher.
 
-    Two classes have one pair, for class 1. More have one for each label that occurs: scores that rise as the
-    probability of this class falls, and the examples with other labels.
+    Two classes have one such pair, for class 1. More have one for each label that occurs: scores that rise as the
+    probability of this class falls, and the examples with other labels. They are functions because all pairs together
+    would take twice the memory of the logits.
     """
-    if p.k == 2:
-        yield p.logits.double().diff(dim=1).squeeze(1), p.labels == 1  # orders as p_1 does, and is not saturated
-        return
-    # 1 - log p, which rises as p falls: at least 1, since ties are relative and values of log p near 0 are inexact
-    scores = p.logits.T.contiguous().double().log_softmax(0).neg_().add_(1)
-    for j in p.labels.unique().tolist():
-        yield scores[j], p.labels != j
+    if p.k == 2:  # the difference of the logits orders as p_1 does, and is not saturated
+        return [lambda: (p.logits.double().diff(dim=1).squeeze(1), p.labels == 1)]
+    top, log_confidence = p.logits.amax(1).double(), p.outcomes.confidence.log()
+
+    def forecast(j: int) -> tuple[Tensor, Tensor]:
+        # 1 - log p_j, which rises as p_j falls: at least 1, since ties are relative and values of log p near 0 inexact
+        return (top - p.logits[:, j]).sub_(log_confidence).add_(1), p.labels != j
+
+    return [partial(forecast, j) for j in p.labels.unique().tolist()]
 
 
 def _placements(p: Predictions) -> PerExample:
     """Return numbers whose mean is the AUROC and whose variance is that of DeLong et al. (1988)."""
-    per_class = [placements(score, positive.double(), p.weights) for score, positive in _forecasts(p)]
-    return torch.stack(per_class).nanmean(0)
+    pairs = (forecast() for forecast in _forecasts(p))
+    return torch.stack([placements(score, positive.double(), p.weights) for score, positive in pairs]).nanmean(0)
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     """Return the interval of a mean over the positives or negatives, whichever are fewer, with DeLong's error."""
     if p.k == 2 and p.clusters is None:
-        score, positive = next(_forecasts(p))
+        score, positive = _forecasts(p)[0]()
         sample = _sum_placements(GroupedScores.from_scores(score, positive.double(), p.weights))
     else:
         sample = Sample.from_values(_placements(p), p.weights, p.clusters, p.examples)
@@ -82,12 +87,12 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
     if of == "correctness":
         return auroc_of(p.with_event("top").events.by_score)
 
-    def area(forecast: tuple[Tensor, Tensor]) -> Tensor:
-        score, positive = forecast
+    def area(forecast: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        score, positive = forecast()
         return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
 
     rows = len(p) if p.labels.device.type == "cpu" else 0  # 0: in one thread
-    return torch.stack(map_chunks(area, list(_forecasts(p)), rows)).nanmean()
+    return torch.stack(map_chunks(area, _forecasts(p), rows)).nanmean()
 
 
 def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
@@ -167,10 +172,11 @@ def _sum_placements(by_score: GroupedScores) -> Sample:
 
 def aurc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the risk-coverage curve of sorted examples."""
-    wrong = (by_score.total_weight - by_score.correct).flip(0)
     if bool((by_score.total_weight == 1).all()):
-        return wrong.cumsum_(0).div_(torch.arange(1, len(wrong) + 1, device=wrong.device)).mean()
-    weight = by_score.total_weight.flip(0)
+        below, _, correct_below, _ = by_score.cumulative_sums[:, :-1]
+        total, _, total_correct, _ = by_score.cumulative_sums[:, -1]
+        return 1 - (total_correct - correct_below).div_(total - below).mean()
+    weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
     # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
     mass_before, error = weight.cumsum(0) - weight, wrong / weight
     harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)

@@ -65,7 +65,7 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     from scipy.fft import dct, idct  # slow to import
 
     by_score = events.by_score
-    grid = deposit(by_score.value, by_score.gap / by_score.total_weight.sum(), NUM_GRID_CELLS)
+    grid = deposit(by_score.value, by_score.gap, NUM_GRID_CELLS) / by_score.total_weight.sum()
     wave = np.asarray(dct(grid.cpu().numpy(), type=2))
     rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2
 
@@ -94,10 +94,11 @@ def deposit(value: Tensor, gaps: Tensor, cells: int) -> Tensor:
     """
     total, right = gaps.new_zeros(2, *gaps.shape[:-1], cells + 1)  # place i is between the centers i - 1 and i
     # few at a time, which stay in cache
-    for position, gap in zip((value * cells + 0.5).split(_DEPOSIT_CHUNK), gaps.split(_DEPOSIT_CHUNK, -1), strict=True):
-        right_cell = position.long()
-        total.index_add_(-1, right_cell, gap)
-        right.index_add_(-1, right_cell, gap * (position - right_cell))
+    for confidence, gap in zip(value.split(_DEPOSIT_CHUNK), gaps.split(_DEPOSIT_CHUNK, -1), strict=True):
+        position = confidence * cells + 0.5
+        right_cell = position.long().expand_as(gap)
+        total.scatter_add_(-1, right_cell, gap)
+        right.scatter_add_(-1, right_cell, gap * position.frac_())
     left = total - right
     grid = left[..., 1:] + right[..., :-1]
     grid[..., 0] += left[..., 0]

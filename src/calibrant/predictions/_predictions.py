@@ -18,6 +18,7 @@ from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
+from calibrant.backend.sorting import sort_integers
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS
 from calibrant.predictions._constructors import (
@@ -565,7 +566,7 @@ class Predictions:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that identify these rows, in any order and file."""
-        return hashlib.sha256(np.sort(self.row_hashes).astype("<u8").data).hexdigest()[:16]
+        return hashlib.sha256(sort_integers(self.row_hashes.copy()).astype("<u8").data).hexdigest()[:16]
 
 
 Predictions.__module__ = "calibrant.predictions"  # where it is imported from, and where pickles look for it

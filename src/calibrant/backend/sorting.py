@@ -1,0 +1,74 @@
+"""Sorting of scores together with their outcomes, and of integers, and groups of equal scores."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.backend import dispatch
+
+TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are equal
+
+
+def sort_integers(keys: np.ndarray) -> np.ndarray:
+    """Return sorted uint64 numbers; the memory of the keys is reused. The compiled kernel takes a fifth of the time."""
+    if compiled := dispatch.cpu_kernels():
+        return compiled.sort_integers(keys, np.empty_like(keys))
+    keys.sort()
+    return keys
+
+
+def is_packable(score: Tensor, outcome: Tensor) -> bool:
+    """Return whether every score can be sorted together with its outcome as one 64-bit integer, by `_pack_scores`."""
+    is_cpu_float64 = score.device.type == "cpu" and score.dtype == torch.float64
+    return is_cpu_float64 and bool(((outcome == 0) | (outcome == 1)).all())
+
+
+def _pack_scores(value: Tensor, outcome: Tensor) -> np.ndarray:
+    """Pack the absolute value of every score and an outcome, 0 or 1, into one integer of the same order.
+
+    The bits of a positive number order as it does, and leave one bit free: sorting integers takes a tenth of the time
+    of sorting an index and gathering by it.
+    """
+    keys = value.contiguous().numpy().view(np.uint64) << np.uint64(1)
+    return np.bitwise_or(keys, outcome.numpy(), out=keys, dtype=np.uint64, casting="unsafe")
+
+
+def _unpack_scores(keys: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Return the scores and outcomes of packed integers, whose memory is reused."""
+    outcome = np.empty(keys.shape)
+    np.bitwise_and(keys, np.uint64(1), out=outcome, casting="unsafe")
+    keys >>= np.uint64(1)
+    return torch.from_numpy(keys.view(np.float64)), torch.from_numpy(outcome)
+
+
+def sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sorted float64 scores, and the outcomes, 0 or 1, in the same order."""
+    keys, is_negative = _pack_scores(score, outcome), (score < 0).numpy()
+    negative, positive = (keys[is_negative], keys[~is_negative]) if is_negative.any() else (keys[:0], keys)
+    negative, positive = sort_integers(negative), sort_integers(positive)
+    value, outcome = _unpack_scores(np.concatenate([negative[::-1], positive]) if len(negative) else positive)
+    value[: len(negative)].neg_()
+    return value, outcome
+
+
+def group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Group equal values of a sorted tensor.
+
+    Returns:
+        The distinct values, the index of each value among them, and the count of each distinct value in float64.
+    """
+    low, high = value[:-1], value[1:]
+    smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
+    starts_group = torch.ones_like(value, dtype=torch.bool)
+    starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite
+    if bool(starts_group.all()):
+        return value, torch.arange(len(value), device=value.device), value.new_ones(1).expand_as(value)
+    index = starts_group.cumsum(0) - 1
+    return value[starts_group], index, torch.bincount(index).double()
+
+
+def distinct_values(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct values, up to rounding, in increasing order, and the index of each value among them."""
+    ordered, order = value.sort()
+    levels, index, _ = group_ties(ordered)
+    return levels, torch.empty_like(order).scatter_(0, order, index)

@@ -8,6 +8,7 @@ of any sharding agree to the last bit.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,7 @@ def _row_stats(
         dtype = torch.int64 if name == "predicted" else torch.float64
         stats[name] = torch.empty(n if name in names else 0, dtype=dtype, device=z.device)
     compiled = kernels(z)
-    chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k)
+    chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k // _SUM_COLUMNS) * _SUM_COLUMNS
     large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
     if compiled and not visitor:  # a kernel keeps only a few rows in cache
         chunk_rows = large_chunk_rows
@@ -195,16 +196,17 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
 
     Rows are columns here, and as many are added at the end as fill torch's vectors.
     """
-    n = len(labels)
-    z, y = pad(logits, (0, 0, 0, -n % _SUM_COLUMNS)), pad(labels, (0, -n % _SUM_COLUMNS))
-    margin = z.T.double().contiguous()
-    margin -= margin.amax(0)
+    n, missing = len(labels), -len(labels) % _SUM_COLUMNS
+    z, y = (pad(logits, (0, 0, 0, missing)), pad(labels, (0, missing))) if missing else (logits, labels)
+    columns = z.T.to(torch.float64, memory_format=torch.contiguous_format)
+    margin = columns - columns.amax(0)
     odds = margin.mul(LOG2_E).exp2_()
     total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]
+    predicted = cache(lambda: z.argmax(1))
     equations = {
         "confidence": lambda: 1 / total,
-        "predicted": lambda: z.argmax(1),
-        "correct": lambda: (z.argmax(1) == y).double(),
+        "predicted": predicted,
+        "correct": lambda: (predicted() == y).double(),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
         "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0

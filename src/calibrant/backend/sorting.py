@@ -10,7 +10,10 @@ TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are 
 
 
 def sort_integers(keys: np.ndarray) -> np.ndarray:
-    """Return sorted uint64 numbers; the memory of the keys is reused. The compiled kernel takes a fifth of the time."""
+    """Return sorted uint64 numbers; the memory of the keys is reused.
+
+    The compiled kernel takes a fifth of numpy's time, and the memory of the keys again.
+    """
     if compiled := dispatch.cpu_kernels():
         return compiled.sort_integers(keys, np.empty_like(keys))
     keys.sort()

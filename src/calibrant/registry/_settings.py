@@ -38,6 +38,8 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
 
     Such an annotation is searched for in unions and sequences too, and in the items of a list.
     """
+    if not isinstance(value, str | tuple | list):
+        return
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
         kinds = [extra.kind for extra in arguments[1:] if isinstance(extra, MethodName)]

@@ -90,7 +90,7 @@ def whole_page(text: str) -> str:
 def study_table(text: str) -> ResultTable:
     """Return a study table with `text` as every name, for an existing metric."""
     row = RunNames(text, text, text)
-    cells = {(row, text): Cell((0.5,), 1.0, best=True)}
+    cells = {(row, text): Cell({0: 0.5}, 1.0, best=True)}
     return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 

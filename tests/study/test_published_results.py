@@ -178,6 +178,7 @@ def rows(study, value=0.05):
                 "dataset": study.label(run.dataset),
                 "network": study.label(run.network),
                 "loss": study.label(run.loss),
+                "seed": run.seed,
                 "calibrator": calibrator.text,
                 "shift": "",
                 "metric": "ece",
@@ -229,7 +230,7 @@ def test_differences_from_the_paper_are_noted():
         "unknown data": build_tables(rows(study(GRID)), unknown.find_number, unknown.note)[0],
         "confidences": table_with_paper(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
     }
-    notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.notes)
+    notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.table_notes)
     assert_rendered("study_notes_on_paper", "\n\n".join(notes))
 
 

@@ -134,7 +134,7 @@ def test_a_study_that_always_calibrates_claims_no_uncalibrated_number(measuremen
 
 def test_no_calibrator_is_the_best_of_a_diverged_network(measurements):
     table = next(t for t in measurements[0] if t.metric == "ece")
-    cells = {key: replace(cell, values=(), seeds=(), diverged=2) for key, cell in table.cells.items()}
+    cells = {key: replace(cell, values={}, diverged=2) for key, cell in table.cells.items()}
     side_by_side = report.side_by_side(replace(table, cells=cells))
     assert "diverged" in side_by_side
     assert "best uncalibrated" not in side_by_side
@@ -149,7 +149,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
         table,
         rows=tuple(rows),
         cells={
-            (r, c): Cell((0.1,), 1.1 + i / 10 if c == column else math.nan)
+            (r, c): Cell({0: 0.1}, 1.1 + i / 10 if c == column else math.nan)
             for i, r in enumerate(rows)
             for c in table.columns
         },

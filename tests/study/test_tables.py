@@ -161,3 +161,21 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, calibrated_p
     assert foreign.cells[row, "Identity"].mean == pytest.approx(expected)
     assert foreign.heading == "ood_auroc(max_logit) (%) on digits"
     assert [r["shift"] for r in foreign.records()] == ["digits"] * 2
+
+
+def test_calibrator_that_fits_some_data_sets_only_has_empty_cells_for_the_others(tmp_path):
+    grid = Grid(("digits", "blobs(classes=2)"), ("resnet8",), ("focal",), shifts=("svhn",))
+    study, store = Study("x", (grid,), ("Identity", "Platt"), ("nll",)), Store(tmp_path)
+    for run, k in zip(study.runs(), (3, 2), strict=True):
+        p = Predictions(torch.randn(40, k, generator=torch.Generator().manual_seed(0)), torch.arange(40) % k)
+        store.save(run, dict.fromkeys(("val", "test", "shift0"), p), {})
+    for table in build_tables(study_rows(study, store)):
+        assert [cell.text(table.about) == "n/a" for cell in table.cells.values()] == [False, True, False, False]
+
+
+def test_training_that_two_grids_monitor_differently_counts_once(tmp_path, calibrated_predictions):
+    grids = [Grid(("digits",), ("resnet8",), ("focal",), traces=traces) for traces in (("norm",), ())]
+    study, store = Study("x", grids, ("Identity",), ("nll",)), Store(tmp_path)
+    store.save(next(study.runs()), {"val": calibrated_predictions, "test": calibrated_predictions}, {})
+    (table,) = build_tables(study_rows(study, store))
+    assert [record["seeds"] for record in table.records()] == [1]

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import get_context
 from statistics import mean, stdev
 from typing import Any
@@ -24,6 +24,7 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Methods, Model, Run, error_text, is_corruption
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.tables import LEARNED_PREFIX
+from calibrant.metrics.ood import Detection
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
 from calibrant.types import InputError
@@ -88,14 +89,19 @@ def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
-    """Yield rows with values of nan for every metric on the test set and on corruptions.
+    """Yield the rows of a run or of one of its calibrators without values: nan for every shift and metric."""
+    detection_names = [_detection_name(field.name, score) for score in study.detection for field in fields(Detection)]
+    metric_names = [metric.text for metric in study.metrics]
+    names_by_shift = {"": metric_names}
+    for shift in run.shifts if isinstance(run, Run) else ():
+        names_by_shift[study.label(shift)] = (metric_names if is_corruption(shift) else []) + detection_names
+    for label, names in names_by_shift.items():
+        yield from (columns | {"shift": label, "metric": name, "value": math.nan} for name in names)
 
-    Other data sets are only detected as foreign, which has no rows without a network or calibrator.
-    """
-    corruptions = [shift for shift in run.shifts if is_corruption(shift)] if isinstance(run, Run) else []
-    for label in ("", *map(study.label, corruptions)):
-        for metric in study.metrics:
-            yield columns | {"shift": label, "metric": metric.text, "value": math.nan}
+
+def _detection_name(statistic: str, score: Method) -> str:
+    """Return the name in tables of a statistic of `Detection` for a score."""
+    return f"ood_{statistic}({score})"
 
 
 def _run_columns(study: Study, run: Run | Model) -> ResultRow:
@@ -222,7 +228,8 @@ def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predi
     values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
     for score in study.detection:
         detection = metrics.ood.detection(test, shifted, score=score)
-        values |= {f"ood_{name}({score})": {"value": value, "reason": ""} for name, value in asdict(detection).items()}
+        for name, value in asdict(detection).items():
+            values[_detection_name(name, score)] = {"value": value, "reason": ""}
     return values
 
 

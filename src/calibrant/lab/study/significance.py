@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import combinations, compress
+from itertools import accumulate, combinations, compress
 from typing import TypeVar
 
 SIGNIFICANCE_LEVEL = 0.05  # after Holm's correction
@@ -40,10 +40,8 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
     """
     tested = sorted((key for key, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
-    adjusted, largest = dict[Key, float](), 0.0
-    for i, key in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - i) * p_values[key]))  # no less than any before it
-        adjusted[key] = largest
+    multiplied = (min(1.0, (len(tested) - i) * p_values[key]) for i, key in enumerate(tested))
+    adjusted = dict(zip(tested, accumulate(multiplied, max), strict=True))  # no less than any before it
     return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
 
 

@@ -44,13 +44,12 @@ class PaperNumber:
 class Cell:
     """The values of a metric over seeds for one row and column of a table."""
 
-    values: tuple[float, ...]  # of the networks that did not diverge
+    values: significance.ValuesBySeed  # of the networks that did not diverge
     temperature: float  # mean over seeds; nan without one
     best: bool = False
     mark: str = ""  # higher (▲) or lower (▼) than the reference row by a paired t-test; hollow if not significant
     paper: PaperNumber | None = None
     diverged: int = 0  # number of networks that diverged
-    seeds: tuple[int, ...] = ()
     letters: str = ""  # cells of a row that share a letter do not differ significantly
     reason: str = ""  # why the calibrator or metric does not apply
     learned_values: Mapping[str, float] = field(default_factory=dict[str, float])  # means of further reported numbers
@@ -58,17 +57,13 @@ class Cell:
     @property
     def mean(self) -> float:
         """Mean over seeds; nan if every network diverged."""
-        return mean(self.values) if self.values else math.nan
+        return mean(self.values.values()) if self.values else math.nan
 
     @property
     def deviation(self) -> float:
         """Standard deviation over seeds; nan with one seed."""
-        return stdev(self.values) if len(self.values) > 1 and all(map(math.isfinite, self.values)) else math.nan
-
-    @property
-    def by_seed(self) -> significance.ValuesBySeed:
-        """The values by seed; empty if the seeds are unknown."""
-        return dict(zip(self.seeds, self.values, strict=True)) if len(self.seeds) == len(self.values) else {}
+        values = self.values.values()
+        return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
     def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
         """Format it like the papers: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent if the metric is a share."""
@@ -328,11 +323,10 @@ def _build_cell(results: list[Mapping[str, Any]], paper_number: PaperNumber | No
     converged = [result for result in applicable if not result.get("diverged")]
     learned_columns = [key for key in converged[0] if key.startswith(LEARNED_PREFIX)] if converged else []
     return Cell(
-        values=tuple(result["value"] for result in converged),
+        values={result["seed"]: result["value"] for result in converged},
         temperature=mean(result["temperature"] for result in converged) if converged else math.nan,
         paper=paper_number,
         diverged=len(applicable) - len(converged),
-        seeds=tuple(result["seed"] for result in converged if "seed" in result),
         reason=next((result["reason"] for result in results if result.get("reason")), ""),
         learned_values={
             column.removeprefix(LEARNED_PREFIX): mean(result[column] for result in converged)
@@ -376,7 +370,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
         reference = cells.get(reference_key)
         if reference is not None and cell.mean != reference.mean:
             tests = p_values.setdefault(reference_key, {})
-            tests[row, column] = significance.paired_p_value(reference.by_seed, cell.by_seed)
+            tests[row, column] = significance.paired_p_value(reference.values, cell.values)
     marks: dict[CellKey, str] = {}
     for reference_key, tests in p_values.items():
         for key, p in significance.holm(tests).items():
@@ -399,7 +393,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
     """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
-    values_by_row = group_pairs((row, (column, cell.by_seed)) for (row, column), cell in cells.items())
+    values_by_row = group_pairs((row, (column, cell.values)) for (row, column), cell in cells.items())
     return {
         row: {pair: p for pair, p in significance.pairwise_p_values(dict(values)).items() if not math.isnan(p)}
         for row, values in values_by_row.items()

@@ -320,7 +320,7 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
 def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     study = make_study(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
     result = studies.run(study, out=tmp_path)
-    parts = list(diagrams_over_seeds(result.measurements, 15))
+    parts = list(diagrams_over_seeds(study, result.measurements))
     assert [part.calibrator for part in parts] == ["", "Temperature", "Monotone"]
     ece = next(table for table in result.tables if table.metric == "ece")
     (row,) = ece.rows

@@ -2,21 +2,19 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calibrant import plots
-from calibrant._grouping import group_pairs
 from calibrant.backend.bins import Bins
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.grids import Model, Run, Setup
+from calibrant.lab.study.grids import Setup
 
-Value = TypeVar("Value")
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
 MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each
 LEGEND_FONT_POINTS = 6.5
@@ -41,15 +39,6 @@ class Drawing:
         ax = figure.add_subplot()
         self.plot(ax=ax)
         add_legend(ax, self.legend_title)
-
-
-def group_by_setup(
-    study: Study, values_by_run: Iterable[tuple[Run | Model, Value]]
-) -> dict[Setup, dict[str, list[Value]]]:
-    """Group values of runs by network and data set, and then by loss."""
-    named_values = ((study.names(run), value) for run, value in values_by_run)
-    by_setup = group_pairs((names.setup, (names.loss, value)) for names, value in named_values)
-    return {setup: group_pairs(pairs) for setup, pairs in by_setup.items()}
 
 
 def number_setups(study: Study) -> dict[Setup, int]:

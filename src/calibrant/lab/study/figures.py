@@ -15,11 +15,10 @@ from calibrant._text import escape_invisible
 from calibrant.io.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, group_by_setup, number_setups, numbered_name, reliability_drawing, slug
+from calibrant.lab.study.drawing import Drawing, number_setups, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.grids import Run, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import (
-    FIGURE_BINS,
     MACHINE_FAILURES,
     RunMeasurement,
     diagrams_over_seeds,
@@ -70,18 +69,15 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
     They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of others
     contain the calibrator.
     """
-    by_setup = group_by_setup(study, ((measurement.run, measurement) for measurement in measurements))
     setup_numbers, primary = number_setups(study), primary_calibrator(study).text
-    for setup, measurements_by_loss in by_setup.items():
+    for diagram in diagrams_over_seeds(study, measurements):
+        loss, setup = diagram.names.loss, diagram.names.setup
+        stage = "after" if diagram.calibrator else "before"
+        prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
+        name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", setup_numbers[setup])
         setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
-        for loss, loss_measurements in measurements_by_loss.items():
-            for diagram in diagrams_over_seeds(loss_measurements, FIGURE_BINS):
-                stage = "after" if diagram.calibrator else "before"
-                prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
-                name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", setup_numbers[setup])
-                title = f"reliability of {loss}{setup_text}, {diagram.stage}"
-                bins = diagram.events.equal_width(FIGURE_BINS)
-                yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", bins)
+        title = f"reliability of {loss}{setup_text}, {diagram.stage}"
+        yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", diagram.bins)
 
 
 def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:

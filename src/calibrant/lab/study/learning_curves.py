@@ -12,9 +12,9 @@ import torch
 from calibrant import metrics, plots, registry
 from calibrant._grouping import group_pairs
 from calibrant._text import format_percent
-from calibrant.backend.bins import Bins
+from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, group_by_setup, number_setups, numbered_name, reliability_drawing, slug
+from calibrant.lab.study.drawing import Drawing, number_setups, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
 
@@ -51,9 +51,11 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     histograms of confidences show some epochs (Mukhoti et al. 2020, Figure 2). Other histograms show gradient norms
     (their Figure 4) and maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
-    finished_runs = ((run, store.history(run).to_dicts()) for run in study.runs() if run in store)
+    finished_runs = ((study.names(run), run) for run in study.runs() if run in store)
+    runs_by_setup = group_pairs((names.setup, (names.loss, run)) for names, run in finished_runs)
     setup_numbers = number_setups(study)
-    for setup, histories in group_by_setup(study, finished_runs).items():
+    for setup, loss_runs in runs_by_setup.items():
+        histories = group_pairs((loss, store.history(run).to_dicts()) for loss, run in loss_runs)
         setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for drawing in _history_drawings(histories):
             name = numbered_name(drawing.name, setup_numbers[setup])
@@ -161,21 +163,19 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
         epoch_rows = [row for rows in runs for row in rows if row.get(columns[0])]
-        values = ((row["epoch"], np.array([row[column] for column in columns], dtype=float)) for row in epoch_rows)
-        for epoch, seed_arrays in group_pairs(values).items():
-            counts, confidences, accuracies = np.stack(seed_arrays, axis=1)  # each (seeds, bins), nan in empty bins
-            count = counts.sum(axis=0)
-            total_confidence, total_accuracy = (np.nansum(counts * v, axis=0) for v in (confidences, accuracies))
-            with np.errstate(invalid="ignore"):  # 0 / 0 is nan in empty bins
-                means = total_confidence / count, total_accuracy / count
-            edges = np.linspace(0, 1, len(count) + 1)
-            bins = Bins(*map(torch.from_numpy, (edges, count / count.sum(), *means, count.astype(int))))
-            errors = np.nansum(counts * abs(confidences - accuracies), axis=1) / counts.sum(axis=1)  # ECE of each seed
+        values = ((row["epoch"], [row[column] for column in columns]) for row in epoch_rows)
+        for epoch, values_by_seed in group_pairs(values).items():
+            # each (seeds, bins), nan in empty bins
+            counts, confidences, accuracies = torch.tensor(values_by_seed, dtype=torch.float64).unbind(1)
+            confidence_sum, correct = ((counts * means).nansum(0) for means in (confidences, accuracies))
+            edges = equal_width_edges(counts.shape[1])
+            bins = Bins.from_sums(edges, counts.sum(0), confidence_sum, correct)
+            errors = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)  # ECE of each seed
             title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
             description = f"Reliability diagram: {title}; {ece_over_seeds_text(errors.tolist())}."
             yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
             title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            mean_confidence = format_percent(float(total_confidence.sum() / count.sum()))
+            mean_confidence = format_percent(float(confidence_sum.sum() / counts.sum()))
             description = f"Histogram: {title}; {mean_confidence} on average."
             name = f"confidences_{epoch}_{slug(loss)}"
             yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)

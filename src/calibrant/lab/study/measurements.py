@@ -5,7 +5,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -18,10 +18,10 @@ import torch
 
 from calibrant import calibrators, metrics, registry
 from calibrant._grouping import group_pairs
-from calibrant.backend.bins import Events
+from calibrant.backend.bins import Bins, Events
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.grids import Methods, Model, Run, error_text, is_corruption
+from calibrant.lab.study.grids import Methods, Model, Run, RunNames, error_text, is_corruption
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.tables import LEARNED_PREFIX
 from calibrant.metrics.ood import Detection
@@ -265,6 +265,7 @@ def ece_over_seeds_text(errors: Sequence[float]) -> str:
 class Diagram:
     """Reliability of one loss before or after a calibrator, with the examples of all seeds."""
 
+    names: RunNames
     calibrator: str  # "" before calibration
     events: Events
     ece: str  # in words, as the mean over seeds, which differs from the ECE of all events
@@ -274,17 +275,24 @@ class Diagram:
         """The stage in words: "before", or "after" and the calibrator."""
         return f"after {self.calibrator}" if self.calibrator else "before"
 
+    @property
+    def bins(self) -> Bins:
+        """The bins of the diagram, of equal width."""
+        return self.events.equal_width(FIGURE_BINS)
 
-def diagrams_over_seeds(measurements: Sequence[RunMeasurement], bins: int) -> Iterator[Diagram]:
-    """Yield a diagram of the measurements of one loss before calibration, and after each calibrator."""
-    events_by_calibrator = {"": [m.events_before for m in measurements]} | group_pairs(
-        pair for m in measurements for pair in m.events_after.items()
+
+def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) -> Iterator[Diagram]:
+    """Yield a diagram of every loss before calibration, and one after each calibrator."""
+    events_by_diagram = group_pairs(
+        ((study.names(measurement.run), calibrator), events)
+        for measurement in measurements
+        for calibrator, events in {"": measurement.events_before, **measurement.events_after}.items()
     )
-    for calibrator, events in events_by_calibrator.items():
+    for (names, calibrator), events in events_by_diagram.items():
         all_events = Events(torch.cat([e.confidence for e in events]), torch.cat([e.outcome for e in events]))
-        binned = [e.equal_width(bins) for e in events]
-        errors = [float((b.weight * b.gap.abs()).nansum()) for b in binned]  # ECE; the gaps of empty bins are nan
-        yield Diagram(calibrator, all_events, ece_over_seeds_text(errors))
+        bins_by_seed = [e.equal_width(FIGURE_BINS) for e in events]
+        errors = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]  # ECE of each seed
+        yield Diagram(names, calibrator, all_events, ece_over_seeds_text(errors))
 
 
 def _copy_events(events: Events) -> Events:

@@ -8,11 +8,10 @@ from markupsafe import Markup
 from calibrant import report as html
 from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, group_by_setup
+from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run, RunNames, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import (
-    FIGURE_BINS,
     Diagram,
     RunMeasurement,
     diagrams_over_seeds,
@@ -339,17 +338,13 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
     The diagrams before and after the primary calibrator come first. Those after the other calibrators are folded, up to
     `MAX_OTHER_DIAGRAMS`.
     """
-    by_setup = group_by_setup(study, ((measurement.run, measurement) for measurement in measurements))
+    by_setup = group_pairs((diagram.names.setup, diagram) for diagram in diagrams_over_seeds(study, measurements))
     curves, num_other_diagrams = Markup(), 0
     primary = primary_calibrator(study).text
     all_main_diagrams: list[tuple[str, Diagram]] = []
-    for i, (setup, measurements_by_loss) in enumerate(by_setup.items()):
+    for i, (setup, diagrams) in enumerate(by_setup.items()):
         setup_text = f", {setup}" if len(by_setup) > 1 else ""
-        titled_diagrams = [
-            (f"{loss}{setup_text}, {diagram.stage}", diagram)
-            for loss, loss_measurements in measurements_by_loss.items()
-            for diagram in diagrams_over_seeds(loss_measurements, FIGURE_BINS)
-        ]
+        titled_diagrams = [(f"{diagram.names.loss}{setup_text}, {diagram.stage}", diagram) for diagram in diagrams]
         main_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator in ("", primary)]
         other_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator not in ("", primary)]
         all_main_diagrams += main_diagrams
@@ -360,7 +355,7 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
             curves += html.details(f"After the other calibrators{setup_text}", _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
-    if sum(map(len, by_setup.values())) > MAX_BAR_DIAGRAM_PAIRS:
+    if len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS:
         return curves, _figures_command(study, "classical bars")
     return curves, _bar_diagrams(all_main_diagrams)
 
@@ -374,8 +369,7 @@ def _figures_command(study: Study, drawings: str) -> Markup:
 def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
     """Return classical reliability diagrams, folded."""
     bars = join_html(
-        html.bar_diagram(f"{title}, in bars", d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
-        for title, d in titled_diagrams
+        html.bar_diagram(f"{title}, in bars", d.bins, d.ece, SMALL_FIGURE_INCHES) for title, d in titled_diagrams
     )
     grid = render('<div class="figures">{}</div>', bars + html.BAR_EXPLANATION)
     return html.details("The same in classical bars", grid)
@@ -384,7 +378,6 @@ def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
 def _curve_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
     """Return reliability diagrams with curves."""
     curves = join_html(
-        html.curve_diagram(title, d.events.by_score, d.events.equal_width(FIGURE_BINS), d.ece, SMALL_FIGURE_INCHES)
-        for title, d in titled_diagrams
+        html.curve_diagram(title, d.events.by_score, d.bins, d.ece, SMALL_FIGURE_INCHES) for title, d in titled_diagrams
     )
     return render('<div class="figures">{}</div>', curves)

@@ -202,13 +202,10 @@ def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
     >>> learned_epochs([first, second], 3)
     array([1, 2, 3])
     """
-    epochs = np.full(n, len(bits) + 1)
-    correct_to_end = np.ones(n, dtype=bool)
-    for epoch in range(len(bits), 0, -1):  # from the last to the first
-        packed = np.frombuffer(base64.b64decode(bits[epoch - 1]), dtype=np.uint8)
-        correct_to_end &= np.unpackbits(packed, count=n).astype(bool)
-        epochs[correct_to_end] = epoch
-    return epochs
+    packed = np.array([np.frombuffer(base64.b64decode(text), dtype=np.uint8) for text in bits])
+    is_correct = np.unpackbits(packed, axis=1, count=n)  # (epochs, n)
+    correct_to_end = np.minimum.accumulate(is_correct[::-1])  # from the last epoch to the first
+    return len(bits) + 1 - correct_to_end.sum(0, dtype=int)
 
 
 def last_layer(network: nn.Module) -> nn.Linear:

@@ -41,8 +41,8 @@ def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
         assert math.isnan(printed.deviation) or 0 <= printed.deviation < 0.05, key
         assert math.isnan(printed.temperature) or 0.4 <= printed.temperature <= 4.2, key
         assert math.isnan(printed.temperature) or "Temperature" in key[3].name, key
-    assert set(published.recipes) == {key[0] for key in published.numbers}
-    assert set(published.recipes.values()) <= set(RECIPES.values())
+    assert set(published.datasets) == {key[0] for key in published.numbers}
+    assert {dataset.recipe for dataset in published.datasets.values()} <= set(RECIPES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,6 +28,16 @@ _CELL_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?(?:\((\d+(?:\.
 
 
 @dataclass(frozen=True)
+class PaperDataset:
+    """How a paper divides a data set, trains on it and evaluates."""
+
+    recipe: Recipe
+    examples: SplitSizes | None  # None if the paper does not state them
+    split: str  # "seed" if every seed draws the validation split, else "fixed"
+    evaluation: tuple[str, str] | None  # what the paper evaluates, and what this package does; None if equal
+
+
+@dataclass(frozen=True)
 class PublishedResults:
     """The numbers of a paper by data set, network, loss, calibrator and metric, and its recipes.
 
@@ -39,15 +49,10 @@ class PublishedResults:
 
     paper: str
     numbers: Mapping[NumberKey, PaperNumber]
-    recipes: Mapping[Method, Recipe]  # by data set
-    exceptions: Mapping[NumberKey, Recipe]  # by data set, network and loss
-    examples: Mapping[Method, SplitSizes]  # as far as the paper states them
+    datasets: Mapping[Method, PaperDataset]
+    exceptions: Mapping[NumberKey, Recipe]  # of the data set's recipe, by data set, network and loss
     runs: int | None  # number of runs that the means are over; None if unknown
-    seed_split_datasets: frozenset[Method] = frozenset()  # every seed draws their validation split
-    evaluation_sets: Mapping[Method, tuple[str, str]] = field(
-        default_factory=dict[Method, tuple[str, str]]
-    )  # what the paper evaluates, and what this package does
-    remarks: Mapping[str, str] = field(default_factory=dict[str, str])  # on the paper's numbers, by the name of a loss
+    remarks: Mapping[str, str]  # on the paper's numbers, by the name of a loss
 
     @classmethod
     def load(cls, name: str) -> "PublishedResults":
@@ -70,23 +75,23 @@ class PublishedResults:
         def read_training(entry: Mapping[str, str]) -> NumberKey:  # the data set, network and loss
             return tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
 
-        datasets = {read_method("datasets", entry["name"]): entry for entry in table["datasets"].values()}
+        def read_dataset(entry: Mapping[str, Any]) -> PaperDataset:
+            sizes, evaluation = (tuple(entry[key]) if key in entry else None for key in ("examples", "judged"))
+            split = "seed" if entry.get("split") == "seed" else "fixed"
+            return PaperDataset(RECIPES[entry["recipe"]], sizes, split, evaluation)
+
         return cls(
             paper=table["paper"],
             numbers=dict(_read_numbers(table, read_method)),
-            recipes={dataset: RECIPES[entry["recipe"]] for dataset, entry in datasets.items()},
+            datasets={read_method("datasets", e["name"]): read_dataset(e) for e in table["datasets"].values()},
             exceptions={read_training(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
-            examples={d: tuple(entry["examples"]) for d, entry in datasets.items() if "examples" in entry},
             runs=table.get("runs"),
-            seed_split_datasets=frozenset(d for d, entry in datasets.items() if entry.get("split") == "seed"),
-            evaluation_sets={d: tuple(entry["judged"]) for d, entry in datasets.items() if "judged" in entry},
             remarks={read_method("losses", name).name: text for name, text in table.get("remarks", {}).items()},
         )
 
-    def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe | None:
-        """Return the paper's recipe for a network, that of an exception before that of the data set, or None."""
-        paper_recipe = self.exceptions.get((dataset, network, loss), self.recipes.get(dataset))
-        return None if paper_recipe is None else paper_recipe.for_loss(loss.name)
+    def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe:
+        """Return the paper's recipe for a training: an exception, or the recipe of the data set."""
+        return self.exceptions.get((dataset, network, loss), self.datasets[dataset].recipe).for_loss(loss.name)
 
     @cached_property
     def setups(self) -> frozenset[tuple[Method, Method]]:
@@ -133,27 +138,31 @@ class PaperComparison:
         return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
     def _paper_setup(self, dataset: Method, network: Method) -> tuple[Method, Method]:
-        """Return the paper's data set and network for those of a run: the same if it prints them, or the study's."""
+        """Return what to compare a run with: its data set and network if the paper prints them, else the study's."""
         setting = self.study.paper_setting
         if (dataset, network) in self.published.setups or setting is None:
             return dataset, network
         return setting.dataset, setting.network
 
     def _agreement_text(self) -> str:
-        """Return what is known to be equal if no difference is known."""
+        """Return what is equal if no difference is known: only the recipe if sizes or the number of runs is unknown."""
         pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
-        pairs = {(our_data, paper_data) for our_data, paper_data in pairs if paper_data in self.published.recipes}
-        has_sizes = all(ours in self.examples and theirs in self.published.examples for ours, theirs in pairs)
+        paper_datasets = self.published.datasets
+        has_sizes = all(
+            ours in self.examples and paper_datasets[theirs].examples
+            for ours, theirs in pairs
+            if theirs in paper_datasets
+        )
         return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
-        """Yield the differences of the paper's setting from each training of the study, if its recipe is known."""
+        """Yield the differences of the paper's setting from each training of the study on a data set of the paper."""
         trainings = dict.fromkeys((r.dataset, r.network, r.loss, r.recipe, r.split) for r in self.study.runs())
         for dataset, network, loss, our_recipe, split in trainings:
             paper_dataset, paper_network = self._paper_setup(dataset, network)
-            paper_recipe = self.published.recipe(paper_dataset, paper_network, loss)
-            if paper_recipe is None:
+            if (paper_data := self.published.datasets.get(paper_dataset)) is None:
                 continue
+            paper_recipe = self.published.recipe(paper_dataset, paper_network, loss)
             pairs: list[tuple[str, str]] = []  # texts of the paper's setting and of the study's
             if (paper_dataset, paper_network) != (dataset, network):
                 our_setup = f"{self.study.label(network)} on {self.study.label(dataset)}"
@@ -163,27 +172,25 @@ class PaperComparison:
                 for key, value in asdict(paper_recipe).items()
                 if key not in SPEED_ONLY_FIELDS and value != getattr(our_recipe, key)
             ]
-            pairs += self._data_differences(dataset, network, paper_dataset, split)
-            if evaluation := self.published.evaluation_sets.get(paper_dataset):
-                pairs.append(evaluation)
+            pairs += self._data_differences(dataset, network, paper_data, split)
+            pairs += filter(None, [paper_data.evaluation])
             if pairs:
                 paper_texts, our_texts = zip(*pairs, strict=True)
                 yield f"published: {', '.join(paper_texts)}; here: {', '.join(our_texts)}"
 
     def _data_differences(
-        self, dataset: Method, network: Method, paper_dataset: Method, split: str
+        self, dataset: Method, network: Method, paper_data: PaperDataset, split: str
     ) -> Iterator[tuple[str, str]]:
         """Yield differences in the sizes of splits, the number of seeds and the validation split."""
-        paper_sizes, our_sizes = self.published.examples.get(paper_dataset), self.examples.get(dataset)
-        if paper_sizes is not None and our_sizes is not None and paper_sizes != our_sizes:
-            yield _sizes_text(paper_sizes), _sizes_text(our_sizes)
+        our_sizes = self.examples.get(dataset)
+        if paper_data.examples is not None and our_sizes is not None and paper_data.examples != our_sizes:
+            yield _sizes_text(paper_data.examples), _sizes_text(our_sizes)
         num_seeds = len({run.seed for run in self.study.runs() if (run.dataset, run.network) == (dataset, network)})
         if self.published.runs is not None and self.published.runs != num_seeds:
             yield _seeds_text(self.published.runs), _seeds_text(num_seeds)
         split_texts = {"seed": "a split per seed", "fixed": "one split for all seeds"}
-        paper_split = "seed" if paper_dataset in self.published.seed_split_datasets else "fixed"
-        if paper_split != split:
-            yield split_texts[paper_split], split_texts[split]
+        if paper_data.split != split:
+            yield split_texts[paper_data.split], split_texts[split]
 
 
 def _sizes_text(sizes: SplitSizes) -> str:

@@ -1,7 +1,7 @@
 """Parse and format calls such as `focal(gamma=3)`."""
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -46,6 +46,17 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in keywords}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise problem from None
+
+
+def check_name(name: str, names: Collection[str], description: str, code: str) -> None:
+    """Raise `InputError` for an unknown name, with the closest name or all names.
+
+    >>> check_name("ry", ["local", "ray"], "engine", "unknown_engine")
+    Traceback (most recent call last):
+    calibrant.types.InputError: Unknown engine 'ry'; did you mean 'ray'?
+    """
+    if name not in names:
+        raise InputError(f"Unknown {description} {shorten_repr(name)}; {suggest(name, names)}", code=code)
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

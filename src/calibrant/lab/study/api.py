@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from calibrant import registry
-from calibrant._text import shorten_repr
 from calibrant.io.files import check_outputs, ensure_writable
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
@@ -71,7 +70,7 @@ def run(
         study: A TOML file, the name of a bundled study, or a `Study`.
         out: Folder of the runs and the report, by default runs/NAME. With the default, finished runs of other studies
             in runs/ are reused.
-        data: Folder of local data sets, by default that of the environment variable CALIBRANT_DATA.
+        data: Folder of local data sets, by default the environment variable CALIBRANT_DATA.
         mirror: URL through which finished runs are shared.
         scale: Name of a scale of the study file.
         select: Text that a run's data set, network, loss or seed must contain.
@@ -138,8 +137,6 @@ def measure(
 ) -> Result:
     """Calibrate and measure stored runs again, without training.
 
-    Further arguments are those of `run`.
-
     Args:
         study: A TOML file, the name of a bundled study, or a `Study`.
         out: Folder of the runs and the report.
@@ -192,7 +189,7 @@ def status(
     """Return the state of every run of a study, and the estimated time of the remaining ones.
 
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
-    take; after `MAX_DRY_RUN_SECONDS` no further network is timed. The other arguments are those of `run`.
+    take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
     """
     loaded_study, store, _ = _open_study(study, out, mirror, scale, with_)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
@@ -224,7 +221,7 @@ def draw(
 ) -> list[Path]:
     """Draw the figures of the finished runs to `folder`: SVG and PNG, with their numbers as CSV.
 
-    The other arguments are those of `run`.
+    `run` explains the other arguments.
 
     Returns:
         The files; none if no run is finished.
@@ -245,7 +242,7 @@ def _open_study(
     Returns:
         The study.
         Its store, by default in runs/NAME beside the stores of other studies.
-        The files that the study reads: its own, those of methods, and those of external models.
+        The files that the study reads: its own, the files of methods, and the predictions of external models.
     """
     sources = (with_,) if isinstance(with_, str) else tuple(with_)
     registry.include(sources)
@@ -291,10 +288,7 @@ def _call_text(function_name: str, study: StudyLike) -> str:
 def _select_engine(name: str, address: str | None, gpus: float | None) -> Engine:
     """Return an engine by its name. Raises `InputError` for an unknown one, or options that it does not have."""
     engines: dict[str, Engine] = {"local": run_locally, "ray": Ray(address, gpus)}
-    if name not in engines:
-        raise InputError(
-            f"Unknown engine {shorten_repr(name)}; {registry.suggest(name, engines)}", code="unknown_engine"
-        )
+    registry.check_name(name, engines, "engine", "unknown_engine")
     if name == "local" and (address is not None or gpus is not None):
         raise InputError("The options address and gpus need engine 'ray'.", code="needs_ray")
     return engines[name]

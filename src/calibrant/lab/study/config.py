@@ -3,7 +3,7 @@
 import inspect
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -112,7 +112,7 @@ class Study:
 
         Args:
             study: Path of a TOML file, or name of a bundled study.
-            scale: Name of a table [scales.NAME] whose keys replace those of the top level.
+            scale: Name of a table [scales.NAME] whose keys replace keys of the top level.
 
         Raises:
             InputError: If the file cannot be read, or has an unknown key or value; the message suggests the nearest.
@@ -154,14 +154,21 @@ class Study:
 
         The suffix of a recipe and split is empty if no setting differs anywhere in the study.
         """
-        variants: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {}
-        for run in self.runs():
-            variants[run.recipe, run.split] = asdict(run.recipe) | {"split": run.split}
-        trainings = (((r.dataset, r.network, r.loss), variants[r.recipe, r.split]) for r in self.runs())
-        groups = group_pairs(trainings).values()
-        differing_keys = {key for group in groups for key in group[0] if len({settings[key] for settings in group}) > 1}
+        runs = list(self.runs())
+        settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
+            (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs
+        }
+        settings_by_training = group_pairs(
+            ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
+        )
+        differing_keys = {
+            key
+            for variants in settings_by_training.values()
+            for key in variants[0]
+            if len({settings[key] for settings in variants}) > 1
+        }
         suffixes: dict[tuple[Recipe, SplitMode], str] = {}
-        for variant, settings in variants.items():
+        for variant, settings in settings_by_variant.items():
             text = ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
             suffixes[variant] = f" with {text}" if text else ""
         return suffixes
@@ -317,9 +324,7 @@ def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:
         return build_dataclass(Recipe, table)
-    if not isinstance(name, str) or name not in RECIPES:
-        hint = registry.suggest(str(name), RECIPES)
-        raise InputError(f"Unknown recipe {shorten_repr(name)}; {hint}", code="unknown_recipe")
+    registry.check_name(str(name), RECIPES, "recipe", "unknown_recipe")
     changes = build_dataclass(Recipe, table)  # checks keys and types
     base = RECIPES[name].with_epochs(changes.epochs) if "epochs" in table else RECIPES[name]
     return replace(base, **{key: getattr(changes, key) for key in table})  # only the keys that the table has
@@ -355,12 +360,10 @@ def _field_types(cls: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def check_keys(name: str, table: Iterable[str], allowed: Iterable[str]) -> None:
+def check_keys(name: str, table: Iterable[str], allowed: Collection[str]) -> None:
     """Raise `InputError` for an unknown key, suggesting the nearest."""
-    for key in set(table) - set(allowed):
-        raise InputError(
-            f"Unknown key {shorten_repr(key)} in {name}; {registry.suggest(key, allowed)}", code="unknown_key"
-        )
+    for key in table:
+        registry.check_name(key, allowed, f"key of {name}", "unknown_key")
 
 
 def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodReader) -> Any:

@@ -75,7 +75,7 @@ def error_text(error: Exception) -> str:
 
 
 def _find_registry(key: str, text: str) -> Registry:
-    """Return the registry of a list; a shift is in that of corruptions or of data sets."""
+    """Return the registry of a list; for shifts, the registry of corruptions or of data sets that has the name."""
     if (method_registry := LIST_REGISTRIES[key]) is not None:
         return method_registry
     name = text.partition("(")[0].strip()
@@ -376,9 +376,7 @@ class Model:
 
     def __post_init__(self) -> None:
         for role in self.columns:
-            if role not in COLUMN_ROLES:
-                hint = registry.suggest(role, COLUMN_ROLES)
-                raise InputError(f"Unknown column {shorten_repr(role)} of a model; {hint}", code="unknown_column")
+            registry.check_name(role, COLUMN_ROLES, "column of a model", "unknown_column")
 
     @property
     def names(self) -> RunNames:

@@ -12,7 +12,6 @@ from calibrant._lazy import import_optional
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.engine import RunEvent
 from calibrant.lab.study.grids import Run
-from calibrant.types import InputError
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
     if name is None:
         yield None
         return
-    if name not in TRACKERS:
-        raise InputError(f"Unknown tracker {name!r}; {registry.suggest(name, TRACKERS)}", code="unknown_tracker")
+    registry.check_name(name, TRACKERS, "tracker", "unknown_tracker")
     import_optional(name, name, f"Tracking with {name}")
     trackers: dict[Run, RunTracker] = {}
 

@@ -195,7 +195,7 @@ def _three_classes(folder: Path) -> list[Path]:
 
 
 def _map_difference(folder: Path) -> list[Path]:
-    """Draw by how much the confidence of the focal map exceeds that of its nearest temperature."""
+    """Draw the confidence of the focal map minus the confidence of its nearest temperature."""
     points = _simplex_grid(150, margin=1e-3)
     figure = new_figure(7.6, 3.4)
     axes = figure.subplots(1, 2)

@@ -132,8 +132,8 @@ def _crop_center(x: Tensor, size: Iterable[int]) -> Tensor:
 def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) -> Tensor:
     """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm; `side` is a power of two.
 
-    Each pass sets the points halfway between those of the last pass to the mean of four neighbors plus noise, whose
-    standard deviation falls by `decay`^2. The image is continued periodically.
+    Each pass sets the points halfway between the points of the last pass to the mean of four neighbors plus noise,
+    whose standard deviation falls by `decay`^2. The image is continued periodically.
     """
     height = torch.zeros(n, side, side, device=generator.device)
     step, wobble = side, 100.0

@@ -95,8 +95,9 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
 
 def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Convert uint8 images (n c h w) to standardized floats, (x / 255 - mean) / deviation."""
-    scale = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
-    return images / scale - (torch.tensor(mean, device=images.device) * 255)[:, None, None] / scale
+    level_mean = torch.tensor(mean, device=images.device)[:, None, None] * 255
+    level_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
+    return images / level_deviation - level_mean / level_deviation  # two passes over the images, not three
 
 
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:

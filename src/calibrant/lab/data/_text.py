@@ -146,7 +146,7 @@ def _check_dimension(path: Path, dimension: int) -> None:
 
 
 def _is_header(line: str) -> bool:
-    """Return whether a first line is that of word2vec: the number of words and the dimension."""
+    """Return whether a first line is the header of word2vec: the number of words and the dimension."""
     fields = line.split()
     return len(fields) == 2 and all(field.isdecimal() for field in fields)
 

@@ -173,7 +173,7 @@ def canny_edges(x: Tensor) -> Tensor:
     is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
     is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
     is_rising = right * down < 0  # from bottom left to top right
-    # a pixel is a peak if its gradient exceeds those of both neighbors in the direction of the gradient; of two equal
+    # a pixel is a peak if its gradient exceeds the gradients of both neighbors in its direction; of two equal
     # pixels only the left or upper one is, by > and >=; diagonals need two >, as in OpenCV
     horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
     vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))

@@ -39,7 +39,7 @@ def _source(
 
     def read(files: SplitFiles) -> dict[str, InMemoryTable]:
         """Read the pickles of each split from the unpacked folder or the archive."""
-        (archive,) = files["train"]  # that of the other split as well
+        (archive,) = files["train"]  # which holds the other split, too
         meta_pickle, meta_key = meta
         class_names = list(read_pickle(archive, meta_pickle)[meta_key])
         tables: dict[str, InMemoryTable] = {}
@@ -86,7 +86,7 @@ def cifar10(
         protocol: "mukhoti" (Mukhoti et al. 2020, AdaFocal, Komisarenko & Kull): shuffle the training rows with seed 1;
             the first `val` validate. "wang" (Wang et al. 2021): `RandomState(101).permutation`; the last `val`
             validate; ImageNet's pixel statistics. Rows are in file order, the official order for the authors.
-        seed: Seed of the split; by default that of the protocol.
+        seed: Seed of the split; by default 1 for "mukhoti" and 101 for "wang".
         augment: Crop training batches after padding by 4, and mirror half of them.
         revision: Commit on the hub.
 
@@ -108,7 +108,7 @@ def cifar100(
     augment: bool = True,
     revision: str | None = None,
 ) -> Splits:
-    """Load CIFAR-100 with its 100 fine classes. The arguments are those of `cifar10`."""
+    """Load CIFAR-100 with its 100 fine classes. `cifar10` explains the arguments."""
     loaded = load_images(_CIFAR100, root, revision, label="fine_label", size=32, classes=100)
     return _split_as_in_paper("cifar100", loaded, train, val, protocol, seed, augment=augment)
 
@@ -121,7 +121,7 @@ def _split_as_in_paper(
     default_seed, pixel_statistics = _PROTOCOLS[protocol]
     examples = loaded.train
     order = shuffled_indices(len(examples), val, default_seed if seed is None else seed, name)
-    # the code of Mukhoti et al. validates on the first shuffled rows, that of Wang et al. on the last
+    # the code of Mukhoti et al. validates on the first shuffled rows, the code of Wang et al. on the last
     train_rows, val_rows = (order[val:], order[:val]) if protocol == "mukhoti" else (order[:-val], order[-val:])
     if train is not None and not 0 < train <= len(train_rows):
         raise InputError(

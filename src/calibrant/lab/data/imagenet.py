@@ -278,9 +278,8 @@ def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
     """
     if bool((numbers >= 0).all()):
         return numbers >= round(500 * (1 - share))
-    order = labels.argsort(stable=True)  # rows by class
-    counts = labels.bincount()
-    starts = counts.cumsum(0) - counts
-    rank_in_class = torch.empty_like(labels)
-    rank_in_class[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return rank_in_class >= (counts * (1 - share)).round()[labels]
+    is_validation = torch.zeros(len(labels), dtype=torch.bool)
+    rows_by_class = labels.argsort(stable=True).split(labels.bincount().tolist())
+    for rows in rows_by_class:
+        is_validation[rows[round(len(rows) * (1 - share)) :]] = True
+    return is_validation

@@ -105,10 +105,10 @@ def sst(
 ) -> Splits:
     """Load SST: 6,920 / 872 / 1,821 trees without neutral roots (Mukhoti et al. 2020), or all 11,855 in 5 classes.
 
-    Inputs are `Trees`, and labels those of the roots. `targets` returns the labels of all nodes of a training batch:
-    negative, neutral, positive for 2 and 3 classes, 0 .. 4 for 5. Words are case-sensitive and numbered over all
-    splits, as in the code of Mukhoti et al. (2020). Only the trees are read: a column `tree` or `ptb_tree`, or the
-    original train.txt, dev.txt and test.txt.
+    Inputs are `Trees`, and labels the sentiments of their roots. `targets` returns the labels of all nodes of a
+    training batch: negative, neutral, positive for 2 and 3 classes, 0 .. 4 for 5. Words are case-sensitive and numbered
+    over all splits, as in the code of Mukhoti et al. (2020). Only the trees are read: a column `tree` or `ptb_tree`, or
+    the original train.txt, dev.txt and test.txt.
 
     With 2 classes, confidences are conditional on the sentence not being neutral. The authors' code does not normalize
     them: it drops the third probability after the softmax, so its ECE uses lower confidences. Use `classes=3` to

@@ -18,7 +18,7 @@ class _DenseLayer(nn.Module):
         self.body = nn.Sequential(*bottleneck, *convolution)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the new channels followed by those of the input."""
+        """Return the new channels followed by the channels of the input."""
         return torch.cat([self.body(x), x], 1)
 
 

@@ -269,8 +269,8 @@ def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Co
 def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-50 for ImageNet (He et al. 2016, table 1): 7x7 stem of stride 2, max-pooling; 25.6 M parameters.
 
-    The 3x3 convolutions of a stage have the stride, as is common now; He fan-out. Needs images of at least 32 x 32. Its
-    feature maps have a quarter of the side of those of `resnet50`.
+    The 3x3 convolutions of a stage have the stride, as is common now; He fan-out. Needs images of at least 32 x 32. The
+    sides of its feature maps are a quarter as long as in `resnet50`.
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem), "fan_out", nn.Conv2d)

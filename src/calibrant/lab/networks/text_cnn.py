@@ -105,6 +105,6 @@ def cnn8_text(
     """Build an 8-layer 1-D CNN for 20 Newsgroups. Wang et al. (2021) name but do not describe it; this form is ours.
 
     Six convolutions over 5 tokens, max-pooling over 3 after every second one, the maximum over the document, and two
-    linear layers with dropout between them. The arguments are those of `global_pooling_cnn`.
+    linear layers with dropout between them. `global_pooling_cnn` explains the arguments.
     """
     return _CNN8(classes, build_embedding(vectors, words=words, dimension=dimension, frozen=frozen), width, dropout)

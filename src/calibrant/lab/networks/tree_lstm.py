@@ -48,7 +48,7 @@ class _TreeLSTM(nn.Module):
         return states[:, :memory], row
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
-        """Return the hidden states and cells of nodes from those of their children; `tree_lstm` has the equations."""
+        """Return the hidden states and cells of nodes from their children; `tree_lstm` has the equations."""
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         enter, keep_left, keep_right = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()

@@ -48,7 +48,7 @@ def number_setups(study: Study) -> dict[Setup, int]:
 
 
 def numbered_name(name: str, number: int) -> str:
-    """Return the name of a figure of the network and data set with this number; those of the first have none.
+    """Return the name of a figure of the network and data set with this number, which is omitted if it is 1.
 
     >>> numbered_name("diagram", 1), numbered_name("diagram", 2)
     ('diagram', 'diagram-2')

@@ -82,7 +82,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
-    """Work on a run and yield its events; any error but that of the disk or the mirror becomes an event, too."""
+    """Work on a run and yield its events; any error becomes an event, except errors of the disk or the mirror."""
     try:
         yield from work(run)
     except (MirrorError, OSError):
@@ -179,7 +179,7 @@ def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[st
 
 
 def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
-    """Yield the events of pickled work; `sources` and `path` are those of the process that started the study."""
+    """Yield the events of pickled work; `sources` and `path` come from the process that started the study."""
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)

@@ -63,7 +63,7 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    """Whether the report shows a figure unfolded: not those of training data, of single bins or of some examples."""
+    """Whether the report shows a figure unfolded: not if it is of training data, of single bins or of some examples."""
     is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 

@@ -119,6 +119,7 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
     with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), context, _init_worker, (sources,)) as pool:
 
         def cancel_after_failure(done_future: Future[bytes]) -> None:
+            """Cancel the runs that have not started if this one failed."""
             failure = None if done_future.cancelled() else done_future.exception()
             if failure is not None and not isinstance(failure, BrokenProcessPool):  # a broken pool ends all futures
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -255,7 +255,7 @@ class Progress:
     """A step of the work, and how far it is."""
 
     text: str
-    completed: int = 0  # epochs, including those of finished runs
+    completed: int = 0  # epochs, including the epochs of finished runs
     total: int = 0  # epochs
     details: str = ""  # finished runs, speed and remaining time
     event: RunEvent | None = None

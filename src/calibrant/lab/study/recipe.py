@@ -2,8 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 from calibrant import registry
 from calibrant._text import shorten_repr
@@ -48,7 +47,7 @@ class Recipe:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name, hint in _field_types().items():
+        for name, hint in _FIELD_TYPES.items():
             value = getattr(self, name)
             self._check(name, registry.describe_mismatch(value, hint), value)
         increasing = list(self.milestones) == sorted(set(self.milestones))
@@ -97,11 +96,7 @@ class Recipe:
         return replace(self, epochs=epochs, milestones=tuple(milestones), warmup=round(share * self.warmup))
 
 
-@cache
-def _field_types() -> dict[str, Any]:
-    """Return the types of the fields with their ranges."""
-    return get_type_hints(Recipe, include_extras=True)
-
+_FIELD_TYPES = get_type_hints(Recipe, include_extras=True)  # with their ranges
 
 RECIPES = {
     # The code of Mukhoti et al. (2020), also used by Komisarenko & Kull (2024), sums losses except the Brier score,
@@ -111,7 +106,7 @@ RECIPES = {
         epochs=100, batch_size=64, milestones=(39, 59), reduction="sum", averaged=("brier",), clip=2.0
     ),
     # Its text experiments keep the epoch with the best validation accuracy. Word vectors of 20 Newsgroups are frozen by
-    # the network (`global_pooling_cnn(frozen=True)`); those of SST follow plain SGD.
+    # the network (`global_pooling_cnn(frozen=True)`); word vectors of SST follow plain SGD.
     "mukhoti_newsgroups": Recipe(
         epochs=50,
         optimizer="adam",

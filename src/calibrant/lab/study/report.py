@@ -151,22 +151,21 @@ def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterat
     if column is None:
         return
     temperatures = {row.loss: table.cells[row, column].temperature for row in rows}
+    trained = table.has_trained_networks
     matching_by_direction = {
         "overconfident": {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE},
         "underconfident": {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE},
     }
     for direction, matching in matching_by_direction.items():
         if len(matching) > MAX_LISTED:
-            count = f"{len(matching)} of" if len(matching) < len(temperatures) else "All"
-            subject = "{} losses yield {} networks" if table.has_trained_networks else "{} models are {}"
-            subject = subject.format(f"{count} {len(temperatures)}", direction)
-            yield f"{subject}: {_temperature_range(matching)}."
+            total = len(temperatures)
+            count = f"All {total}" if len(matching) == total else f"{len(matching)} of {total}"
+            finding = f"{count} losses yield {direction} networks" if trained else f"{count} models are {direction}"
+            yield f"{finding}: {_temperature_range(matching)}."
         elif matching:
             names = join_names([f"{loss} (T = {t:.2f})" for loss, t in matching.items()])
-            if table.has_trained_networks:
-                yield f"Networks trained with {names} are {direction}."
-            else:
-                yield f"{names} {'is' if len(matching) == 1 else 'are'} {direction}."
+            subject = f"Networks trained with {names}" if trained else names
+            yield f"{subject} {'are' if trained or len(matching) > 1 else 'is'} {direction}."
 
 
 def _temperature_range(temperatures: Mapping[str, float]) -> str:
@@ -230,7 +229,8 @@ def _metric_heading(description: str, metric: str) -> Markup:
 
 def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
     """Return the number and, in small print below, the learned numbers and the paper's number."""
-    number = "\N{EN DASH}" if cell.number_text(about) == "nan" else cell.number_text(about)
+    text = cell.number_text(about)
+    number = "\N{EN DASH}" if text == "nan" else text  # nan: the metric has no value, such as the entropy of no errors
     value = _unbroken_value(" ".join(filter(None, [number, cell.test_results])))
     small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
     small_lines += [f"paper {cell.paper.text(about)}"] if cell.paper else []

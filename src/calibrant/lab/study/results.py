@@ -163,17 +163,13 @@ class Status:
     runs_without_data: Mapping[Run, str] = field(default_factory=dict[Run, str])  # and the reasons
 
     def _runs_in_state(self, *states: str) -> list[Run]:
+        """Return the runs in any of these states."""
         return [status.run for status in self.runs if status.state in states]
 
     @property
     def finished(self) -> list[Run]:
         """Finished runs, including those that diverged."""
         return self._runs_in_state("done", "diverged")
-
-    @property
-    def in_progress(self) -> list[Run]:
-        """Runs that were interrupted, or that another process works on."""
-        return self._runs_in_state("begun")
 
     @property
     def failed(self) -> list[Run]:

@@ -161,10 +161,10 @@ def _sweep_drawing(
     unit = 100 if about.percent else 1
     xs = sorted({x for points in lines.values() for x in points})
     max_runs = max(len(values) for points in lines.values() for values in points.values())
-    arrays = {  # (runs, xs), nan where a line has fewer runs
-        name: unit * np.array([[*points.get(x, []), *[math.nan] * max_runs][:max_runs] for x in xs]).T
-        for name, points in lines.items()
-    }
+    arrays = {name: np.full((max_runs, len(xs)), math.nan) for name in lines}  # nan where a line has fewer runs
+    for name, points in lines.items():
+        for x, values in points.items():
+            arrays[name][: len(values), xs.index(x)] = unit * np.array(values)
     title = f"{description} against {family.parameter} of {family.name}, {group_name}"
     numbers = [
         {"line": name, family.parameter: x, "run": run, "value": value}

@@ -358,7 +358,7 @@ def first_rows(rows: Iterable[RunNames]) -> dict[Setup, RunNames]:
 
 
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return a triangle for every cell that is higher or lower than that of the first row, as in Wang et al. (2021).
+    """Return a triangle for every cell above or below the cell of the first row, as in Wang et al. (2021).
 
     P-values are corrected for the number of rows that are tested against one cell. Hollow triangles are not
     significant.

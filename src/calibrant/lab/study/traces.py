@@ -97,7 +97,7 @@ def values(
     split: SplitName = "val",
     metrics: tuple[MetricText, ...] = ("error", "adaptive_ece(edges='mukhoti')"),
 ) -> EpochColumns:
-    """Record metrics by name, by default those of AdaFocal (Ghosh et al. 2022): error and equal-mass ECE.
+    """Record metrics by name, by default the error and the equal-mass ECE, as AdaFocal does (Ghosh et al. 2022).
 
     Columns are SPLIT_METRIC, with the metric as it is written.
     """

@@ -48,7 +48,7 @@ def predict(
     Batches of 250 images fit the processor's cache, and take half the time of batches of 1,000.
 
     Raises:
-        FloatingPointError: If the logits are not valid, such as those of a network that diverged.
+        FloatingPointError: If the logits are not valid, for example because the network diverged.
     """
     network.eval()
     with torch.no_grad():

@@ -260,3 +260,10 @@ def test_a_byte_order_mark_is_no_part_of_a_study_file(tmp_path):
 def test_a_missing_file_is_refused(tmp_path):
     with refused("unreadable"):
         Study.load(tmp_path / "none.toml")
+
+
+def test_training_that_two_grids_monitor_differently_is_one_run():
+    monitored = {"traces": ("norm",)}, {}, {"traces": ("norm", "gammas"), "shifts": ("gaussian_noise",)}
+    grids = [Grid(("digits",), ("resnet8",), ("focal",), **fields) for fields in monitored]
+    (run,) = Study("x", grids).runs()
+    assert [method.text for method in (*run.shifts, *run.traces)] == ["gaussian_noise", "norm", "gammas"]

@@ -171,11 +171,3 @@ def test_calibrator_that_fits_some_data_sets_only_has_empty_cells_for_the_others
         store.save(run, dict.fromkeys(("val", "test", "shift0"), p), {})
     for table in build_tables(study_rows(study, store)):
         assert [cell.text(table.about) == "n/a" for cell in table.cells.values()] == [False, True, False, False]
-
-
-def test_training_that_two_grids_monitor_differently_counts_once(tmp_path, calibrated_predictions):
-    grids = [Grid(("digits",), ("resnet8",), ("focal",), traces=traces) for traces in (("norm",), ())]
-    study, store = Study("x", grids, ("Identity",), ("nll",)), Store(tmp_path)
-    store.save(next(study.runs()), {"val": calibrated_predictions, "test": calibrated_predictions}, {})
-    (table,) = build_tables(study_rows(study, store))
-    assert [record["seeds"] for record in table.records()] == [1]

@@ -16,6 +16,7 @@ from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
+    MONITORED_FIELDS,
     Grid,
     Methods,
     MethodSpec,
@@ -130,8 +131,18 @@ class Study:
             return _build_study({"name": f"{path.stem}-{scale}"} | table | scales[scale], path.parent)
 
     def runs(self) -> Iterator[Run]:
-        """Yield every run of every grid once."""
-        yield from dict.fromkeys(run for grid in self.grids for run in grid.runs())
+        """Yield every training of every grid once, with the shifts and traces of all grids that list it."""
+        runs_by_training = group_pairs(
+            ((run.dataset, run.network, run.loss, run.seed, run.recipe, run.split), run)
+            for grid in self.grids
+            for run in grid.runs()
+        )
+        for runs in runs_by_training.values():
+            shifts, traces = (
+                dict.fromkeys(method for run in runs for method in getattr(run, key)) for key in MONITORED_FIELDS
+            )
+            run = runs[0]
+            yield Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, run.split)
 
     def label(self, method: Method) -> str:
         """Return the first spelling of a method in this study: 'focal(gamma=3)' may be spelled 'focal'."""

@@ -11,7 +11,7 @@ from refusals import refused
 from calibrant import registry
 from calibrant._code_digest import code_digest
 from calibrant.lab import study as studies
-from calibrant.lab.study import Store, Study, stored_files
+from calibrant.lab.study import Recipe, Run, Store, Study, stored_files
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import execute
 from calibrant.lab.study.stored_files import read_record, serialize_record
@@ -296,3 +296,14 @@ def test_entry_points_that_are_broken_or_take_a_name_are_refused(monkeypatch, fo
     with refused(code):
         registry.LOSSES.method(name)
     assert registry.LOSSES.method("brier").name == "brier"
+
+
+def test_trace_that_was_not_recorded_is_not_changed_code(tmp_path, forgotten, calibrated_predictions):
+    @registry.TRACES.register
+    def mine(watched):
+        return {}
+
+    untraced, traced = (Run("digits", "resnet8", "focal", 0, Recipe(), traces=names) for names in ((), ("mine",)))
+    store = Store(tmp_path)
+    store.save(untraced, {"val": calibrated_predictions, "test": calibrated_predictions}, {})
+    assert store.code_change(traced) == ""

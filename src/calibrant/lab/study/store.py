@@ -174,7 +174,9 @@ class Store:
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
         for _, record in _intact_runs(self._training_folders(run)):
-            if changed := changed_methods(record["run"], run.methods):
+            recorded = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
+            monitored = [method for method in (*run.shifts, *run.traces) if method.canonical in recorded]
+            if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *monitored)):
                 return f"was trained with other code of {', '.join(changed)}"
         id_without_code = run.id.partition("_")[0]
         begun_ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}  # without data digests

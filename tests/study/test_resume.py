@@ -115,6 +115,23 @@ def test_full_disk_at_a_checkpoint_stops_the_study(tmp_path, monkeypatch):
     ]
 
 
+def test_time_of_a_resumed_training_includes_its_earlier_epochs(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_files, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    recipe = Recipe(epochs=2, batch_size=20, milestones=())
+    run = Run("blobs(train=40, val=20, test=20)", "mlp(features=2, hidden=())", "focal", 0, recipe)
+    store = Store(tmp_path)
+    interrupted = execute(run, store)
+    for _ in range(2):
+        next(interrupted)
+    interrupted.close()
+    checkpoint = stored_files.Checkpoint(store.partial(run) / "checkpoint.pt")
+    state = checkpoint.read()
+    checkpoint.rows[0]["seconds"] = 1000.0
+    checkpoint.save(state)
+    *_, last_event = execute(run, store)
+    assert last_event.content["seconds"] > 1000
+
+
 @pytest.mark.slow
 def test_a_second_start_finds_everything_done(tiny, tmp_path):
     finish(start(tiny, tmp_path / "again"))

@@ -266,8 +266,10 @@ class _Task:
         facts = self._initial_facts(network)
         predictions: dict[str, Predictions] = {}
         loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
+        num_epochs = 0  # of this session; a resumed training has rows of earlier ones
         try:
             for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
+                num_epochs += 1
                 row = _epoch_row(epoch, self.splits, run, checkpoint.rows)
                 checkpoint.rows.append(row)
                 yield RunEvent("epoch", run, row | {"images": len(self.splits.train)})
@@ -278,7 +280,8 @@ class _Task:
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
         if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
             facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
-        facts |= {"seconds": time.monotonic() - start_time}
+        earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_epochs]
+        facts |= {"seconds": sum((row["seconds"] for row in earlier_rows), time.monotonic() - start_time)}
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
         yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})

@@ -16,7 +16,6 @@ from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
-    MONITORED_FIELDS,
     Grid,
     Methods,
     MethodSpec,
@@ -138,11 +137,12 @@ class Study:
             for run in grid.runs()
         )
         for runs in runs_by_training.values():
-            shifts, traces = (
-                dict.fromkeys(method for run in runs for method in getattr(run, key)) for key in MONITORED_FIELDS
-            )
             run = runs[0]
-            yield Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, run.split)
+            if len(runs) > 1:
+                shifts = dict.fromkeys(shift for variant in runs for shift in variant.shifts)
+                traces = dict.fromkeys(trace for variant in runs for trace in variant.traces)
+                run = Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, run.split)
+            yield run
 
     def label(self, method: Method) -> str:
         """Return the first spelling of a method in this study: 'focal(gamma=3)' may be spelled 'focal'."""

@@ -1,6 +1,7 @@
 """20 Newsgroups (Lang 1995): Usenet messages of 20 groups as token ids."""
 
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,41 +152,46 @@ def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tupl
 
 def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> ConvertedData:
     """Return ids (n length) and labels of each split, and the order of all documents by group and message number."""
-    texts: list[str] = []
-    tensors: dict[str, Tensor] = {}
-    sort_keys: list[list[str]] = []  # group and message number
-    class_names: dict[int, str] = {}
-    for split, table in tables.items():
-        with wrap_read_errors(split):
-            for column in ("text", "label"):
-                find_column(table, split, column)  # only raises, if it is missing
-            batches: list[dict[str, list[Any]]] = list(table.iter(batch_size=1000))
-            rows = [dict(zip(batch, values)) for batch in batches for values in zip(*batch.values(), strict=True)]
-        tensors[f"{split}.labels"] = torch.from_numpy(check_labels([row["label"] for row in rows], split, 20))
-        for i, row in enumerate(rows):
-            text, label = row["text"], row["label"]
-            if not isinstance(text, str):
-                raise InputError(f"{split}, row {i}: Expected text, got {text!r}.", code="missing_values")
-            texts.append(_LINE_END_PATTERN.sub("\n", text))
-            class_names[label] = row.get("label_text") or str(label)
-            sort_keys.append((row.get("id") or f"{label:02d}/{i:06d}").split("/", 1))
+    rows_by_split = {split: _read_rows(table, split) for split, table in tables.items()}
+    rows = list(chain.from_iterable(rows_by_split.values()))
+    texts = [row["text"] for row in rows]
     has_headers = sum(1 for text in texts if _HEADER_PATTERN.match(text)) > len(texts) / 2
     if has_headers:  # up to the first blank line
         texts = [text[max(text.find("\n\n"), 0) :] for text in texts]  # a text without blank line stays
-    order = sorted(range(len(texts)), key=sort_keys.__getitem__)
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
         ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)  # ties follow the order
         tokens = pad_token_ids(documents, ids, length)
     else:
         ids, tokens = {}, _subword_ids(texts, tokenizer, length)
-    sizes = [len(tensors[f"{split}.labels"]) for split in tables]
-    tensors |= {f"{split}.tokens": part.clone() for split, part in zip(tables, tokens.split(sizes), strict=True)}
-    tensors["order"] = torch.tensor(order)
+    tensors = {"order": torch.tensor(order)}
+    sizes = list(map(len, rows_by_split.values()))
+    for (split, split_rows), part in zip(rows_by_split.items(), tokens.split(sizes), strict=True):
+        tensors[f"{split}.tokens"] = part.clone()  # the cache refuses tensors that share memory
+        tensors[f"{split}.labels"] = torch.tensor([row["label"] for row in split_rows], dtype=torch.int64)
+    names = {row["label"]: row["label_text"] for row in rows}
     headers = "removed" if has_headers else "not in this copy"
     record = {"length": length, "documents": len(texts), "headers": headers}
-    classes = [class_names.get(i, str(i)) for i in range(20)]
+    classes = [names.get(i, str(i)) for i in range(20)]
     return tensors, {"classes": classes, "words": ["", *ids]} | record  # the word of id 0 is padding
+
+
+def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
+    """Return the rows of a split: text, label, name of the label, and id GROUP/NUMBER, by default LABEL/ROW."""
+    with wrap_read_errors(split):
+        for column in ("text", "label"):
+            find_column(table, split, column)  # only raises, if it is missing
+        batches: list[dict[str, list[Any]]] = list(table.iter(batch_size=1000))
+        rows = [dict(zip(batch, values)) for batch in batches for values in zip(*batch.values(), strict=True)]
+    check_labels([row["label"] for row in rows], split, 20)
+    for i, row in enumerate(rows):
+        if not isinstance(row["text"], str):
+            raise InputError(f"{split}, row {i}: Expected text, got {row['text']!r}.", code="missing_values")
+        row["text"] = _LINE_END_PATTERN.sub("\n", row["text"])
+        row["label_text"] = row.get("label_text") or str(row["label"])
+        row["id"] = row.get("id") or f"{row['label']:02d}/{i:06d}"
+    return rows
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:

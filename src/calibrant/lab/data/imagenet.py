@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,7 +87,8 @@ def imagenet(
     splits = image_splits(examples, val, test, record, IMAGENET_STATISTICS, padding=size // 16)
     if crop == "resized":
         splits = replace(splits, augment=resized_crop_and_flip)
-    return replace(splits, prepare=partial(_decode_batch, prepare=splits.prepare)) if stream else splits
+    standardize = splits.prepare
+    return replace(splits, prepare=lambda batch: standardize(batch.pixels())) if stream else splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +121,6 @@ class ImageFiles:
     def digest(self) -> list[Any]:
         """Identity of the images: their size in pixels, and class, name and size in bytes of each file."""
         return [self.size, [("/".join(path.parts[-2:]), path.stat().st_size) for path in self.paths]]
-
-
-def _decode_batch(images: ImageFiles, *, prepare: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a batch of decoded and prepared images."""
-    return prepare(images.pixels())
 
 
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:

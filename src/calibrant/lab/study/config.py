@@ -244,10 +244,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     read_method: MethodReader = cache(parse_method)  # parse every text once
     sources = convert_value("with", tuple[str, ...], table.pop("with", []), read_method)
     _check_included(sources, folder)
-    models = [
-        build_dataclass(Model, model, "a model").with_base_folder(folder)
-        for model in read_array("models", table.pop("models", []))
-    ]
+    models: list[Model] = [build_dataclass(Model, m, "a model") for m in read_array("models", table.pop("models", []))]
     has_top_level_grid = not models or table.keys() & {"datasets", "networks", "losses"}
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
@@ -259,7 +256,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
         read_method,
         drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
-        models=models,
+        models=[replace(m, val=str(folder / m.val), test=str(folder / m.test)) for m in models],
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),
         with_=sources,
     )

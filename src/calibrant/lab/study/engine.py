@@ -25,7 +25,14 @@ from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run, error_text
 from calibrant.lab.study.store import HISTORY_FILE, Store, parse_history
-from calibrant.lab.study.stored_files import NETWORK_FILE, Checkpoint, DamagedError, MirrorError, read_run_file
+from calibrant.lab.study.stored_files import (
+    NETWORK_FILE,
+    Checkpoint,
+    DamagedError,
+    MirrorError,
+    move_to_damaged,
+    read_run_file,
+)
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
 from calibrant.predictions import Predictions
@@ -251,7 +258,7 @@ class _Task:
         try:
             yield from self._train(Checkpoint(checkpoint_path))
         except DamagedError as error:
-            new_path = self.store.set_aside(checkpoint_path)
+            new_path = move_to_damaged(self.store.root, checkpoint_path)
             yield RunEvent("note", self.run, {"text": f"starts again: {error}; set aside in {new_path}"})
             yield from self._train(Checkpoint(checkpoint_path))
 

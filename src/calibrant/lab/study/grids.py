@@ -5,9 +5,8 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from calibrant import metrics, registry
@@ -387,10 +386,6 @@ class Model:
     def id(self) -> str:
         """Name, data and seed."""
         return f"{self.name}, {self.data}, seed {self.seed}"
-
-    def with_base_folder(self, folder: Path) -> "Model":
-        """Return a copy whose paths are relative to a folder."""
-        return replace(self, val=str(folder / self.val), test=str(folder / self.test))
 
     def predictions(self) -> tuple[Predictions, Predictions]:
         """Load the validation and the test predictions.

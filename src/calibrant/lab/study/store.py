@@ -106,11 +106,11 @@ class Store:
         """
         folder = self._partial_folder(run) or self.root / "partial" / self.name(run)
         if not folder.is_dir() and os.path.lexists(folder):
-            self.set_aside(folder)
+            move_to_damaged(self.root, folder)
         folder.mkdir(exist_ok=True)
         for path in folder.iterdir():
             if not path.is_file():
-                self.set_aside(path)
+                move_to_damaged(self.root, path)
         return folder
 
     def state(self, run: Run) -> str:
@@ -276,7 +276,7 @@ class Store:
         """Return the path of a run's lock; anything but a file in its place is set aside."""
         path = self.root / "claims" / name
         if not path.is_file() and os.path.lexists(path):
-            self.set_aside(path)
+            move_to_damaged(self.root, path)
         return path
 
     def _holder_path(self, run: Run) -> Path:
@@ -333,10 +333,6 @@ class Store:
 
     # Damage
 
-    def set_aside(self, path: Path) -> Path:
-        """Move a damaged file or folder into damaged/, and return its new path."""
-        return move_to_damaged(self.root, path)
-
     def set_aside_damaged(self, runs: Iterable[Run]) -> dict[Run, str]:
         """Verify all files of these runs, set damaged ones aside, and return what was wrong.
 
@@ -348,7 +344,7 @@ class Store:
                 if not self._is_copy(folder) and (damage := find_damage(folder)):
                     with try_lock(self._claim_path(folder.name)) as is_locked:
                         if is_locked and find_damage(folder):  # another process may have replaced it meanwhile
-                            messages[run] = f"{damage}; set aside in {self.set_aside(folder)}"
+                            messages[run] = f"{damage}; set aside in {move_to_damaged(self.root, folder)}"
         return messages
 
     def _is_copy(self, folder: Path) -> bool:

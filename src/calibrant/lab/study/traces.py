@@ -38,10 +38,8 @@ class EpochContext:
     history: Sequence[Mapping[str, Any]] = ()
     predictions_cache: dict[str, Predictions] = field(default_factory=dict[str, Predictions])
 
-    def predictions(self, split: str) -> Predictions:
+    def predictions(self, split: SplitName) -> Predictions:
         """Return the network's predictions on a split, without augmentation; cached per epoch."""
-        if split not in ("train", "val", "test"):
-            raise InputError(f"Expected split to be 'train', 'val' or 'test', got {split!r}.", code="option_value")
         if split == "val":  # predicted already
             return self.epoch.val
         if split not in self.predictions_cache:

@@ -338,6 +338,23 @@ def test_stored_network_predicts_further_sets_without_training(tmp_path):
     assert epochs == 2
 
 
+def test_loss_that_is_updated_within_epochs_depends_on_validation_examples(forgotten):
+    @registry.LOSSES.register
+    class Updated:
+        def __call__(self, logits, labels):
+            return logits.logsumexp(-1)
+
+        def is_due(self, batch):
+            return True
+
+        def update(self, val):
+            return self
+
+    for loss, reusable in (("focal", True), ("Updated", False)):
+        stored, run = (Run(f"blobs(val={val})", NETWORK, loss, 0, RECIPE) for val in (40, 30))
+        assert grids.trains_same_network(stored.spec, run, same_data=False) == reusable
+
+
 def test_neighboring_studies_share_trainings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     events(make_study(("focal", "brier"), name="one"), None)

@@ -17,7 +17,7 @@ from calibrant.io.column_names import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
 from calibrant.predictions import Predictions
 from calibrant.registry import Method, Registry
-from calibrant.types import InputError, StatefulLoss, prefix_errors
+from calibrant.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
 
 Methods = tuple[Method, ...]
 LIST_REGISTRIES: dict[str, Registry | None] = {
@@ -290,7 +290,7 @@ def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool
         return False
     if same_data:
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
-    uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss)
+    uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss | UpdatedLoss)
     if uses_validation or run.traces or is_user_method(run.divided_dataset):  # a user's data set may do anything
         return False
     stored_dataset = parse_method("datasets", run_record["dataset"])

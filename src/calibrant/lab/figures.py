@@ -122,23 +122,27 @@ def _binary_temperature(folder: Path) -> list[Path]:
 
 
 def _temperature_bounds(folder: Path) -> list[Path]:
-    """Draw the exact and the published bounds of the temperature of two classes, and its value at logit 20."""
+    """Draw the exact and the published bounds of the temperature of two classes, and its value at logit 20.
+
+    The temperature T(s) = s / m(s) turns the logit s of two classes into the logit m(s) of the focal map. Its infimum
+    is 1 / (γ + 1), by which the left panel divides.
+    """
     gammas = np.linspace(0.05, 10, 200)
     bounds = [theory.temperature_bounds(float(gamma)) for gamma in gammas]
-    sharpest, mildest, _, paper = np.array(bounds).T
+    infimum, maximum, _, published = np.array(bounds).T
     z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
     temperature_at_20 = 20 / (mapped[:, 0] - mapped[:, 1]).numpy()
     ratios = {
-        "published upper bound": (gammas, paper / sharpest),
-        "largest T, exact": (gammas, mildest / sharpest),
-        "smallest T up to |s| = 20": (gammas, temperature_at_20 / sharpest),
-        "lower bound, exact": (gammas, sharpest / sharpest),
+        "published upper bound": (gammas, published / infimum),
+        "largest T, exact": (gammas, maximum / infimum),
+        "smallest T up to |s| = 20": (gammas, temperature_at_20 / infimum),
+        "lower bound, exact": (gammas, infimum / infimum),
     }
     widths = {
-        "published bounds": (gammas, paper - sharpest),
-        "exact bounds": (gammas, mildest - sharpest),
-        "exact, up to |s| = 20": (gammas, mildest - temperature_at_20),
+        "published bounds": (gammas, published - infimum),
+        "exact bounds": (gammas, maximum - infimum),
+        "exact, up to |s| = 20": (gammas, maximum - temperature_at_20),
     }
     panels = {
         "bounds": _Panel(ratios, "γ", "$T$ (γ + 1)", "Temperatures that bound the focal map", {"ylim": (None, 1.32)}),

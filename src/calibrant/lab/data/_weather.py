@@ -210,7 +210,10 @@ def edge_distances(edge: Tensor) -> Tensor:
 
 
 def equalize_histogram(x: Tensor) -> Tensor:
-    """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does; the lowest level becomes 0."""
+    """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does.
+
+    A level becomes 255 (c - c_0) / (n - c_0), where c of the n pixels have it or a lower one, and c_0 the lowest level.
+    """
     levels = x.flatten(1).long()
     counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, levels, torch.ones_like(x.flatten(1)))
     lowest = levels.amin(1, keepdim=True)

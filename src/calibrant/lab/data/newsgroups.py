@@ -195,7 +195,10 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
-    """Return the ids (n, at most 512) of a tokenizer from the hub or a folder, padded at its padding side."""
+    """Return ids (n, at most 512, the limit of BERT) of a tokenizer from the hub or a folder.
+
+    Short documents are padded in front or at the end, as the tokenizer does.
+    """
     transformers = import_optional("transformers", "text", "A tokenizer")
     is_local = Path(name).is_dir()
     with wrap_hub_errors(f"the tokenizer {name!r}"):

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -100,22 +100,16 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
     vectors = torch.zeros(len(rows), dimension)
     in_file = torch.zeros(len(rows), dtype=torch.bool)
     _check_dimension(path, dimension)
-    skip = skip_first
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            word, *fields = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
-            is_blank = not word and not fields
-            if is_blank or (number == 1 and _is_header(line)):
-                continue
-            if len(fields) != dimension:
-                raise InputError(
-                    f"{path}, line {number}: Expected a word and {dimension} numbers, got {len(fields)}.",
-                    code="vector_length",
-                )
-            if (row := rows.get(word)) is not None and not skip:
-                vectors[row] = _parse_vector(fields, f"{path}, line {number}, {word!r}")
-                in_file[row] = True
-            skip = False
+    for number, line in islice(_vector_lines(path), int(skip_first), None):
+        word, *fields = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
+        if len(fields) != dimension:
+            raise InputError(
+                f"{path}, line {number}: Expected a word and {dimension} numbers, got {len(fields)}.",
+                code="vector_length",
+            )
+        if (row := rows.get(word)) is not None:
+            vectors[row] = _parse_vector(fields, f"{path}, line {number}, {word!r}")
+            in_file[row] = True
     if not in_file.any():
         raise InputError(
             f"{path}: Expected vectors of the {len(rows) - 1} words of this data set, got none of them. Check the "
@@ -125,16 +119,20 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
     return vectors, in_file
 
 
+def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbers and texts of the lines of a file, without blank lines and the header of word2vec."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not (number == 1 and _is_header(line)):
+                yield number, line
+
+
 def _check_dimension(path: Path, dimension: int) -> None:
-    """Check that most of the first 100 lines end in `dimension` numbers.
+    """Check that most of the first 100 words are followed by `dimension` numbers.
 
     Without the check, the first numbers of longer vectors would be read as parts of the words.
     """
-    with path.open(encoding="utf-8", errors="replace") as file:
-        lines = list(islice(file, 100))
-    if lines and _is_header(lines[0]):
-        lines = lines[1:]
-    fields_after_word = (line.split()[1:] for line in lines if line.strip())
+    fields_after_word = (line.split()[1:] for _, line in islice(_vector_lines(path), 100))
     # numbers at the end of each line; other counts than the most common are of words that contain blanks and numbers
     counts = Counter(len(list(takewhile(is_number, reversed(fields)))) for fields in fields_after_word)
     for count, _ in counts.most_common(1):  # none for a file of blank lines

@@ -16,6 +16,7 @@ from rendered import assert_rendered
 from calibrant import Predictions, metrics
 from calibrant.io.arrays import ChunkedFile
 from calibrant.io.chunks import read_chunks
+from calibrant.io.columns import TableOptions
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -303,7 +304,7 @@ def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
         return {"labels": torch.arange(rows.start, rows.stop)}
 
     monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: ChunkedFile(9, 1, read))
-    chunks = read_chunks("x.npy", rows=2)
+    chunks = read_chunks("x.npy", 2, TableOptions())
     assert next(chunks)["labels"].tolist() == [0, 1]
     assert code_of(next, chunks) == "unreadable"
     assert started == [0, 2]

@@ -126,7 +126,7 @@ def _calibrate_table_file(
 
 
 def calibrate_frame(
-    calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions | None = None
+    calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the new columns for every row of a frame, null for rows that were left out, and notes on the rows."""
     # only scores and groups are read, and the row number as id: it tells which rows were left out
@@ -135,12 +135,11 @@ def calibrate_frame(
     )
     arrays = frame_to_arrays(frame.with_row_index(ROW_INDEX_COLUMN), score_columns, options)
     rows = arrays.pop("ids")
-    are_logits = options is not None and options.are_logits
     if _is_multilabel(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        new_columns, notes = _label_columns(calibrator, arrays, names, are_logits)
+        new_columns, notes = _label_columns(calibrator, arrays, names, options.are_logits)
     else:
-        p, _ = from_unlabeled_arrays(arrays, are_logits=are_logits)
+        p, _ = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
         new_columns, notes = _class_columns(calibrator, p, columns.positive)
     scored_rows = polars.DataFrame({ROW_INDEX_COLUMN: rows, **new_columns})
     all_rows = polars.DataFrame({ROW_INDEX_COLUMN: range(len(frame))}, schema={ROW_INDEX_COLUMN: rows.dtype})

@@ -31,9 +31,9 @@ def is_chunkable(path: str | Path) -> bool:
         return False
 
 
-def open_chunked(path: str | Path, options: TableOptions | None = None) -> ChunkedFile:
+def open_chunked(path: str | Path, options: TableOptions) -> ChunkedFile:
     """Open a file, or the tables of a folder or pattern, to be read in chunks."""
-    path, options = Path(path), options or TableOptions()
+    path = Path(path)
     file_format = format_of(path)
     files = [path] if file_format is not None and not file_format.is_table else list_table_files(path)
     check_file(files[0], CHUNKED_SUFFIXES)
@@ -59,7 +59,7 @@ def _available_memory() -> float:
         return math.inf
 
 
-def read_chunks(path: str | Path, rows: int | None = None, options: TableOptions | None = None) -> Iterator[Arrays]:
+def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[Arrays]:
     """Read arrays in chunks of `rows` samples, or of about 64 MB; a thread reads the next chunk ahead."""
     file = open_chunked(path, options)
     rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))

@@ -28,15 +28,13 @@ class TableOptions:
     filter: tuple[str, ...] = ()  # alternative scoring in evaluation logs
 
     @classmethod
-    def from_keywords(cls, keywords: "Mapping[str, Any] | TableOptions | None" = None) -> "TableOptions":
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> "TableOptions":
         """Build options from keywords, which include roles; keywords that are None count as absent.
 
         Raises:
             InputError: If an option is unknown, or its value has another type.
         """
-        if isinstance(keywords, TableOptions):
-            return keywords
-        values = {name: value for name, value in (keywords or {}).items() if value is not None}
+        values = {name: value for name, value in keywords.items() if value is not None}
         option_names = tuple(option.name for option in fields(cls) if option.name != "columns")
         if unknown_names := [name for name in values if name not in (*option_names, *COLUMN_ROLES)]:
             raise InputError(

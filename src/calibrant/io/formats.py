@@ -112,7 +112,7 @@ FORMATS = (
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
     Format(
-        "evaluation log", (".eval", ".json"), "log_files.read_arrays", is_table=False, is_log=True,
+        "evaluation log", (".eval", ".json"), "logs.read_arrays", is_table=False, is_log=True,
         note="answers of a language model; also `samples_*.jsonl`, and folders of logs",
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ MAX_WEIGHT_SUM_DEVIATION = 0.2  # relative to the number of rows, for weights fo
 
 @np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
 def frame_to_arrays(
-    frame: Any, columns: Columns, options: TableOptions | None = None, *, has_all_rows: bool = True
+    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool = True
 ) -> dict[str, Any]:
     """Return the arrays of a polars frame by the names of the arguments of predictions.
 
@@ -46,7 +46,6 @@ def frame_to_arrays(
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
     """
-    options = options or TableOptions()
     num_rows = len(frame)
     if columns.kind != "logits":  # before rows drop, of which percentages would be many
         check_percent(frame, columns, options)

@@ -15,14 +15,13 @@ from calibrant.io.delimited import Dialect
 from calibrant.io.files import atomic_write, check_file
 from calibrant.io.formats import BY_SUFFIX, format_of, format_suffix, get_writer
 from calibrant.io.frames import apply_options, frame_to_arrays
-from calibrant.io.log_files import read_arrays
-from calibrant.io.logs import is_log
+from calibrant.io.logs import is_log, read_arrays
 from calibrant.io.roles import infer_columns, leave_out_empty_labels, require_labels
 from calibrant.io.tables import call_reader, read_table, restore_spelling
 from calibrant.types import InputError
 
 
-def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
+def read(path: str | Path, options: TableOptions, *, needs_labels: bool = True) -> Arrays:
     """Read the arrays of a file, of all tables of a folder or pattern, or of evaluation logs.
 
     Args:
@@ -33,7 +32,7 @@ def read(path: str | Path, options: TableOptions | None = None, *, needs_labels:
     Raises:
         InputError: If the path cannot be read as predictions.
     """
-    path, options = Path(path), options or TableOptions()
+    path = Path(path)
     if is_log(path):
         return read_arrays(path, options)
     file_format = format_of(path)

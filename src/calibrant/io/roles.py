@@ -31,7 +31,7 @@ MAX_LISTED_COLUMNS = 10
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
-def infer_columns(frame: Any, options: TableOptions | None = None, *, has_all_rows: bool = True) -> Columns:
+def infer_columns(frame: Any, options: TableOptions, *, has_all_rows: bool = True) -> Columns:
     """Find the role of each column.
 
     Args:
@@ -42,7 +42,6 @@ def infer_columns(frame: Any, options: TableOptions | None = None, *, has_all_ro
     Raises:
         InputError: If a chosen column is missing, or columns are ambiguous.
     """
-    options = options or TableOptions()
     explicit = {role: _match_column_names(value, frame.columns) for role, value in options.columns.items()}
     search = RoleSearch(frame, replace(options, columns=explicit), has_all_rows)
     _check_explicit_columns(frame.columns, explicit)

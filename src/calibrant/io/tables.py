@@ -39,17 +39,16 @@ class LoadedTable:
         return polars.concat([part.texts().select(names) for part in self.delimited])
 
 
-def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
+def read_table(path: str | Path, options: TableOptions) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
-    table_options = options or TableOptions()
     files = list_table_files(path)
-    parts = [call_reader(file, partial(_read_file, file, table_options), path) for file in files]
+    parts = [call_reader(file, partial(_read_file, file, options), path) for file in files]
     frames = [part.frame for part in parts]
     # Relaxed: a column may be integers in one file and fractions in the next
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     delimited = [text for part in parts for text in part.delimited]
-    return LoadedTable(replace_missing_words(frame, table_options.na), tuple(notes), delimited)
+    return LoadedTable(replace_missing_words(frame, options.na), tuple(notes), delimited)
 
 
 def _read_file(path: Path, options: TableOptions) -> LoadedTable:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._text import shorten_list
+from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
@@ -22,6 +23,7 @@ from calibrant.io.logs.rows import (
     check_single_model,
     describe_rows,
     resolve_rows,
+    rows_to_arrays,
     select_name,
 )
 from calibrant.io.tables import call_reader
@@ -30,7 +32,27 @@ from calibrant.types import InputError
 JSON_LINES_SUFFIXES = BY_SUFFIX[".jsonl"].all_suffixes
 LOG_SUFFIXES = BY_SUFFIX[".eval"].all_suffixes  # of logs that are not lines
 FIRST_LINE_BYTES = 1 << 24
+OPTION_BY_ROLE = {"correct": "score", "confidence": "confidence", "group": "subject"}  # of `LogOptions`
 _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
+
+
+def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
+    """Read the arrays of a log; the roles correct, confidence and group name the score, the confidence and the subject.
+
+    Raises:
+        InputError: If another role is given, or the log cannot be read as predictions.
+    """
+    if other_roles := sorted({*options.columns} - {*OPTION_BY_ROLE}):
+        raise InputError(
+            f"Expected the roles correct, confidence or group for an evaluation log, got {other_roles[0]}.",
+            code="no_columns",
+        )
+    values = {option: options.columns[role] for role, option in OPTION_BY_ROLE.items() if role in options.columns}
+    score = (values.pop("score"),) if "score" in values else ()
+    percent = options.percent or None  # False means here that the caller did not say
+    log_options = LogOptions(options.task, options.filter, score, percent=percent, encoding=options.encoding, **values)
+    rows, notes, _ = read_logs(path, log_options)
+    return rows_to_arrays(rows) | {"notes": notes}
 
 
 def read_logs(

@@ -6,23 +6,24 @@ without the delimiter before it; `acc_mutual_info` subtracts those of a second h
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant._text import shorten_repr
 from calibrant.io.logs.rows import (
     LogAnswer,
     LogContent,
     LogOptions,
+    Record,
     select_name,
     select_single_name,
     top_probability,
 )
-from calibrant.io.logs.stated import find_stated_confidence, parse_grade
+from calibrant.io.logs.stated import find_stated_confidence, parse_grade, read_grade
+from calibrant.io.logs.tokens import as_object
 from calibrant.types import InputError
 
 HARNESS = "lm-evaluation-harness"
@@ -31,8 +32,6 @@ INVALID_RESPONSE = "[invalid]"  # of a filter whose pattern found nothing
 NO_FILTER = "none"
 DELIMITER = " "  # before each choice
 _FILE_NAME = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT[\d.:-]+")
-
-Record = Mapping[str, Any]
 
 
 def is_record(record: Record) -> bool:
@@ -190,24 +189,19 @@ def _choice_answer(
 
     Without a label, the score `name` in the log tells whether it is. Logits may be -inf, but not all of them.
     """
-    correct = _logged_score(record, name) if label is None else float(predicted == label)
+    correct = read_grade(record.get(name)) if label is None else float(predicted == label)
     is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
     values = tuple(map(float, logits)) if is_valid else None
     return LogAnswer(
         task,
         str(record["doc_id"]),
         correct,
-        data=_document(record),
+        data=as_object(record["doc"]),
         reason="" if is_valid else "log-likelihoods are not finite",
         confidence=None if values is None else top_probability(values),
         logits=values,
         label=label,
     )
-
-
-def _document(record: Record) -> Record:
-    """Return the question's data, empty if they are no object."""
-    return record["doc"] if isinstance(record["doc"], dict) else {}
 
 
 def _find_label(target: Any, score: ChoiceScores) -> int | None:
@@ -231,7 +225,7 @@ def _find_label(target: Any, score: ChoiceScores) -> int | None:
 def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], labels: Sequence[int | None]) -> bool:
     """Whether predictions and labels give the logged score of every question that has one."""
     rows = zip(records, predicted, labels, strict=True)
-    return all(_logged_score(record, name) in (None, float(index == label)) for record, index, label in rows)
+    return all(read_grade(record.get(name)) in (None, float(index == label)) for record, index, label in rows)
 
 
 def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
@@ -263,17 +257,6 @@ def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
     return select_single_name(candidates, scores, "score", "--correct")
 
 
-def _logged_score(record: Record, name: str) -> float | None:
-    """Return the score of an answer, or None if it was not graded; raise `InputError` unless it is in [0, 1]."""
-    value = record.get(name)
-    if value is None or value != value:  # NaN
-        return None
-    number = parse_grade(value)
-    if number is None:
-        raise InputError(f"Expected values of {name!r} in [0, 1], got {shorten_repr(value)}.", code="grade")
-    return number
-
-
 def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> LogAnswer:
     """Return the answer of a generation task, graded by the score `name`."""
     response = _first_text(record["filtered_resps"])
@@ -285,8 +268,8 @@ def _generation_answer(record: Record, task: str, name: str, confidence: str | N
     return LogAnswer(
         task,
         str(record["doc_id"]),
-        _logged_score(record, name),
-        data=_document(record),
+        read_grade(record.get(name)),
+        data=as_object(record["doc"]),
         reason=reason,
         stated=stated,
     )

@@ -7,9 +7,8 @@ the choices. Models without log-probabilities have 0 for every one of them, whic
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, select_single_name
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
 from calibrant.types import InputError
 
@@ -18,8 +17,6 @@ REQUIRED_FILES = ("scenario_state.json", "per_instance_stats.json")
 MAIN_SCORE = "exact_match"  # of multiple choice
 CONFIDENCE_STAT = "max_prob"
 NON_SCORES = (CONFIDENCE_STAT, "predicted_index", "prompt_truncated", "finish_reason", "num_", "logprob", "inference_")
-
-Record = Mapping[str, Any]
 
 
 def is_run_folder(path: Path) -> bool:

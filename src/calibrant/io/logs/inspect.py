@@ -8,26 +8,28 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import shorten_repr
 from calibrant.io.encoding import read_zstandard
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence, parse_grade
-from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence, read_grade
+from calibrant.io.logs.tokens import (
+    TOKEN_SOURCES,
+    as_object,
+    find_response_text,
+    find_token_log_probs,
+    token_confidence,
+)
 from calibrant.types import InputError
 
 INSPECT = "Inspect"
 FINISHED = "success"
 ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
-LETTER_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 NO_ANSWER = "N"
 ANSWER_KEYS = ("score", "correct", "accuracy")  # of a value that is an object
 UNGRADED_REASONS = ("grader_failed", "scoring_failed")
-
-Record = Mapping[str, Any]
 
 
 def is_log(content: Any) -> bool:
@@ -130,7 +132,7 @@ def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tupl
 def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
     """Return the keys of those values of a scorer that are objects."""
     values = [((sample.get("scores") or {}).get(scorer) or {}).get("value") for sample in samples]
-    return list(dict.fromkeys(key for value in values if isinstance(value, dict) for key in value))
+    return list(dict.fromkeys(key for value in values for key in as_object(value)))
 
 
 def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> LogAnswer:
@@ -148,17 +150,11 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
         task,
         str(sample.get("id")),
         correct,
-        data=_metadata(sample),
+        data=as_object(sample.get("metadata")),
         reason=reason,
         stated=_find_stated(sample, score, options.confidence),
         confidence=confidence,
     )
-
-
-def _metadata(record: Record) -> Record:
-    """Return the metadata of a sample or score, empty if they are no object."""
-    metadata = record.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
@@ -168,16 +164,12 @@ def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
     and a reason.
 
     Raises:
-        InputError: If the grade is neither a letter nor a number in [0, 1].
+        InputError: If the grade is neither a word such as C nor a number in [0, 1].
     """
-    reason = str(score.get("reason") or _metadata(score).get("unscored_reason") or "")
-    if grade is None or grade != grade or reason in UNGRADED_REASONS:  # NaN differs from itself
-        return None, reason or "no score"
-    number = parse_grade(grade)
-    if isinstance(grade, str):  # a letter as it is, or a word such as Yes
-        number = LETTER_GRADES.get(grade, LETTER_GRADES.get(grade.casefold(), number))
+    reason = str(score.get("reason") or as_object(score.get("metadata")).get("unscored_reason") or "")
+    number = None if reason in UNGRADED_REASONS else read_grade(grade)
     if number is None:
-        raise InputError(f"Expected a grade in [0, 1], C, I, P or N, got {shorten_repr(grade)}.", code="grade")
+        return None, reason or "no score"
     if reason:
         return number, reason
     if grade == NO_ANSWER:
@@ -196,6 +188,6 @@ def _find_stated(sample: Record, score: Record, source: str | None) -> Any:
         return find_stated_confidence(find_response_text(sample.get("output")) or "")
     if source in TOKEN_SOURCES:
         return None
-    name, value = source or "confidence", score.get("value")
-    records: list[Record] = [value if isinstance(value, dict) else {}, _metadata(score), _metadata(sample)]
+    name = source or "confidence"
+    records = map(as_object, (score.get("value"), score.get("metadata"), sample.get("metadata")))
     return next((record[name] for record in records if name in record), None)

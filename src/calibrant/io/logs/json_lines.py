@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import shorten_list, shorten_repr
+from calibrant._text import shorten_list
 from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, check_single_model, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence, parse_grade
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, check_single_model, select_single_name
+from calibrant.io.logs.stated import find_stated_confidence, read_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
 
@@ -20,13 +20,7 @@ LOG_FIELD_NAMES = {
     "model": ("model", "model_name"),
     "response": ("response", "completion", "output", "answer", "text"),
 }
-GRADE_WORDS = {
-    **dict.fromkeys(("c", "correct", "yes", "true", "right"), 1.0),
-    **dict.fromkeys(("i", "incorrect", "no", "false", "wrong"), 0.0),
-}
 NO_ANSWER_WORDS = ("n", "not attempted", "not_attempted", "no answer", "abstained", "refused")
-
-Record = Mapping[str, Any]
 
 
 def has_token_log_probs(record: Record) -> bool:
@@ -112,14 +106,7 @@ def _read_grade(grade: Any) -> tuple[float | None, str]:
     Raises:
         InputError: If the grade is neither a known word nor a number in [0, 1].
     """
-    if grade is None or grade != grade or str(grade).strip() == "":
-        return None, "not graded"
-    word = str(grade).strip().casefold()
-    if word in NO_ANSWER_WORDS:
+    if str(grade).strip().casefold() in NO_ANSWER_WORDS:
         return 0.0, "no answer"
-    number = GRADE_WORDS.get(word, parse_grade(grade))
-    if number is None:
-        raise InputError(
-            f"Expected a grade in [0, 1] or a word such as correct, got {shorten_repr(grade)}.", code="grade"
-        )
-    return number, ""
+    number = read_grade(grade)
+    return number, "not graded" if number is None else ""

@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import shorten_list, shorten_repr
-from calibrant.io.logs.stated import ProbabilityTable, parse_confidence, parse_plain_number, probability_table
+from calibrant.io.logs.stated import (
+    ProbabilityTable,
+    is_missing,
+    parse_confidence,
+    parse_plain_number,
+    probability_table,
+)
 from calibrant.types import InputError
 
+Record = Mapping[str, Any]  # a JSON object of a log
 SUBJECT_KEYS = ("subject", "category")  # of a question, which name its subject unless another key is given
 
 
@@ -172,7 +179,7 @@ def _read_confidence(answer: LogAnswer, percent: bool, table: ProbabilityTable) 
     """Return the outcome of an answer that can be graded, its confidence, and the reason if that is missing."""
     if answer.confidence is not None:
         return Outcome.WITH_CONFIDENCE, answer.confidence, ""
-    if answer.stated is None or str(answer.stated).strip() == "" or answer.stated != answer.stated:  # NaN
+    if is_missing(answer.stated):
         return Outcome.WITHOUT_CONFIDENCE, None, "no confidence"
     confidence = parse_confidence(answer.stated, percent=percent, words=table)
     if confidence is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from calibrant._text import shorten_list
+from calibrant._text import shorten_list, shorten_repr
 from calibrant.types import InputError
 
 ProbabilityTable = Mapping[str, float]
@@ -31,6 +31,11 @@ _ICD_203 = {
     "almost certainly": 0.97, "nearly certain": 0.97,
 }  # fmt: skip
 WORD_TABLES: Mapping[str, ProbabilityTable] = {"survey": _SURVEY, "kent": _KENT, "icd203": _ICD_203}
+GRADE_WORDS = {
+    **dict.fromkeys(("c", "correct", "yes", "true", "right"), 1.0),
+    "p": 0.5,  # partially correct
+    **dict.fromkeys(("i", "incorrect", "no", "false", "wrong", "n"), 0.0),
+}
 NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
 _PERCENT = re.compile(rf"({NUMBER})\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
 _FRACTION = re.compile(rf"({NUMBER})\s*(?:/|out of)\s*({NUMBER})", re.IGNORECASE)
@@ -82,6 +87,26 @@ def parse_plain_number(stated: Any) -> float | None:
         return _to_float(stated)
     match = _NUMBER.fullmatch(_strip_marks(stated))
     return _parse_decimal(match[0]) if match else None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value of a log is None, NaN or a blank text."""
+    return value is None or value != value or str(value).strip() == ""  # NaN differs from itself
+
+
+def read_grade(grade: Any) -> float | None:
+    """Return a grade as a number in [0, 1], None if it is missing; raise `InputError` for any other value.
+
+    It may be a number, its text, True or False, or one of `GRADE_WORDS` in any case.
+    """
+    if is_missing(grade):
+        return None
+    number = GRADE_WORDS.get(str(grade).strip().casefold(), parse_grade(grade))
+    if number is None:
+        raise InputError(
+            f"Expected a grade in [0, 1] or a word such as correct, got {shorten_repr(grade)}.", code="grade"
+        )
+    return number
 
 
 def parse_grade(grade: Any) -> float | None:

@@ -7,19 +7,23 @@ from typing import Any
 TOKEN_SOURCES = ("tokens", "mean_token")  # probability of the whole response, and its geometric mean per token
 
 
+def as_object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON value that is an object, and an empty object for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
 def find_token_log_probs(record: Any) -> list[float] | None:
     """Return the log-probabilities of the tokens of a response, or None if there are none.
 
     The response is the record itself, its first choice, or that of its `response`, `body` or `output`.
     """
     for part in _nested_responses(record):
-        log_probs = part.get("logprobs")
-        content = log_probs.get("content") if isinstance(log_probs, dict) else None
-        if content:
+        log_probs = as_object(part.get("logprobs"))
+        if content := log_probs.get("content"):
             # An unknown one makes the probability of the response unknown
             return [math.nan if token["logprob"] is None else float(token["logprob"]) for token in content]
         # Completions, in which the first token may have none because nothing comes before it
-        if isinstance(log_probs, dict) and log_probs.get("token_logprobs"):
+        if log_probs.get("token_logprobs"):
             return [float(value) for value in log_probs["token_logprobs"] if value is not None]
     return None
 

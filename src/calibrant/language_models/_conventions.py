@@ -13,7 +13,6 @@ from calibrant.language_models._log import EvaluationLog
 
 BLOCK_SIZE = 100  # answers per block of the HLE error
 NUM_BROWSECOMP_BINS = 10
-FULL_CONFIDENCE = "A missing confidence counts as 100 %."
 ValueAndRange = tuple[float, float, float]  # and its least and greatest value over all orders of equal confidences
 
 
@@ -36,9 +35,9 @@ class Convention:
     name: str
     title: str
     definition: str
-    missing: str  # treatment of missing confidences
     source: str
     compute: Callable[[np.ndarray, np.ndarray, np.ndarray], ValueAndRange]  # confidence, correct, is_answered
+    missing: str = "A missing confidence counts as 100 %."  # treatment of missing confidences
     higher_is_better: bool = False
     uses_confidence: bool = True
 
@@ -167,7 +166,7 @@ def _hle(
     """Return the HLE error and its range, NaN for fewer answers than a block."""
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
     if math.isnan(value):
-        return value, value, value
+        return _same_for_all_orders(value)
     ends = block_ends(len(confidence), size)
     low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
     return value, min(low, value), max(high, value)  # apart from rounding, the range holds the value
@@ -178,17 +177,8 @@ def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.nd
     return _hle(whole_percents(confidence), correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 
 
-def _browsecomp(
-    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray, *, keeps_zero: bool = True
-) -> ValueAndRange:
-    """Return the BrowseComp error, which does not depend on the order of answers."""
-    value = browsecomp_error(confidence, correct, keeps_zero=keeps_zero)
-    return value, value, value
-
-
-def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return the F-score of SimpleQA, which does not depend on the order of answers."""
-    value = simpleqa_f(correct, is_answered)
+def _same_for_all_orders(value: float) -> ValueAndRange:
+    """Return a value that does not depend on the order of answers, and so is its own range."""
     return value, value, value
 
 
@@ -201,7 +191,6 @@ CONVENTIONS = {
             "hle",
             "HLE calibration error",
             f"{_HLE_DEFINITION}; the block of highest confidences is left out, as in the published code",
-            FULL_CONFIDENCE,
             "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
             partial(_hle, with_last_block=False),
         ),
@@ -209,7 +198,6 @@ CONVENTIONS = {
             "hle_all_blocks",
             "HLE error, all blocks",
             f"{_HLE_DEFINITION}; with the last block",
-            FULL_CONFIDENCE,
             "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
             _hle,
         ),
@@ -217,7 +205,6 @@ CONVENTIONS = {
             "inspect_hle",
             "HLE error of inspect_evals",
             f"{_HLE_DEFINITION}; with the last block, confidences cut to whole percents, one block for fewer than 100",
-            FULL_CONFIDENCE,
             "inspect_evals 0.26.0, hle/metrics.py",
             _inspect_hle,
         ),
@@ -225,25 +212,25 @@ CONVENTIONS = {
             "browsecomp",
             "BrowseComp calibration error",
             "ten bins of equal width, mean absolute gap",
-            FULL_CONFIDENCE,
             "inspect_evals from 0.25.0 on, browse_comp/browse_comp.py",
-            _browsecomp,
+            lambda confidence, correct, _: _same_for_all_orders(browsecomp_error(confidence, correct)),
         ),
         Convention(
             "browsecomp_without_zero",
             "BrowseComp error, old version",
             "ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
-            FULL_CONFIDENCE,
             "inspect_evals before 0.25.0, browse_comp/browse_comp.py",
-            partial(_browsecomp, keeps_zero=False),
+            lambda confidence, correct, _: _same_for_all_orders(
+                browsecomp_error(confidence, correct, keeps_zero=False)
+            ),
         ),
         Convention(
             "simpleqa_f",
             "SimpleQA F-score",
             "harmonic mean of the shares correct of all and correct of those attempted",
-            "Confidences do not count.",
             "https://github.com/openai/simple-evals, simpleqa_eval.py; inspect_evals 0.26.0, simpleqa/scorer.py",
-            _simpleqa,
+            lambda _, correct, is_answered: _same_for_all_orders(simpleqa_f(correct, is_answered)),
+            missing="Confidences do not count.",
             higher_is_better=True,
             uses_confidence=False,
         ),

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -108,6 +108,18 @@ def _included_files() -> list[Path]:
     return files
 
 
+def bare_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, num_text_columns: int) -> Any:
+    """Return a table without lines, whose columns after the first `num_text_columns` are aligned as numbers."""
+    from rich.table import Table
+
+    table = Table(**BARE_TABLE_STYLE)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i < num_text_columns else "right")
+    for row in rows:
+        table.add_row(*map(escape_markup, row))
+    return table
+
+
 def write_text_file(path: Path, text: str) -> None:
     """Write a text file at once, or not at all."""
     from calibrant.io.files import atomic_write
@@ -121,29 +133,37 @@ def output_result(
     json_: Path | None,
     written: Iterable[object] = (),
     *,
+    html: Path | None = None,
+    page: Callable[[], str] = str,
     show: Callable[[], object] | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Show a result, write its JSON to a file or to standard output, and list the files that were written.
+    """Show a result, write its page and its JSON, and list the files that were written.
 
     Args:
         result: The result.
-        json_: File of the JSON.
-        written: Further files; None is skipped.
-        show: Prints the result, by default as text.
+        json_: File of the JSON, or - for standard output.
+        written: Files that were written before; None is skipped.
+        html: File of the page.
+        page: Returns the page.
+        show: Prints the result. Default: as rich tables if the result has them, else as text.
         provenance: Provenance in the JSON, by default the command.
     """
-    if show is None:
-        print_text(str(result))
-    else:
+    if html is not None:
+        write_text_file(html, page())
+    if show is not None:
         show()
+    elif hasattr(result, "__rich__"):
+        console.print(result)
+    else:
+        print_text(str(result))
     if json_ is not None:
         text = result.json({"command": command_line()} if provenance is None else provenance)
         if str(json_) == "-":
             print(text, end="")
         else:
             write_text_file(json_, text)
-    for path in (*written, json_):
+    for path in (html, *written, json_):
         if path is not None:
             print_line(f"wrote {path}")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant._text import display_name, escape_markup
+from calibrant._text import display_name
 from calibrant.cli._common import (
-    BARE_TABLE_STYLE,
     EVENT_OPTION,
     HTML_OPTION,
     IGNORE_INDEX_OPTION,
     JSON_OPTION,
+    bare_table,
     check_output_paths,
     command_line,
     console,
@@ -21,7 +21,6 @@ from calibrant.cli._common import (
     print_input_notes,
     print_line,
     show_status,
-    write_text_file,
 )
 from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMATS, WRITABLE_SUFFIXES, list_suffixes
 
@@ -135,24 +134,22 @@ def assess_command(
             tolerance=tolerance,
             progress=progress,
         )
-    report_facts = {"command": command_line()}
+    facts = {"command": command_line()}
     provenance: dict[str, list[dict[str, Any]]] = {"data": [], "calibrators": []}
     # the role of each file in the report, and in the JSON
     roles = {"fitted on": "fitted", "evaluated on": "judged"} if has_test else {"cross-fitted on": "cross-fitted"}
     for (title, role), path, p in zip(roles.items(), file, loaded, strict=True):
-        report_facts[title] = _describe_file(path, p, result.uncalibrated.n)
+        facts[title] = _describe_file(path, p, result.uncalibrated.n)
         provenance["data"].append(assessment.data_source(role, p, path=path, n=result.uncalibrated.n))
     for path in calibrator or []:
         if path.endswith(CALIBRATOR_SUFFIX):
             provenance["calibrators"].append(assessment.calibrator_source("given", path))
-    written: list[object] = [html]
+    written: list[str] = []
     if save is not None:
         result.save(save)
         provenance["calibrators"].append(assessment.calibrator_source("saved", save))
         written.append(f"{save} ({display_name(result.chosen_name)})")
-    if html is not None:
-        write_text_file(html, result.html(report_facts, save))
-    output_result(result, json_, written, show=lambda: console.print(result), provenance=provenance)
+    output_result(result, json_, written, html=html, page=lambda: result.html(facts, save), provenance=provenance)
 
 
 def measure_command(
@@ -195,14 +192,12 @@ def measure_command(
             print_input_notes([(file, predictions)])
         event = parse_event(of, predictions)
         result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
-    report_facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
+    facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
     provenance = {"data": [data_source("measured", loaded, path=file, n=result.n)], "calibrators": []}
     if calibrator is not None:
-        report_facts["calibrated by"] = str(calibrator)
+        facts["calibrated by"] = str(calibrator)
         provenance["calibrators"] = [calibrator_source("applied", calibrator)]
-    if html is not None:
-        write_text_file(html, result.html(report_facts))
-    output_result(result, json_, [html], show=lambda: console.print(result), provenance=provenance)
+    output_result(result, json_, html=html, page=lambda: result.html(facts), provenance=provenance)
 
 
 def apply_command(
@@ -278,8 +273,6 @@ def _load(
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
     """Print the role of each column of tables; logs and files of arrays have none."""
-    from rich.table import Table
-
     from calibrant.io.columns import TableOptions
     from calibrant.io.formats import is_table
     from calibrant.io.logs import is_log
@@ -293,11 +286,9 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
             continue
         table = read_table(path, table_options)
         columns = infer_columns(table.frame, table_options)
-        roles = Table("column", "role", **BARE_TABLE_STYLE)
-        for name, role in describe_roles(columns, table.frame.columns):
-            roles.add_row(escape_markup(name), escape_markup(role))
         print_line(f"{path}: {len(table.frame):,} rows")
-        console.print(roles)
+        roles = describe_roles(columns, table.frame.columns)
+        console.print(bare_table(("column", "role"), roles, num_text_columns=2))
         for note in (*table.notes, *columns.notes):
             print_line(note)
 

@@ -12,7 +12,6 @@ from calibrant.cli._common import (
     command_line,
     output_result,
     show_status,
-    write_text_file,
 )
 
 
@@ -63,9 +62,7 @@ def card_command(
             logs.append(EvaluationLog.read(path, **options))
         progress("computing")
         result = card(_name_by_option(log, logs, name))
-    if html is not None:
-        write_text_file(html, result.html(command_line()))
-    output_result(result, json_, [html])
+    output_result(result, json_, html=html, page=lambda: result.html(command_line()))
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:

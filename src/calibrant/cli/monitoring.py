@@ -8,11 +8,11 @@ from typer import Argument, Exit, Option
 
 from calibrant._text import cut_middle, escape_markup
 from calibrant.cli._common import (
-    BARE_TABLE_STYLE,
     CONTRACT_OPTION,
     EVENT_OPTION,
     HTML_OPTION,
     JSON_OPTION,
+    bare_table,
     check_output_paths,
     command_line,
     console,
@@ -22,7 +22,6 @@ from calibrant.cli._common import (
     print_input_notes,
     print_line,
     show_status,
-    write_text_file,
 )
 
 DIFFERENCE_STATUS = ALARM_STATUS = 3  # exit statuses of a difference beyond chance, and of an alarm
@@ -194,9 +193,7 @@ def drift_command(
 
 def _output_differences(result: Any, is_different: bool, html: Path | None, json_: Path | None) -> None:
     """Write the page and the result of two sets of predictions, and exit with the status of a difference."""
-    if html is not None:
-        write_text_file(html, result.html(command_line()))
-    output_result(result, json_, [html])
+    output_result(result, json_, html=html, page=lambda: result.html(command_line()))
     if is_different:
         raise Exit(DIFFERENCE_STATUS)
 
@@ -316,21 +313,18 @@ def _show_verdict(verdict: Any) -> None:
 
 def _tests_table(verdict: Any) -> Any:
     """Return a table of the first test, that of the event, and of the others with the strongest evidence."""
-    from rich.table import Table
-
     event_test, *tests = verdict.tests
     strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
-    body = Table(**BARE_TABLE_STYLE)
-    for i, heading in enumerate(("test", "rows", "gap", "95 % at all times", "evidence", "needed")):
-        body.add_column(heading, justify="right" if i else "left", no_wrap=True)
-    for test in (event_test, *strongest):
-        gap = test.gap  # of no rows is not defined
-        body.add_row(
-            escape_markup(cut_middle(test.title, MAX_TITLE_CHARACTERS)),
+    rows = [
+        (
+            cut_middle(test.title, MAX_TITLE_CHARACTERS),
             f"{test.rows:,}",
-            f"{100 * gap.value:+.2f} %" if test.rows else "",
-            f"{100 * gap.low:+.2f} to {100 * gap.high:+.2f} %" if test.rows else "",
+            f"{100 * test.gap.value:+.2f} %" if test.rows else "",  # not defined without rows
+            f"{100 * test.gap.low:+.2f} to {100 * test.gap.high:+.2f} %" if test.rows else "",
             test.evidence_text,
             f"{1 / verdict.alpha:,.0f}",
         )
-    return body
+        for test in (event_test, *strongest)
+    ]
+    headings = ("test", "rows", "gap", "95 % at all times", "evidence", "needed")
+    return bare_table(headings, rows, num_text_columns=1)

@@ -7,10 +7,10 @@ from typer import Argument, Option
 
 from calibrant._text import escape_markup
 from calibrant.cli._common import (
-    BARE_TABLE_STYLE,
     EVENT_OPTION,
     IGNORE_INDEX_OPTION,
     JSON_OPTION,
+    bare_table,
     check_output_paths,
     console,
     output_result,
@@ -134,7 +134,9 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
     console.print(escape_markup(str(result)))
     console.print(f"[dim]{escape_markup(' '.join(result.assumptions))}[/dim]")
     console.print()
-    console.print(_curve_table(result))
+    sizes = [max(2, round(ratio * result.n)) for ratio in CURVE_RATIOS]
+    curve = [(f"{n:,}", f"{result.power_at(n):.2f}") for n in sizes]
+    console.print(bare_table((f"{result.unit}s", "power"), curve, num_text_columns=0))
     if predictions:
         p, n = predictions[0], 0
         if result.unit == "example":
@@ -143,16 +145,3 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
             n = len(p.clusters.unique())
         if n >= 2:
             print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")
-
-
-def _curve_table(result: Any) -> Any:
-    """Return a table of the power at `CURVE_RATIOS` of the result, from the fitted curve."""
-    from rich.table import Table
-
-    body = Table(**BARE_TABLE_STYLE)
-    body.add_column(f"{result.unit}s", justify="right")
-    body.add_column("power", justify="right")
-    for factor in CURVE_RATIOS:
-        n = max(2, round(factor * result.n))
-        body.add_row(f"{n:,}", f"{result.power_at(n):.2f}")
-    return body

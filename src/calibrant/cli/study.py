@@ -12,7 +12,15 @@ from rich.table import Table as Rich
 from typer import Argument, Exit, Option, Typer
 
 from calibrant._text import escape_invisible, escape_markup
-from calibrant.cli._common import BARE_TABLE_STYLE, WITH_OPTION, command_line, console, print_line, print_text
+from calibrant.cli._common import (
+    BARE_TABLE_STYLE,
+    WITH_OPTION,
+    bare_table,
+    command_line,
+    console,
+    print_line,
+    print_text,
+)
 
 if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
@@ -202,12 +210,8 @@ def _print_exhibits(study: str) -> None:
     exhibits = Study.load(study).drawn
     if not exhibits:
         raise InputError(f"Expected a study with a list of figures, got {study!r}.", code="no_figures")
-    table = Rich(**BARE_TABLE_STYLE)
-    for column in "in the paper", "command", "tables by metric, or files":
-        table.add_column(column)
-    for exhibit in exhibits:
-        table.add_row(*map(escape_markup, (exhibit.title, exhibit.command, ", ".join(exhibit.names))))
-    console.print(table)
+    rows = [(exhibit.title, exhibit.command, ", ".join(exhibit.names)) for exhibit in exhibits]
+    console.print(bare_table(("in the paper", "command", "tables by metric, or files"), rows, num_text_columns=3))
 
 
 @contextmanager

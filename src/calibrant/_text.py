@@ -124,6 +124,15 @@ def to_one_line(message: object) -> str:
     return cut_middle(" ".join(str(message).split()), 240)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return the type and the message of an exception, on one line.
+
+    >>> describe_error(ValueError("no luck"))
+    'ValueError: no luck'
+    """
+    return f"{type(error).__name__}: {to_one_line(error)}"
+
+
 def cut_middle(text: str, limit: int) -> str:
     """Cut the middle of a text with more than `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - limit // 4 - 3]}...{text[-(limit // 4) :]}"

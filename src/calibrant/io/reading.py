@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._lazy import polars
-from calibrant._text import to_one_line
+from calibrant._text import describe_error
 from calibrant.io.arrays import Arrays
 from calibrant.io.columns import TableOptions
 from calibrant.io.delimited import Dialect
@@ -98,8 +98,9 @@ def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]],
     except (InputError, OSError):
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {to_one_line(error)}"
-        raise InputError(f"Cannot write {path} ({reason}). Try another format.", code="not_writable") from None
+        raise InputError(
+            f"Cannot write {path} ({describe_error(error)}). Try another format.", code="not_writable"
+        ) from None
 
 
 def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str]], *, as_float64: bool) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._lazy import polars
-from calibrant._text import escape_cell, shorten_repr, to_one_line, unescape_column
+from calibrant._text import describe_error, escape_cell, shorten_repr, unescape_column
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, map_texts, read_delimited
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
@@ -76,8 +76,9 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
-        reason = f"{type(error).__name__}: {to_one_line(error)}"
-        raise InputError(f"Expected a readable {kind}, got an error ({reason}).", code="unreadable") from None
+        raise InputError(
+            f"Expected a readable {kind}, got an error ({describe_error(error)}).", code="unreadable"
+        ) from None
 
 
 def align_columns(frames: list[Any]) -> list[Any]:
@@ -100,8 +101,9 @@ def as_frame(table: Any) -> Any:
         if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
             return polars.DataFrame(table)
     except Exception as error:  # other libraries raise anything
-        reason = f"{type(error).__name__}: {to_one_line(error)}"
-        raise InputError(f"Expected a readable table, got an error ({reason}).", code="unreadable") from None
+        raise InputError(
+            f"Expected a readable table, got an error ({describe_error(error)}).", code="unreadable"
+        ) from None
     raise InputError(
         f"Expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}.",
         code="table_type",

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, overload
 
 from calibrant._code_digest import code_digest, is_defined_twice, unwrap
-from calibrant._text import shorten_repr, to_one_line
+from calibrant._text import describe_error, shorten_repr
 from calibrant.registry._calls import format_call, parse_call, suggest
 from calibrant.registry._settings import (
     convert,
@@ -114,9 +114,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
         try:
             method = entry.load()
         except Exception as error:
-            reason = f"{type(error).__name__}: {to_one_line(error)}"
             raise InputError(
-                f"{name} of package {package} cannot be imported ({reason}).", code="entry_point"
+                f"{name} of package {package} cannot be imported ({describe_error(error)}).", code="entry_point"
             ) from None
         registered = self._methods.get(name)
         if registered is not None and not _is_same_definition(registered, method):

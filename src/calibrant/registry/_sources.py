@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from calibrant._text import shorten_repr, to_one_line
+from calibrant._text import describe_error, shorten_repr
 from calibrant.types import InputError
 
 INCLUDED_SOURCES: list[str] = []  # for processes that start later, which include the same sources
@@ -45,8 +45,7 @@ def include(sources: Iterable[str]) -> None:
         except InputError:
             raise
         except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {to_one_line(error)}"
-            raise InputError(f"{label}: cannot be imported ({reason}).", code="import") from None
+            raise InputError(f"{label}: cannot be imported ({describe_error(error)}).", code="import") from None
         finally:
             os.chdir(working_folder)
         INCLUDED_SOURCES.append(identity)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from calibrant._text import to_one_line
+from calibrant._text import describe_error
 from calibrant.backend.digests import json_digest
 from calibrant.io.files import atomic_write
 from calibrant.lab.hub import is_hub_reachable
@@ -192,7 +192,7 @@ def wrap_read_errors(location: str) -> Generator[None]:
         while cause.__cause__ is not None:  # the first exception says most
             cause = cause.__cause__
         raise InputError(
-            f"{location}: Cannot be read ({type(cause).__name__}: {to_one_line(cause)}). Fetch it again.",
+            f"{location}: Cannot be read ({describe_error(cause)}). Fetch it again.",
             code="unreadable",
         ) from None
 
@@ -276,7 +276,7 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
             tables = datasets.load_dataset(source.hub, source.config, revision=revision or source.default_revision)
     except Exception as error:
         raise InputError(
-            f"Cannot load {source.hub} from the hub ({type(error).__name__}: {to_one_line(error)}). Without a network, "
+            f"Cannot load {source.hub} from the hub ({describe_error(error)}). Without a network, "
             f"give a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA.",
             code="hub_unavailable",
         ) from None

@@ -19,7 +19,7 @@ from torch import nn
 
 from calibrant import __version__, metrics, registry
 from calibrant._lazy import import_optional
-from calibrant._text import to_one_line
+from calibrant._text import describe_error, to_one_line
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache
@@ -163,8 +163,9 @@ def _start_ray(ray: Any, address: str, **options: Any) -> None:
         os.chdir(Path(__file__).parents[3])  # workers import modules from the folder where the driver starts
         ray.init(address, logging_level="ERROR", log_to_driver=False, **options)
     except Exception as error:  # Ray raises a plain Exception on slow machines
-        reason = f"{type(error).__name__}: {to_one_line(error)}"
-        raise InputError(f"Ray does not start ({reason}). Try again, or train without Ray.", code="ray_start") from None
+        raise InputError(
+            f"Ray does not start ({describe_error(error)}). Try again, or train without Ray.", code="ray_start"
+        ) from None
     finally:
         os.chdir(working_folder)
 

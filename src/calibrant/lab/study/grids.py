@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from calibrant import metrics, registry
-from calibrant._text import shorten_repr, to_one_line
+from calibrant._text import describe_error, shorten_repr, to_one_line
 from calibrant.backend.digests import json_digest
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.io.column_names import COLUMN_ROLES
@@ -69,8 +69,7 @@ def is_user_method(method: Method) -> bool:
 
 def error_text(error: Exception) -> str:
     """Return an error in one line, with its type unless it is an `InputError`."""
-    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return kind + to_one_line(error)
+    return to_one_line(error) if isinstance(error, InputError) else describe_error(error)
 
 
 def _find_registry(key: str, text: str) -> Registry:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import losses, metrics
-from calibrant._text import to_one_line
+from calibrant._text import describe_error
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.recipe import Recipe
 from calibrant.lab.study.stored_files import Checkpoint, DamagedError
@@ -281,5 +281,4 @@ class _TrainingState:
             self.best_epoch = state["chosen"]
             return state["epoch"] + 1, losses.restore_state(loss, state["loss"])
         except Exception as error:  # the code of a network or loss may have changed
-            reason = to_one_line(error)
-            raise DamagedError(f"its checkpoint does not fit ({type(error).__name__}: {reason})") from None
+            raise DamagedError(f"its checkpoint does not fit ({describe_error(error)})") from None

@@ -85,15 +85,12 @@ def export_command(
     from calibrant.deployment import EXPORT_FORMATS, export
     from calibrant.fusion import Fusion
     from calibrant.io.results import check_suffix
-    from calibrant.types import InputError
 
     check_output_paths(out, inputs=[calibrator, sets])
     formats = {suffix: name for name, suffix in EXPORT_FORMATS.items()}
     if to is None:
         check_suffix(out, formats)
-    export_format: Any = to or formats[out.suffix]
-    if export_format not in EXPORT_FORMATS:
-        raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
+    export_format: Any = to or formats[out.suffix]  # `export` refuses an unknown one
     is_fusion = calibrators.origin(calibrator).calibrator == f"{Fusion.__module__}.{Fusion.__qualname__}"
     fitted_map = Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator)
     fitted_sets = None if sets is None else Sets.load(sets)

@@ -123,19 +123,13 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
 
 def _find_record_end(content: bytes, separator: str) -> int:
     """Return the end of the first record, which may have line breaks within quotes."""
-    line_ends = [0]
-
-    def read_lines() -> Iterator[str]:
-        """Yield lines, and note where each ends: the last one may have no line break."""
-        while line_ends[-1] < len(content):
-            line_ends.append(content.find(b"\n", line_ends[-1]) + 1 or len(content))
-            yield content[line_ends[-2] : line_ends[-1]].decode(errors="replace")
-
-    try:  # the reader asks for as many lines as the first record has
-        next(csv.reader(read_lines(), delimiter=separator, skipinitialspace=True), None)
-    except csv.Error:  # beyond the largest cell that csv accepts
-        return line_ends[1]
-    return line_ends[-1]
+    stream = io.BytesIO(content)
+    lines = (line.decode(errors="replace") for line in stream)
+    try:  # the reader takes as many lines from the stream as the first record has
+        next(csv.reader(lines, delimiter=separator, skipinitialspace=True), None)
+    except csv.Error:  # a cell is longer than csv accepts: take the first line
+        return content.find(b"\n") + 1 or len(content)
+    return stream.tell()
 
 
 def _detect_separator(sample: str, prefers_tabs: bool) -> str:

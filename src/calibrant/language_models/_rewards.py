@@ -1,5 +1,6 @@
 """Rewards for training language models to state honest confidences: proper scoring rules between 0 and 1."""
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
@@ -88,10 +89,11 @@ def confidence_reward(
     _check_score(score)
     if not 0 <= accuracy_share < 1:
         raise InputError(f"Expected accuracy_share in [0, 1), got {accuracy_share}. Try 0.5.", code="share_range")
+    _, *column_parameters = inspect.signature(is_correct).parameters  # after the text of the completion
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
         """Return the reward of each completion; columns have an entry per completion."""
-        names = [name for name in _parameter_names(is_correct) if name in columns]
+        names = [name for name in column_parameters if name in columns]
         rewards = list[float]()
         for i, text in enumerate(map(_completion_text, completions)):
             confidence = read_confidence(text)
@@ -117,13 +119,6 @@ def _credit(grade: Any) -> float:
     if not 0 <= credit <= 1:
         raise InputError(f"Expected is_correct to return True, False or a credit in [0, 1], got {grade}.", code="grade")
     return credit
-
-
-def _parameter_names(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters after the first."""
-    import inspect
-
-    return list(inspect.signature(function).parameters)[1:]
 
 
 def _completion_text(completion: Any) -> str:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral
-from typing import Any
+from typing import Any, get_type_hints
+
+import numpy as np
 
 from calibrant._text import shorten_list, shorten_repr
 from calibrant.io.column_names import COLUMN_ROLES, ROLE_COLUMN_NAMES, SCORE_COLUMN_NAMES
+from calibrant.registry import describe_mismatch
 from calibrant.types import InputError
 
 
@@ -55,30 +57,18 @@ def _check_role(role: str, value: Any) -> Any:
     return value
 
 
-OPTION_TYPES: dict[str, tuple[type, str]] = {
-    "positive": (str, "a name"),
-    "labels_from": (int, "an integer"),
-    "ignore_index": (int, "an integer"),
-    "na": (str, "words"),
-    "encoding": (str, "a name"),
-    "task": (str, "names"),
-    "filter": (str, "names"),
-}
-LIST_OPTIONS = ("na", "task", "filter")
-
-
 def _check_option(name: str, value: Any) -> Any:
     """Return the value of an option in its type; raise `InputError` for another type."""
-    option_type, expected = OPTION_TYPES.get(name, (bool, "True or False"))
-    if option_type is int and isinstance(value, Integral) and value is not True and value is not False:
-        return int(value)  # from numpy, perhaps
-    is_list = name in LIST_OPTIONS and isinstance(value, Iterable) and not isinstance(value, str)
-    values = list(value) if is_list else [value]
+    hint = get_type_hints(TableOptions)[name]
+    if isinstance(value, np.integer):
+        value = int(value)
+    if hint == tuple[str, ...] and isinstance(value, Iterable):
+        value = (value,) if isinstance(value, str) else tuple(value)
     if name == "positive" and isinstance(value, int | float):  # a class such as 1
-        values = [str(value)]
-    if option_type is int or not all(isinstance(item, option_type) for item in values):
-        raise InputError(f"Expected {expected} for {name}, got {shorten_repr(value)}.", code="option_value")
-    return tuple(values) if name in LIST_OPTIONS else values[0]
+        value = str(value)
+    if expected := describe_mismatch(value, hint):
+        raise InputError(f"Expected {name} as {expected}, got {shorten_repr(value)}.", code="option_value")
+    return value
 
 
 @dataclass(frozen=True)

@@ -99,4 +99,5 @@ class CalibrationCallback(Callback):
 
 
 def _criteria(module: LightningModule) -> list[Criterion]:
+    """Return the losses among the submodules of a module."""
     return [child for child in module.modules() if isinstance(child, Criterion)]

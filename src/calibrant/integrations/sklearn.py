@@ -163,7 +163,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         x = X if isinstance(self.estimator_, FrozenEstimator) else validate_data(self, X, reset=False)
         scores = _scores(self.estimator_, x)
-        logits = _to_predictions(scores, np.zeros(len(scores[1]), dtype=np.int64)).logits
+        logits = _to_predictions(scores, np.zeros(len(scores[1]), dtype=np.int64)).logits  # for any labels
         return self.calibrator_(logits).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
@@ -224,6 +224,7 @@ class _Scorer:
         self._requests: dict[str, Any] = {"sample_weight": None}
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the metric of a fitted classifier, with the sign changed unless higher values are better."""
         method, values = _scores(estimator, X)
         info = metrics.metric_info(self.metric)
         if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:  # a log loss
@@ -314,10 +315,12 @@ class ReliabilityDisplay:
 
 
 def _score_method(model: Any) -> str:
+    """Return the method whose scores are calibrated: `predict_proba`, or else `decision_function`."""
     return "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
 
 
 def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
+    """Return the name of the method that scores examples, and the scores of a fitted classifier."""
     return _score_method(model), np.asarray(getattr(model, _score_method(model))(x))
 
 

@@ -134,6 +134,7 @@ class CalibrationTrainerCallback(TrainerCallback):
 
 
 def _callback_states(state: TrainerState) -> dict[str, Any]:
+    """Return the states of callbacks that checkpoints save, by a name for each."""
     return state.stateful_callbacks  # pyright: ignore[reportReturnType]
 
 

@@ -199,12 +199,3 @@ def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
     if case_never_matters and len(set().union(*folded_classes)) < len(set().union(*classes)):
         keys = [np.char.lower(column_keys) for column_keys in keys]
     return keys
-
-
-def parse_number_texts(values: np.ndarray) -> np.ndarray:
-    """Return texts that are all numbers, such as "0" and "1.0", as numbers, and other values as they are."""
-    if values.dtype.kind != "U" or not len(values):
-        return values
-    unique_texts, index = np.unique(values, return_inverse=True)
-    numbers = [parse_number(text) for text in unique_texts.tolist()]
-    return values if None in numbers else np.array(numbers, dtype=float)[index]

@@ -10,7 +10,7 @@ from calibrant._text import parse_number, shorten_list
 from calibrant._validation.arrays import to_tensor
 from calibrant._validation.labels import binary_names, positive_word, to_texts
 from calibrant._validation.names import is_same_name, match_names
-from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, parse_number_texts, to_numbers_or_texts
+from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.types import InputError
 
@@ -53,8 +53,13 @@ def read_labels(
 
 
 def label_values(column: Any) -> np.ndarray:
-    """Return a column of labels as numbers, or as texts that are not all numbers."""
-    return parse_number_texts(to_numbers_or_texts(column))
+    """Return a column of labels as numbers if all are numbers or their texts, such as "1.0", and else as texts."""
+    values = to_numbers_or_texts(column)
+    if values.dtype.kind != "U" or not len(values):
+        return values
+    unique_texts, index = np.unique(values, return_inverse=True)
+    numbers = [parse_number(text) for text in unique_texts.tolist()]
+    return values if None in numbers else np.array(numbers, dtype=float)[index]
 
 
 def ignored_mask(values: np.ndarray, options: TableOptions) -> np.ndarray:

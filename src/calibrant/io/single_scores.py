@@ -157,16 +157,14 @@ def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, 
     for column in columns:
         is_present &= ~column.is_null().to_numpy()
     p, keys = p[is_present], [column_keys[is_present] for column_keys in keys]
-    classes = sorted({str(label) for column_keys in keys for label in np.unique(column_keys)})
-    if len(p) and not 0 <= p.min() <= p.max() <= 1:
-        classes += ["", " "]  # as for over two classes, it is taken for a confidence, which is refused for its range
-    return p, keys, classes
+    return p, keys, sorted({str(label) for column_keys in keys for label in np.unique(column_keys)})
 
 
 def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> ScoreMeaning:
     """Return whether a number is a confidence, or the probability of which class, from the predictions beside it.
 
-    A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not.
+    A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not. A
+    number outside [0, 1] counts as a confidence, which is refused later for its range.
 
     Args:
         name: The column of the number, for errors.
@@ -177,7 +175,7 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
     Raises:
         InputError: If the values do not decide.
     """
-    if len(classes) > 2:
+    if len(classes) > 2 or ((p < 0) | (p > 1)).any():
         return CONFIDENCE
     word = positive_word(classes)
     above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])

@@ -7,6 +7,7 @@ the choices. Models without log-probabilities have 0 for every one of them, whic
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
@@ -45,7 +46,7 @@ def read_run(path: Path, options: LogOptions) -> LogContent:
     # A model without any has log-probabilities of 0, and so the probability 1 everywhere
     has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in means.values())
     answers = [
-        _read_answer(request, means.get(key, {}), (task, score, subject), options, has_log_probs=has_log_probs)
+        _read_answer(request, means.get(key, {}), options, score, task, subject, has_log_probs=has_log_probs)
         for key, request in requests.items()
     ]
     notes = [f"Answers are graded by {score!r}."]
@@ -91,13 +92,14 @@ def _select_score(instance_means: Sequence[Mapping[str, float]], candidates: Seq
 def _read_answer(
     request: Record,
     means: Mapping[str, float],
-    names: tuple[str, str, str | None],
     options: LogOptions,
+    score: str,
+    task: str,
+    subject: Any,
     *,
     has_log_probs: bool,
 ) -> LogAnswer:
-    """Return the answer of a request; `names` are its task, the score that grades it, and its subject."""
-    task, score, subject = names
+    """Return the answer of a request, which `score` grades, given the means of its statistics."""
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []
     text = str(completions[0].get("text", "")) if completions else ""

@@ -124,8 +124,8 @@ def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tupl
     scorer, key = (name, "") if name in scorers else name.rsplit("/", 1)
     key = key or next((candidate for candidate in ANSWER_KEYS if candidate in keys[scorer]), "")
     if keys[scorer] and not key:
-        select_single_name([], [f"{scorer}/{key}" for key in keys[scorer]], "score", "--correct")  # only raises
-        (key,) = keys[scorer]
+        name = select_single_name([], [f"{scorer}/{key}" for key in keys[scorer]], "score", "--correct")
+        key = name.removeprefix(f"{scorer}/")
     return scorer, key or None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from calibrant._text import shorten_list
 from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, check_single_model, select_single_name
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name, single_model
 from calibrant.io.logs.stated import find_stated_confidence, read_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
@@ -60,9 +60,8 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             "temperature and penalties."
         )
     # Records without a model may be of any
-    models = dict.fromkeys(str(record[fields["model"]]) for record in records if record.get(fields.get("model", "")))
-    check_single_model(list(models))
-    return LogContent(JSON_LINES, answers, next(iter(models), None), tuple(notes))
+    models = (str(record.get(fields.get("model", "")) or "") for record in records)
+    return LogContent(JSON_LINES, answers, single_model(models), tuple(notes))
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:

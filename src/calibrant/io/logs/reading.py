@@ -20,11 +20,11 @@ from calibrant.io.logs.rows import (
     LogContent,
     LogOptions,
     LogRow,
-    check_single_model,
     describe_rows,
     resolve_rows,
     rows_to_arrays,
     select_name,
+    single_model,
 )
 from calibrant.io.tables import call_reader
 from calibrant.types import InputError
@@ -32,7 +32,7 @@ from calibrant.types import InputError
 JSON_LINES_SUFFIXES = BY_SUFFIX[".jsonl"].all_suffixes
 LOG_SUFFIXES = BY_SUFFIX[".eval"].all_suffixes  # of logs that are not lines
 FIRST_LINE_BYTES = 1 << 24
-OPTION_BY_ROLE = {"correct": "score", "confidence": "confidence", "group": "subject"}  # of `LogOptions`
+LOG_ROLES = ("correct", "confidence", "group")
 _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
 
 
@@ -42,15 +42,21 @@ def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
     Raises:
         InputError: If another role is given, or the log cannot be read as predictions.
     """
-    if other_roles := sorted({*options.columns} - {*OPTION_BY_ROLE}):
+    columns = options.columns
+    if other_roles := sorted({*columns} - {*LOG_ROLES}):
         raise InputError(
             f"Expected the roles correct, confidence or group for an evaluation log, got {other_roles[0]}.",
             code="no_columns",
         )
-    values = {option: options.columns[role] for role, option in OPTION_BY_ROLE.items() if role in options.columns}
-    score = (values.pop("score"),) if "score" in values else ()
-    percent = options.percent or None  # False means here that the caller did not say
-    log_options = LogOptions(options.task, options.filter, score, percent=percent, encoding=options.encoding, **values)
+    log_options = LogOptions(
+        options.task,
+        options.filter,
+        score=(columns["correct"],) if "correct" in columns else (),
+        confidence=columns.get("confidence"),
+        subject=columns.get("group"),
+        percent=options.percent or None,  # False means here that the caller did not say
+        encoding=options.encoding,
+    )
     rows, notes, _ = read_logs(path, log_options)
     return rows_to_arrays(rows) | {"notes": notes}
 
@@ -75,15 +81,16 @@ def read_logs(
         for source in _sources_of_tasks(sources, options.task)
     ]
     logs = _select_tasks(logs, options.task)
-    _check_runs(logs, are_repeats=is_list)
+    model = single_model(log.model for log in logs)
+    if not is_list:  # the logs of a list may be repeats
+        _check_tasks_differ(logs)
     rows, notes = resolve_rows(logs, options)
     formats = ", ".join(dict.fromkeys(log.format for log in logs))
     questions = len({(row.task, row.question) for row in rows})
     num_logs = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
     read = f"Read {len(rows):,} answers to {questions:,} questions from {num_logs} ({formats})."
     log_notes = dict.fromkeys(note for log in logs for note in log.notes)
-    models = [log.model for log in logs if log.model]
-    return rows, (read, *log_notes, *notes, describe_rows(rows)), models[0] if models else None
+    return rows, (read, *log_notes, *notes, describe_rows(rows)), model
 
 
 def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Path]:
@@ -246,12 +253,11 @@ def _select_tasks(logs: Sequence[LogContent], names: Sequence[str]) -> list[LogC
     return [log for log in selected if log.answers]
 
 
-def _check_runs(logs: Sequence[LogContent], *, are_repeats: bool) -> None:
-    """Raise `InputError` for several models and, unless logs are repeats, for several logs of one task and subject."""
-    check_single_model(list(dict.fromkeys(log.model for log in logs if log.model)))
+def _check_tasks_differ(logs: Sequence[LogContent]) -> None:
+    """Raise `InputError` if two logs have answers of the same task and subject."""
     runs = [run for log in logs for run in {(answer.task, answer.subject, log.model) for answer in log.answers}]
     repeated = sorted({task for (task, _, _), count in Counter(runs).items() if count > 1})
-    if repeated and not are_repeats:
+    if repeated:
         raise InputError(
             f"Expected one run of each task, got several of {shorten_list(repeated)}. Try a list of files, which are "
             "read as repeats.",

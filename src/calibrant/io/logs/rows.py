@@ -94,13 +94,15 @@ def select_single_name(candidates: Sequence[str], names: Sequence[str], title: s
     return selected or names[0]
 
 
-def check_single_model(models: Sequence[str]) -> None:
-    """Raise `InputError` if answers are of several models."""
-    if len(models) > 1:
+def single_model(models: Iterable[str | None]) -> str | None:
+    """Return the only model that is named, None if none is; raise `InputError` for several."""
+    names = list(dict.fromkeys(filter(None, models)))
+    if len(names) > 1:
         raise InputError(
-            f"Expected logs of one model, got {shorten_list(models)}. Try the file or folder of one of them.",
+            f"Expected logs of one model, got {shorten_list(names)}. Try the file or folder of one of them.",
             code="several_models",
         )
+    return names[0] if names else None
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,14 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     _check_percent(answers, options.percent)
     subjects, notes = _find_subjects(answers, options.subject)
     epochs: Counter[tuple[str, str]] = Counter()
-    unread: Counter[str] = Counter()
     rows: list[LogRow] = []
     for answer, subject in zip(answers, subjects, strict=True):
         question = (answer.task, answer.question)
         epochs[question] += 1
         outcome, confidence, reason = _resolve_outcome(answer, bool(options.percent), table)
-        if reason == UNREAD_REASON:
-            unread[str(answer.stated)] += 1
         values = (answer.correct, confidence, answer.logits, answer.label)
         rows.append(LogRow(*question, epochs[question], subject, outcome, *values, reason))
+    unread = Counter(str(answer.stated) for answer, row in zip(answers, rows) if row.reason == UNREAD_REASON)
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")

@@ -84,7 +84,10 @@ def parse_plain_number(stated: Any) -> float | None:
     if isinstance(stated, bool):
         return None
     if isinstance(stated, Real):
-        return _to_float(stated)
+        try:
+            return float(stated)
+        except OverflowError:  # of an integer that is too large
+            return math.inf
     match = _NUMBER.fullmatch(_strip_marks(stated))
     return _parse_decimal(match[0]) if match else None
 
@@ -135,14 +138,6 @@ def find_stated_confidence(response: str) -> str | None:
 def _parse_decimal(text: str) -> float:
     """Return the number that a text spells, with a decimal point or comma."""
     return float(text.replace(",", "."))
-
-
-def _to_float(number: Real) -> float:
-    """Return a number as a float, infinite if it is an integer that is too large."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def _to_share(value: float, total: float) -> float | None:

@@ -1,6 +1,7 @@
 """The commands `assess`, `measure` and `apply` for your own predictions."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,24 +252,22 @@ def _load(
         num_maps: Number of calibrators, each of which needs memory for every row.
     """
     from calibrant import Predictions
-    from calibrant.io.chunks import exceeds_memory, is_chunkable, open_chunked
+    from calibrant.io.chunks import exceeds_memory, open_chunked
     from calibrant.io.columns import TableOptions
     from calibrant.types import InputError
 
-    if stream is False or (stream is None and not is_chunkable(path)):
-        return Predictions.load(path, **load_options), False
-    try:
-        file = open_chunked(path, TableOptions.from_keywords(load_options))
-    except InputError:
-        # loading raises an error that names the file, or succeeds if the roles of columns need the whole table
-        load = Predictions.load_chunks if stream else Predictions.load
-        return load(path, **load_options), bool(stream)
-    floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
-    if stream or exceeds_memory(file, floats_per_row, None if memory is None else 1e9 * memory):
-        for note in file.notes:
-            print_line(f"{path}: {note}")
-        return Predictions.load_chunks(path, **load_options), True
-    return Predictions.load(path, **load_options), False
+    is_streamed = bool(stream)
+    if stream is not False:
+        # Loading repeats an error with the name of the file, or succeeds: some formats and roles need the whole file
+        with suppress(InputError):
+            file = open_chunked(path, TableOptions.from_keywords(load_options))
+            floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
+            max_bytes = None if memory is None else 1e9 * memory
+            is_streamed = is_streamed or exceeds_memory(file, floats_per_row, max_bytes)
+            for note in file.notes if is_streamed else ():
+                print_line(f"{path}: {note}")
+    load = Predictions.load_chunks if is_streamed else Predictions.load
+    return load(path, **load_options), is_streamed
 
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:

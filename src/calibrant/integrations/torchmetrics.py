@@ -10,7 +10,6 @@ from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.integrations._common import predictions_from_scores
 from calibrant.metrics import Summary
 from calibrant.predictions import EventSelector, Predictions
-from calibrant.types import InputError
 
 
 class CalibrationMetric(Metric):
@@ -84,11 +83,6 @@ class CalibrationMetric(Metric):
                 self._single_scores.add_pairs(p.logits)
             return p
         if self.binary:
-            if scores.numel() != labels.numel():
-                raise InputError(
-                    f"Expected one probability per label {tuple(labels.shape)}, got {tuple(scores.shape)}.",
-                    code="shape",
-                )
             scores, labels = scores.flatten(), labels.flatten()
             weights = None if weights is None else weights.flatten()
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)

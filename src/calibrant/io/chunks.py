@@ -23,14 +23,6 @@ from calibrant.types import InputError
 CHUNK_BYTES = 64 << 20  # of float64 numbers
 
 
-def is_chunkable(path: str | Path) -> bool:
-    """Whether a file, or the files of a folder or pattern, can be read in chunks."""
-    try:
-        return format_suffix(path) in CHUNKED_SUFFIXES or format_suffix(list_table_files(path)[0]) in CHUNKED_SUFFIXES
-    except InputError:
-        return False
-
-
 def open_chunked(path: str | Path, options: TableOptions) -> ChunkedFile:
     """Open a file, or the tables of a folder or pattern, to be read in chunks."""
     path = Path(path)

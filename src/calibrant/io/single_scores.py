@@ -31,9 +31,8 @@ CONFIDENCE = ScoreMeaning("confidence")
 def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
     """Decide whether a single number per row is the probability of a class or the confidence of an answer.
 
-    Without candidates, there may be a column that is named as a confidence, and must not be a probability. With both, a
-    candidate may be the probability that the confidence is computed from, the same confidence under another name, or
-    the correctness. A candidate alone is a probability, unless predictions or correctness beside it show otherwise.
+    Without candidates, there may be a column that is named as a confidence, and must not be a probability. A candidate
+    without such a column is a probability, unless predictions or correctness beside it show otherwise.
 
     Returns:
         The column of the probability; or None if there is none or it is a confidence, which is then noted among the
@@ -45,31 +44,18 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
     roles = search.roles
     if "confidence" in roles and "correct" in roles:  # answers that lack nothing
         return None
-    has_label_and_predicted = {"label", "predicted"} <= roles.keys()
     if not candidates:
-        if "confidence" in roles and has_label_and_predicted and search.has_all_rows:
+        if {"confidence", "label", "predicted"} <= roles.keys() and search.has_all_rows:
             _check_not_positive_class(search, roles["confidence"])
         return None
     score = _require_one_score(search, candidates)
-    name = score.columns[0]
     if "confidence" in roles:
-        if _is_confidence_of_score(search, score):  # the probability tells more
-            return score
-        if has_label_and_predicted and search.have_equal_values(name, roles["confidence"]):  # the confidence again
-            return None
-        is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
-        if "label" not in roles and is_zero_one:  # a score of answers, such as accuracy
-            roles["correct"] = name
-            return None
-        raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
-    if score.kind == "logits" or search.options.positive is not None:
+        return _resolve_beside_confidence(search, score)
+    has_evidence = "predicted" in roles or "correct" in roles
+    if score.kind == "logits" or search.options.positive is not None or not has_evidence:
         return score
-    if "predicted" in roles:
-        meaning = _infer_from_predicted(search, name)
-    elif "correct" in roles:
-        meaning = _infer_from_correct(search, name)
-    else:
-        return score
+    name = score.columns[0]
+    meaning = _infer_from_predicted(search, name) if "predicted" in roles else _infer_from_correct(search, name)
     if meaning.kind == "confidence":
         roles["confidence"] = name
         search.notes.append(f"The column {name!r} is the confidence of the prediction.")
@@ -90,6 +76,24 @@ def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> Sc
     if alternatives and not are_equal:
         raise ambiguous_scores_error(candidates)
     return first
+
+
+def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
+    """Return a score beside a confidence if the confidence is computed from it; otherwise None.
+
+    It is then the confidence under another name, or whether answers were correct, which is noted among the roles of the
+    search. Raises `InputError` if it is none of these.
+    """
+    roles, name = search.roles, score.columns[0]
+    if _is_confidence_of_score(search, score):  # the probability tells more
+        return score
+    if {"label", "predicted"} <= roles.keys() and search.have_equal_values(name, roles["confidence"]):
+        return None
+    is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
+    if "label" in roles or not is_zero_one:
+        raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
+    roles["correct"] = name  # a score of answers, such as accuracy
+    return None
 
 
 def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:

@@ -61,9 +61,9 @@ class _Runs(NamedTuple):
         fewest_hits, most_hits = np.maximum(fewest_hits, self.fewest_hits), np.minimum(most_hits, self.most_hits)
         least = self.total + self.m * self.lowest - most_hits  # of k + m z - q
         greatest = self.total + self.m * self.highest - fewest_hits
-        # The number nearest to 0 in [least, greatest], or the farthest
-        gap = np.maximum(0, np.maximum(least, -greatest)) if sign == 1 else np.maximum(-least, greatest)
-        return np.where(fewest_hits <= most_hits, sign * weight * gap**2, np.inf)
+        nearest_to_0, farthest_from_0 = np.maximum(0, np.maximum(least, -greatest)), np.maximum(-least, greatest)
+        sum_of_gaps = nearest_to_0 if sign == 1 else farthest_from_0  # |k + m z - q|
+        return np.where(fewest_hits <= most_hits, sign * weight * sum_of_gaps**2, np.inf)
 
 
 class _Term(NamedTuple):

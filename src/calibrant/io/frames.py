@@ -256,20 +256,25 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
         InputError: If an option does not suit the arrays, such as `percent` for logits.
     """
     arrays = dict(arrays)
-    kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
-    if (options.percent or options.normalize) and kind is None:
-        raise InputError(
-            "Expected probabilities or confidences, got logits. Try without percent= and normalize=.",
-            code="option_value",
-        )
-    if options.percent and kind is not None:
-        arrays[kind] = np.asarray(arrays[kind], dtype=float) / 100
-    if options.normalize and kind == "probs" and np.ndim(arrays[kind]) == 2:
-        arrays[kind] = normalize_rows(np.asarray(arrays[kind], dtype=float))
+    if options.percent or options.normalize:
+        kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
+        if kind is None:
+            raise InputError(
+                "Expected probabilities or confidences, got logits. Try without percent= and normalize=.",
+                code="option_value",
+            )
+        values = np.asarray(arrays[kind], dtype=float) / (100 if options.percent else 1)
+        has_rows = kind == "probs" and values.ndim == 2
+        arrays[kind] = normalize_rows(values) if options.normalize and has_rows else values
     label_key = next((name for name in ("labels", "label") if name in arrays), None)
     if label_key is None or (options.positive is None and options.labels_from is None):
         return arrays
-    values = np.asarray(arrays[label_key])
+    return arrays | _convert_labels(arrays, label_key, options)
+
+
+def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOptions) -> dict[str, Any]:
+    """Return labels as class indices by `labels_from` or `positive`, with class names and notes for the latter."""
+    values, named = np.asarray(arrays[label_key]), dict[str, Any]()
     is_ignored = ignored_mask(values, options)
     if options.labels_from is not None:
         labels = count_from(options.labels_from, values[~is_ignored], None)
@@ -280,9 +285,9 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
             raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
         columns = Columns(kind="probs", scores=("scores",))  # as for a table with this one column of scores
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
-        arrays |= {"class_names": names, "notes": notes}
+        named = {"class_names": names, "notes": notes}
     check_not_ignored(values, labels, None, options)
     fill = options.ignore_index or 0  # ignored labels stay as they are, in a type that holds both
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
-    return arrays | {label_key: all_labels}
+    return {label_key: all_labels, **named}

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Return the columns of a data frame or mapping by name, or those of an array (n, d) or (n,).
+    """Return the columns of a data frame or mapping by name, or the columns of an array (n, d) or (n,).
 
     Args:
         values: The columns; they may differ in length.

@@ -99,7 +99,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
         finally:
             console.quiet = False
 
-    # Typer reads the signature and the type hints; `wraps` has set both to those of the function
+    # Typer reads the signature and the type hints, which `wraps` has copied from the function
     run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     return run

@@ -27,7 +27,7 @@ from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMAT
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
-DEFAULT_ERROR_TOLERANCE = 0.05  # that of `measure`, whose module loads torch
+DEFAULT_ERROR_TOLERANCE = 0.05  # as in `measure`, whose module loads torch
 FLOATS_PER_ROW_AND_MAP = 16  # that an assessment keeps for each calibrator
 _ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table and not f.is_log for suffix in f.suffixes)
 _TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)

@@ -280,7 +280,7 @@ def watch_command(
 
 
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
-    """Return the state of a file, or a new one; refuse settings that are given and differ from those of the state."""
+    """Return the state of a file, or a new one; refuse settings that are given and differ from the state."""
     from calibrant.monitoring import Watch
     from calibrant.types import InputError
 
@@ -312,7 +312,7 @@ def _show_verdict(verdict: Any) -> None:
 
 
 def _tests_table(verdict: Any) -> Any:
-    """Return a table of the first test, that of the event, and of the others with the strongest evidence."""
+    """Return a table of the first test, which tests the event, and of the others with the strongest evidence."""
     event_test, *tests = verdict.tests
     strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
     rows = [

@@ -20,7 +20,7 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         EpochCalibration("ece").attach(evaluator, "ece")
 
     Logits and labels stay in memory on the CPU, and are gathered from all processes, each of which must have equally
-    many. `predictions` are those of the last computation, for `calibrant.measure`.
+    many. `predictions` are set by each computation, for `calibrant.measure`.
 
     Args:
         name: Metric as in a study file, such as "ece" or "ece(bins=10)".

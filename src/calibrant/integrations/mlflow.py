@@ -52,7 +52,7 @@ def report(eval_df: Any, builtin_metrics: Any, artifacts_dir: str) -> dict[str, 
 def log(result: Measurement | Assessment, prefix: str = "") -> None:
     """Log the numbers and the report of `measure` or `assess` in the active run, or in a new one.
 
-    The numbers of an assessment are those of its best calibrator.
+    For an assessment, they are the numbers of its best calibrator.
     """
     rows = result.measurements[result.chosen_name].rows if isinstance(result, Assessment) else result.rows
     mlflow.log_metrics({f"{prefix}{row.name}": row.value for row in rows if math.isfinite(row.value)})

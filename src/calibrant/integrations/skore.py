@@ -1,4 +1,4 @@
-"""skore: calibration metrics among those of a report."""
+"""skore: calibration metrics in a report."""
 
 from typing import Any
 

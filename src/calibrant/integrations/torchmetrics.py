@@ -27,8 +27,8 @@ class CalibrationMetric(Metric):
         binary: There is one logit per label, of any shape, for class 1.
         probs: Scores are probabilities instead of logits. With `binary` they are confidences, and labels say whether
             they were right.
-        logits: Accept `binary` logits that all lie in [0, 1]. Otherwise `compute` refuses them if those of all updates
-            do.
+        logits: Accept `binary` logits that all lie in [0, 1]. Otherwise `compute` refuses them if they do in all
+            updates.
         kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = CalibrationMetric("accuracy", "ece")

@@ -50,7 +50,7 @@ def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str]:
 
 
 def _missing_scores_error(names: Sequence[str]) -> InputError:
-    """Return the error for a file whose arrays have only these names, which are not those of scores and labels."""
+    """Return the error for a file whose arrays have only these names, none of which scores and labels have."""
     return InputError(
         "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
         f"{shorten_list(names) or 'nothing'}.",
@@ -169,14 +169,14 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
     file = safe_open(path, framework="pt")
     score_key, label_key = find_score_and_label_keys(file.keys())
     name_lists = _metadata_lists(file.metadata() or {})
-    name_lists.pop("ids", None)  # they are those of all rows, and no chunk of predictions has ids
+    name_lists.pop("ids", None)  # of all rows, unlike the arrays of a chunk
     row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & {*file.keys()}
     views = {name: file.get_slice(name) for name in row_arrays}
     num_rows, *row_shape = views[score_key].get_shape()
     _check_same_length(num_rows, views[label_key].get_shape()[0])
 
     def read_chunk(rows: slice) -> Arrays:
-        """Read some rows of every array; names of classes and groups are those of the file."""
+        """Read some rows of every array, with the names of classes and groups in the file."""
         return select_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists)
 
     return ChunkedFile(num_rows, math.prod(row_shape), read_chunk)

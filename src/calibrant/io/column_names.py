@@ -252,8 +252,8 @@ def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> Sco
 def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the classes of columns that the caller chose, () if their names tell none.
 
-    These are the texts after a prefix that all names have, or else the whole names. A single column has no class if its
-    name is that of a score, such as pred_prob, or has no known prefix.
+    These are the texts after a prefix that all names have, or else the whole names. A single column has no class if it
+    is named as a score, such as pred_prob, or has no known prefix.
     """
     prefixes = [prefix for prefixes_of_kind in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes_of_kind]
     for prefix in (*prefixes, *(CALIBRATED_PREFIX + prefix for prefix in prefixes)):

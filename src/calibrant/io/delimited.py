@@ -196,7 +196,7 @@ def _drop_blank_lines(body: bytes) -> bytes:
     for line in body.split(b"\n"):
         if is_in_quotes or line.strip(b" \t\r"):
             kept_lines.append(line)
-        is_in_quotes ^= line.count(b'"') % 2 == 1
+        is_in_quotes ^= line.count(b'"') % 2 == 1  # an odd number of quotes opens or closes a cell
     return b"\n".join(kept_lines) + b"\n"
 
 

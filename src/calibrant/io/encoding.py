@@ -13,7 +13,7 @@ from calibrant._text import shorten_repr
 from calibrant.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding
-BYTE_ORDER_MARKS = (  # that of UTF-32 comes before that of UTF-16, with which it begins
+BYTE_ORDER_MARKS = (  # UTF-32 comes first: its mark begins with the mark of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),

@@ -151,7 +151,7 @@ def list_table_files(path: str | Path) -> list[Path]:
     """Return the tables of a path: the file itself, the tables of a folder, or the files that match a pattern.
 
     Raises:
-        InputError: If there is no file, one is empty or of an unknown format, or those of a folder differ in format.
+        InputError: If there is no file, one is empty or of an unknown format, or a folder has several formats.
     """
     path = Path(path)
     if path.is_dir():
@@ -189,7 +189,7 @@ def list_matching_files(pattern: Path) -> list[Path]:
 
 
 def is_visible_table(path: Path) -> bool:
-    """Whether the name of a path is that of a table, and does not begin with a point or underscore."""
+    """Whether a path has the suffix of a table, and a name that does not begin with a point or underscore."""
     return format_suffix(path) in TABLE_SUFFIXES and path.name[0] not in "._"
 
 

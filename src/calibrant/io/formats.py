@@ -48,7 +48,7 @@ class Format:
 
     @property
     def all_suffixes(self) -> tuple[str, ...]:
-        """The suffixes, those of compressed files among them."""
+        """The suffixes, also of compressed files, such as .csv and .csv.gz."""
         compressions = COMPRESSION_SUFFIXES if self.is_compressible else ()
         return (*self.suffixes, *(suffix + compression for suffix in self.suffixes for compression in compressions))
 
@@ -137,12 +137,12 @@ def format_of(path: str | Path) -> Format | None:
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether a path is that of a table, or a folder or pattern of tables."""
+    """Whether a path has the suffix of a table, as patterns may have, or is a folder."""
     return format_suffix(path) in TABLE_SUFFIXES or Path(path).is_dir()
 
 
 def is_delimited(path: str | Path) -> bool:
-    """Whether a path is that of delimited text."""
+    """Whether a path has a suffix of delimited text."""
     file_format = format_of(path)
     return file_format is not None and file_format.is_delimited
 

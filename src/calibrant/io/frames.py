@@ -183,8 +183,8 @@ def _read_answers(
 def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: np.ndarray) -> None:
     """Raise `InputError` if labels and predictions seem to name their classes differently.
 
-    They do if they have no class in common, if the numbers of the one are those of the other plus or minus 1, or if a
-    class of one column alone is a word such as "NA".
+    They do if they have no class in common, if their numbers differ by 1 throughout, or if a class of one column alone
+    is a word such as "NA".
     """
     labels, predicted = np.unique(label_keys).tolist(), np.unique(predicted_keys).tolist()
     for name, classes, compared_classes in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):

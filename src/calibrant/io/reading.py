@@ -80,7 +80,7 @@ def write(
 
 
 def write_table(path: str | Path, frame: Any, dialect: Dialect | None = None) -> None:
-    """Write a polars frame in the format of the path's suffix; `dialect` is that of delimited text."""
+    """Write a polars frame in the format of the path's suffix; only delimited text has a `dialect`."""
     with _open_draft(path) as (draft, writer):
         writer(frame, draft, dialect)
 

@@ -102,7 +102,7 @@ def _build_columns(
     fields: dict[str, Any] = {}
     if scores is not None:
         dropped_roles = ("confidence", "correct", "predicted")
-        # The columns of several labels are in the order of those of the scores
+        # Score columns beside several labels keep their order, in which the label columns are
         score_columns, names = (scores.columns, scores.names) if multilabel_columns else sort_class_columns(scores)
         fields = {"kind": scores.kind, "scores": score_columns, "names": names}
         if len(score_columns) == 1 and not search.is_list(score_columns[0]):

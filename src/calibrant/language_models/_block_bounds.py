@@ -226,7 +226,7 @@ class _Blocks:
         runs, missing = self.runs(block, np.array([prefix.missing]), m), prefix.missing + m
         q = np.arange(runs.fewest_hits.min(), runs.most_hits.max() + 1)
         hits, num_known = prefix.hits + q, np.minimum(end - missing, self.num_known)
-        # Right ones among the missing: those of the prefix and of this block, and what is left for the known answers
+        # Range of the right ones among the missing: the prefix and this block limit it, and so do the known answers
         fewest_right = np.maximum(prefix.fewest_right + np.maximum(0, q - (slots - m)), missing - self.wrong)
         fewest_right = np.maximum(fewest_right, hits - self.most_hits[num_known])
         most_right = np.minimum(prefix.most_right + np.minimum(q, m), np.minimum(missing, self.right))
@@ -287,8 +287,8 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
 def _least_sum(terms: tuple[_Term, ...]) -> float:
     """Return the least sum of the terms over means in order, by the pool adjacent violators algorithm.
 
-    A pool has one mean z. Lowest and highest means grow from block to block, so that those of its last and of its first
-    block are the range of z.
+    A pool has one mean z. Lowest and highest means grow from block to block, so that z of a pool ranges from the lowest
+    mean of its last block to the highest mean of its first block.
     """
     pools: list[tuple[float, float, float, list[_Term]]] = []  # z, sum of w m^2, minus sum of w m rest, blocks
     for term in terms:

@@ -138,7 +138,7 @@ def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
 
 
 def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
-    """Return the F-score of SimpleQA, the harmonic mean of the shares correct of all and of those attempted.
+    """Return the F-score of SimpleQA, the harmonic mean of the shares correct of all and of attempted questions.
 
     An answer that is missing is not attempted; 0 without a correct answer.
 

@@ -143,9 +143,9 @@ def hle_bounds(
     r"""Return the bounds of `hle_error` over missing confidences and over all orders of equal ones.
 
     A missing confidence moves the boundaries of all later blocks. `block_error_bounds` searches through the
-    arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones: those of
-    a relaxed problem, the mean square of c - a over all answers, which no squared error is above, and, with all blocks,
-    the signed gap, which no error is below.
+    arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones, tightened
+    by simpler numbers: no squared error is above the mean square of c - a over all answers, and, with all blocks, no
+    error is below the signed gap.
 
     Args:
         confidence: Confidences (n,), NaN if missing.

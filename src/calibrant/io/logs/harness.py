@@ -1,7 +1,7 @@
 """Logs of lm-evaluation-harness: `samples_TASK_DATE.jsonl`, one line per document and filter.
 
 Log-likelihoods are strings. `acc_norm` divides them by the characters of a choice, `acc_bytes` by its UTF-8 bytes, both
-without the delimiter before it; `acc_mutual_info` subtracts those of a second half, whose prompt is empty.
+without the delimiter before it; `acc_mutual_info` subtracts log-likelihoods with an empty prompt, their second half.
 """
 
 import ast
@@ -85,11 +85,14 @@ class ChoiceScores:
     """Log-likelihoods of the choices of one question."""
 
     log_likelihoods: np.ndarray
-    unconditional: np.ndarray | None  # those of the choices alone, if the log has them
+    unconditional: np.ndarray | None  # with an empty prompt, if the log has them
     choices: tuple[str, ...] | None  # texts, or None if the choices are in the prompts
 
     def normalized(self, name: str) -> np.ndarray:
-        """Return the log-likelihoods as the score `name` compares them; see the head of this file.
+        """Return the log-likelihoods as the score `name` compares them.
+
+        "acc" leaves them as they are, "acc_mutual_info" subtracts the ones with an empty prompt, and "acc_norm" and
+        "acc_bytes" divide them by the number of characters or UTF-8 bytes of the choice.
 
         Raises:
             InputError: If the log lacks what the score needs.
@@ -116,7 +119,7 @@ class ChoiceScores:
 def _choice_scores(record: Record) -> ChoiceScores | None:
     """Return the log-likelihoods of a multiple-choice question, or None for another kind of task.
 
-    Multiple choice has several responses, each a pair of the log-likelihood and whether it is that of greedy decoding.
+    Multiple choice has several responses, each a pair of a log-likelihood and whether greedy decoding gives the choice.
     """
     pairs = record["filtered_resps"]
     if not (isinstance(pairs, list) and len(pairs) > 1 and all(isinstance(p, list) and len(p) == 2 for p in pairs)):
@@ -142,11 +145,11 @@ def _read_choices(
 ) -> tuple[list[LogAnswer], list[str]]:
     """Return the answers of a multiple-choice task, and notes on how they were read.
 
-    The right choices in the log grade the answers if they reproduce its scores, or if these are known to be mispaired.
-    Otherwise the scores in the log are the grades.
+    The right choices in the log grade the answers if they reproduce its scores, or if the harness paired
+    log-likelihoods with wrong choices, as `_is_mispaired` tells. Otherwise the scores in the log are the grades.
 
     Raises:
-        InputError: If the right choices reproduce the scores "acc" of the log, but not those of the chosen name.
+        InputError: If the right choices reproduce the scores "acc" of the log, but not the scores of the chosen name.
     """
     name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
     labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
@@ -229,7 +232,7 @@ def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], label
 
 
 def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
-    """Whether the harness took every other log-likelihood for that of a choice, as it did until 0.4.8.
+    """Whether the harness graded every other log-likelihood instead of the first half, as it did until 0.4.8.
 
     It did so in tasks with acc_mutual_info, whose requests are all choices and then all choices alone.
     """

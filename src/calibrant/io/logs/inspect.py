@@ -130,7 +130,7 @@ def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tupl
 
 
 def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
-    """Return the keys of those values of a scorer that are objects."""
+    """Return the keys of a scorer's values, as far as the values are objects."""
     values = [((sample.get("scores") or {}).get(scorer) or {}).get("value") for sample in samples]
     return list(dict.fromkeys(key for value in values for key in as_object(value)))
 

@@ -31,7 +31,7 @@ def has_token_log_probs(record: Record) -> bool:
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
     """Return the answers of one file; fields are found by name, as the columns of tables.
 
-    Without a field of confidences, those of the tokens are taken if there are any.
+    Without a field of confidences, the probabilities of tokens are the confidences if there are any.
 
     Raises:
         InputError: If there is no score, a chosen field is missing, or answers are of several models.

@@ -184,7 +184,7 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
     """Read a run folder or a file by the format that its suffix and content show.
 
     Raises:
-        InputError: If the suffix is not that of a log, or the content is of no format, or of two.
+        InputError: If no log has this suffix, or the content is of no format, or of two.
     """
     if path.is_dir():
         return helm.read_run(path, options)

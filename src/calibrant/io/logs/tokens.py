@@ -15,7 +15,7 @@ def as_object(value: Any) -> Mapping[str, Any]:
 def find_token_log_probs(record: Any) -> list[float] | None:
     """Return the log-probabilities of the tokens of a response, or None if there are none.
 
-    The response is the record itself, its first choice, or that of its `response`, `body` or `output`.
+    The response is the record itself, its first choice, or the response in its field `response`, `body` or `output`.
     """
     for part in _nested_responses(record):
         log_probs = as_object(part.get("logprobs"))
@@ -53,7 +53,7 @@ def _nested_responses(record: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def token_confidence(log_probs: list[float] | None, source: str) -> float | None:
-    """Return the probability of a response, or for "mean_token" the geometric mean of those of its tokens.
+    """Return the probability of a response, or for "mean_token" the geometric mean of its token probabilities.
 
     It is None without tokens, and if a log-probability is NaN or, beyond rounding, positive.
 

@@ -4,6 +4,8 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from calibrant._errors import InputError
+
 
 class LazyModule(ModuleType):
     """A library that is imported when one of its attributes is first used."""
@@ -24,8 +26,6 @@ def import_optional(module: str, extra: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = error.name or module
-        from calibrant.types import InputError  # loads torch
-
         raise InputError(
             f"{purpose} needs the package {package}. Try pip install 'calibrant[{extra}]'.", code="missing_package"
         ) from None

@@ -5,16 +5,17 @@ by the decorator `losses.register`; commands, studies and tables then accept its
 registers a metric.
 """
 
-import copyreg
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from calibrant._errors import InputError as InputError
+from calibrant._errors import prefix_errors as prefix_errors
 
 Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
 Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
@@ -26,31 +27,6 @@ Scalar = Float[Tensor, ""]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
 Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
-
-
-class InputError(ValueError):
-    """Invalid input.
-
-    The message is one line: "Expected X, got Y. Try Z." `code` is a short, stable word for the kind of error, such as
-    "weights_sum"; compare it instead of the message.
-    """
-
-    def __init__(self, message: str, *, code: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy the message and attributes, without calling the constructor."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # pyright: ignore
-
-
-@contextmanager
-def prefix_errors(prefix: str) -> Generator[None]:
-    """Prepend a name, such as that of a file, to the message of an `InputError`."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{prefix}: {error}", code=error.code) from None
 
 
 @runtime_checkable

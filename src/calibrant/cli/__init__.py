@@ -9,6 +9,7 @@ from pathlib import Path
 
 from typer import Exit, Option, Typer
 
+from calibrant._errors import InputError
 from calibrant._text import cut_middle, escape_invisible
 from calibrant._version import __version__
 from calibrant.cli import assess, card, deployment, list_methods, monitoring, sample_size, study
@@ -44,11 +45,7 @@ def main() -> None:
     _set_thread_defaults(sys.argv[1:])
     try:
         app()
-    except ValueError as error:
-        from calibrant.types import InputError
-
-        if not isinstance(error, InputError):
-            raise
+    except InputError as error:
         _exit_with(cut_middle(str(error), MAX_ERROR_CHARACTERS))
     except OSError as error:
         file_name = f" {error.filename}" if error.filename else ""

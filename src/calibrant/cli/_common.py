@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from typer import Option
 
+from calibrant._errors import InputError
 from calibrant._text import escape_invisible, escape_markup, parse_integer
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines if piped
@@ -65,8 +66,6 @@ def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:
     if by is None:
         return options
     if options.get("group") not in (None, by):
-        from calibrant.types import InputError
-
         raise InputError(
             f"Expected one column of groups, got --by {by} and --group {options['group']}. Try --by alone.",
             code="groups_twice",

@@ -7,6 +7,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._errors import InputError
 from calibrant._text import display_name
 from calibrant.cli._common import (
     EVENT_OPTION,
@@ -104,7 +105,6 @@ def assess_command(
     """Fit calibrators on VAL and compare them on TEST, or by cross-fitting."""
     import calibrant
     from calibrant import assessment
-    from calibrant.types import InputError
 
     if show_columns:
         _print_columns(file, options, ignore_index)
@@ -224,7 +224,6 @@ def apply_command(
     """
     from calibrant.assessment import apply_to_file
     from calibrant.io.frames import count_rows
-    from calibrant.types import InputError
 
     if show_columns:
         _print_columns([file], options)
@@ -254,7 +253,6 @@ def _load(
     from calibrant import Predictions
     from calibrant.io.chunks import exceeds_memory, open_chunked
     from calibrant.io.columns import TableOptions
-    from calibrant.types import InputError
 
     is_streamed = bool(stream)
     if stream is not False:

@@ -5,6 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._errors import InputError
 from calibrant.cli._common import (
     HTML_OPTION,
     JSON_OPTION,
@@ -48,7 +49,6 @@ def card_command(
     """
     from calibrant.cards import card
     from calibrant.language_models import EvaluationLog
-    from calibrant.types import InputError
 
     check_output_paths(html, json_, inputs=log, suffixes={html: (".html",)})
     if name is not None and len(name) != len(log):
@@ -71,8 +71,6 @@ def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None)
     Raises:
         InputError: Two logs have the same name.
     """
-    from calibrant.types import InputError
-
     chosen_names = names or [log.model or path.stem for path, log in zip(paths, logs, strict=True)]
     repeated = sorted({text for text in chosen_names if chosen_names.count(text) > 1})
     if repeated:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.padding import Padding
 from typer import Argument
 
+from calibrant._errors import InputError
 from calibrant._text import escape_markup
 from calibrant.cli._common import WITH_OPTION, console
 
@@ -27,7 +28,6 @@ def list_command(
     """List methods with their parameters and sources."""
     from calibrant import registry
     from calibrant.registry import REGISTRIES, suggest
-    from calibrant.types import InputError
 
     registry.include(with_ or ())
     if kind is not None and kind not in REGISTRIES:
@@ -45,8 +45,6 @@ def list_command(
 
 def registry_entries(registry: Any) -> Iterable[tuple[str, str]]:
     """Yield the call and the summary of each method of a registry, or the error of a package that does not load."""
-    from calibrant.types import InputError
-
     for name in registry:
         try:
             yield describe_method(name, registry[name])

@@ -6,6 +6,7 @@ from typing import Any
 
 from typer import Argument, Exit, Option
 
+from calibrant._errors import InputError
 from calibrant._text import cut_middle, escape_markup
 from calibrant.cli._common import (
     CONTRACT_OPTION,
@@ -74,7 +75,6 @@ def check_command(
     from calibrant.deployment import Contract
     from calibrant.monitoring import check, read_requirements
     from calibrant.predictions import load_with_ids
-    from calibrant.types import InputError
 
     inputs = [file, contract_path, against, requirements]
     check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})
@@ -243,7 +243,6 @@ def watch_command(
     """
     from calibrant.deployment import Contract
     from calibrant.monitoring import add_file, lock_state
-    from calibrant.types import InputError
 
     paths = files or []
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
@@ -282,7 +281,6 @@ def watch_command(
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
     """Return the state of a file, or a new one; refuse settings that are given and differ from the state."""
     from calibrant.monitoring import Watch
-    from calibrant.types import InputError
 
     if not path.exists():
         return Watch(alpha=0.05 if alpha is None else alpha, by_class=by_class is not False)

@@ -5,6 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._errors import InputError
 from calibrant._text import escape_markup
 from calibrant.cli._common import (
     EVENT_OPTION,
@@ -77,7 +78,6 @@ def sample_size_command(
     calibrant sample-size predictions.csv --bound 0.05
     """
     from calibrant import planning
-    from calibrant.types import InputError
 
     files = file or []
     if len(files) > 2:
@@ -116,7 +116,6 @@ def _load_predictions(
     """Return predictions, whose labels may be missing unless the goal, `ignore_index` or clusters need them."""
     from calibrant import Predictions
     from calibrant.predictions import load_unlabeled
-    from calibrant.types import InputError
 
     if needs_labels or ignore_index is not None:
         return Predictions.load(path, ignore_index=ignore_index, **options)

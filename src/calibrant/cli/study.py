@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table as Rich
 from typer import Argument, Exit, Option, Typer
 
+from calibrant._errors import InputError
 from calibrant._text import escape_invisible, escape_markup
 from calibrant.cli._common import (
     BARE_TABLE_STYLE,
@@ -179,7 +180,6 @@ def figures(
     """Draw the figures of a paper, each with its numbers as CSV."""
     from calibrant.io.files import ensure_writable
     from calibrant.lab.study import draw
-    from calibrant.types import InputError
 
     if list_:
         _print_exhibits(topic)
@@ -205,7 +205,6 @@ def figures(
 def _print_exhibits(study: str) -> None:
     """Print the tables and figures of the paper that a study repeats, and the commands for them."""
     from calibrant.lab.study import Study
-    from calibrant.types import InputError
 
     exhibits = Study.load(study).drawn
     if not exhibits:

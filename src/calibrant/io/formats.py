@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from calibrant._errors import InputError
 from calibrant._lazy import polars
 
 COMPRESSION_SUFFIXES = (".gz", ".zst")
@@ -151,8 +152,6 @@ def get_writer(path: str | Path) -> Callable[..., None]:
     """Return the writer of a path's format; raise `InputError` if it cannot be written."""
     file_format = format_of(path)
     if file_format is None or file_format.writer is None:
-        from calibrant.types import InputError  # loads torch
-
         raise InputError(
             f"Expected a file {list_suffixes(WRITABLE_SUFFIXES)} to write, got {path}. Try another suffix.",
             code="suffix",

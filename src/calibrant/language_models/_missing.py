@@ -199,30 +199,27 @@ def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
 def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
     """Return the least sum of |G_b|, and whether it is proven to be the least; otherwise it is a lower bound.
 
-    The variables of the integer program are p, q, G and |G| of every bin, as in `browsecomp_bounds`.
+    The variables of the integer program are p, q and |G| of every bin, as in `browsecomp_bounds`, all of them at least
+    0. G ranges from g + (p + q) l - p to g + (p + q) u - p, with g the sum over stated confidences. Therefore |G| is at
+    least the lower end, and at least minus the upper end.
     """
     import scipy.optimize  # slow to import
 
     optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
     lower, upper = _bin_ends()
     bins = len(gap_sums)
-    identity, zero, total = np.eye(bins), np.zeros((bins, bins)), np.zeros((2, 4 * bins))
+    total = np.zeros((2, 3 * bins))
     total[0, :bins] = total[1, bins : 2 * bins] = 1  # sums of p and of q
-    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), identity, zero])
-    below_upper = np.hstack([np.diag(1 - upper), -np.diag(upper), identity, zero])
-    constraints = [
-        optimize.LinearConstraint(total, [right, wrong], [right, wrong]),
-        optimize.LinearConstraint(above_lower, gap_sums, np.inf),  # G >= G of stated ones + (p + q) l - p
-        optimize.LinearConstraint(below_upper, -np.inf, gap_sums),  # G <= G of stated ones + (p + q) u - p
-        optimize.LinearConstraint(np.hstack([zero, zero, identity, identity]), 0, np.inf),  # |G| >= -G
-        optimize.LinearConstraint(np.hstack([zero, zero, -identity, identity]), 0, np.inf),  # |G| >= G
-    ]
-    is_g = np.repeat([False, False, True, False], bins)  # which may be negative
+    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), np.eye(bins)])  # |G| + p - (p + q) l
+    above_upper = np.hstack([-np.diag(1 - upper), np.diag(upper), np.eye(bins)])  # |G| - p + (p + q) u
     result = optimize.milp(
-        np.repeat([0, 0, 0, 1], bins),  # minimizes the sum of |G|
-        integrality=np.repeat([1, 1, 0, 0], bins),
-        bounds=optimize.Bounds(np.where(is_g, -np.inf, 0), np.inf),
-        constraints=constraints,
+        np.repeat([0, 0, 1], bins),  # minimizes the sum of |G|
+        integrality=np.repeat([1, 1, 0], bins),
+        constraints=[
+            optimize.LinearConstraint(total, [right, wrong], [right, wrong]),
+            optimize.LinearConstraint(above_lower, gap_sums, np.inf),
+            optimize.LinearConstraint(above_upper, -gap_sums, np.inf),
+        ],
         options={"time_limit": MIP_SECONDS, "mip_rel_gap": 0.0},
     )
     proven_bound = max(0.0, float(result.mip_dual_bound or 0.0))

@@ -89,15 +89,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         check_consistent_length(y, groups)  # ignores None
         clusters = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-        self.classes_, labels = np.unique(y, return_inverse=True)
         if frozen:  # a class may be missing among these examples
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
-        if len(self.classes_) < 2:
-            raise ValueError("Classifier can't train when only one class is present.")
-        if frozen:
             self.estimator_, scores = self.estimator, _scores(self.estimator, x)
         else:
+            self.classes_, labels = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError("Classifier can't train when only one class is present.")
             model: Any = clone(self._classifier())
             scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
             self.estimator_ = model.fit(x, labels, **final_fit_params)
@@ -221,7 +220,8 @@ class _Scorer:
 
     def __init__(self, metric: str, pos_label: Any = None) -> None:
         self.metric, self.pos_label = metric, pos_label
-        self._requests: dict[str, Any] = {"sample_weight": None}
+        self._request = MetadataRequest(owner=repr(self))
+        self.set_score_request(sample_weight=None)
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the metric of a fitted classifier, with the sign changed unless higher values are better."""
@@ -236,15 +236,12 @@ class _Scorer:
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> "_Scorer":
         """Request sample weights, for scikit-learn's metadata routing."""
-        self._requests = {"sample_weight": sample_weight}
+        self._request.score.add_request(param="sample_weight", alias=sample_weight)
         return self
 
     def get_metadata_routing(self) -> MetadataRequest:
         """Return the requested metadata."""
-        requests = MetadataRequest(owner=repr(self))
-        for name, alias in self._requests.items():
-            requests.score.add_request(param=name, alias=alias)
-        return requests
+        return self._request
 
     def __repr__(self) -> str:
         return f"scorer({self.metric!r})"

@@ -76,6 +76,7 @@ class CalibrationMetric(Metric):
     def _to_predictions(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
         """Build predictions from logits, or from probabilities; remember whether all binary logits lie in [0, 1]."""
         if not self.probs:
+            # Accept all logits here: `compute` refuses probabilities by the evidence of all batches
             p = predictions_from_scores(
                 scores, labels, weights, binary=self.binary, logits=True, ignore_index=self.ignore_index
             )

@@ -118,10 +118,14 @@ def is_list(column: Any) -> bool:
 
 
 def lists_to_matrix(column: Any) -> np.ndarray:
-    """Return a column of lists as the rows of an array; raise `InputError` for lists of different lengths."""
-    if isinstance(column.dtype, polars.Array):
+    """Return a column of lists, or of texts of lists, as the rows of an array.
+
+    Raises:
+        InputError: For lists of different lengths, empty lists, and cells that hold no lists of numbers.
+    """
+    if isinstance(column.dtype, polars.Array):  # lists of a fixed length
         column = column.arr.to_list()
-    elif not column.dtype.is_nested():
+    elif not column.dtype.is_nested():  # texts such as "[0.1, 0.9]"
         column = column.str.extract_all(r"[^\[\]\s,;]+")
     inner = getattr(column.dtype, "inner", None)
     if inner is None:  # a column of records, which are nested but no lists

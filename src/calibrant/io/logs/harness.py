@@ -153,6 +153,7 @@ def _read_choices(
     """
     name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
     labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
+    # "acc", which every such log has, tells whether the labels are right, whatever score was chosen
     top_choices = [int(np.argmax(score.log_likelihoods)) for score in scores]
     labels_give_scores = None not in labels and _agree(records, "acc", top_choices, labels)
     logits = [score.normalized(name) for score in scores]

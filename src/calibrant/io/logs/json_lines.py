@@ -85,7 +85,7 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
     if source == "stated":
         stated = find_stated_confidence(str(text or ""))
     elif source in TOKEN_SOURCES:
-        stated, confidence = None, token_confidence(find_token_log_probs(record), source or "tokens")
+        stated, confidence = None, token_confidence(find_token_log_probs(record), source)
     return LogAnswer(
         str(values.get("task") or path.name.split(".")[0]),
         str(index if values.get("question") is None else values["question"]),

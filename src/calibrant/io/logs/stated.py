@@ -101,6 +101,9 @@ def read_grade(grade: Any) -> float | None:
     """Return a grade as a number in [0, 1], None if it is missing; raise `InputError` for any other value.
 
     It may be a number, its text, True or False, or one of `GRADE_WORDS` in any case.
+
+    >>> read_grade("P"), read_grade("Yes"), read_grade(0.25), read_grade(None)
+    (0.5, 1.0, 0.25, None)
     """
     if is_missing(grade):
         return None

@@ -409,7 +409,7 @@ def test_json_lines_need_a_grade(tmp_path):
 
 def test_compressed_lines(tmp_path):
     path = write_harness(tmp_path, "colors", random_records(4))
-    packed = path.with_name(f"{path.name}.gz")
+    packed = path.with_name(f"{path.name}.GZ")
     packed.write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert EvaluationLog.read(tmp_path).tasks == ("colors",)

@@ -14,7 +14,7 @@ from calibrant._text import shorten_list
 from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
-from calibrant.io.formats import BY_SUFFIX, format_suffix
+from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
     LogContent,
@@ -169,7 +169,7 @@ def is_log(path: str | Path) -> bool:
 def _has_log_line(path: Path) -> bool:
     """Whether the first line of a file is a record of an evaluation log."""
     try:
-        if path.suffix in (".gz", ".zst"):
+        if path.suffix.lower() in COMPRESSION_SUFFIXES:
             line = read_decompressed(path).split(b"\n", 1)[0]
         else:
             with path.open("rb") as file:

@@ -106,9 +106,8 @@ def _numeric_indices(
 def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
     """Return labels -1 and +1 of two classes as 0 and 1; other labels are unchanged."""
     valid = labels if ignore_index is None else labels[labels != ignore_index]
-    if k != 2 or ignore_index in (0, 1) or not valid.numel() or int(valid.min()) != -1:
-        return labels, names, ()
-    if int(valid.max()) != 1 or bool((valid == 0).any()):
+    may_be_signs = k == 2 and ignore_index not in (0, 1) and valid.numel() > 0 and int(valid.min()) == -1
+    if not may_be_signs or valid.unique().tolist() != [-1, 1]:
         return labels, names, ()
     indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)  # `ignore_index` stays
     return indices, names, ("labels -1 and +1 are read as the first and the second class",)

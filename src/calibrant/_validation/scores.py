@@ -130,14 +130,14 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
         return torch.cat([1 - p, p], 1).log(), ()
     total = p.sum(1)
     error = float((total - 1).abs().max())
-    is_negative = bool((p < 0).any())
+    # Rows to normalize may be off by what two decimals explain
+    if bool((p < 0).any()) or (normalize and error > MAX_ROUNDED_SUM_ERROR):
+        raise _row_sum_error(p)
     if normalize:
-        if is_negative or error > MAX_ROUNDED_SUM_ERROR:  # beyond what two decimals explain
-            raise _row_sum_error(p)
         return (p / total.unsqueeze(1)).log(), ()
-    if not is_negative and error <= max_error:
+    if error <= max_error:
         return p.log(), ()  # the softmax of these logits divides rows by their sum
-    digits = None if is_negative else _detect_decimals(p, error)
+    digits = _detect_decimals(p, error)
     if digits is None:
         raise _row_sum_error(p)
     note = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"

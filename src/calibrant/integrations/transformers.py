@@ -75,6 +75,7 @@ class CalibrationTrainerCallback(TrainerCallback):
             return loss
         num_used = (labels != criterion.ignore_index).sum().clamp_min(1)
         num_counted = (labels != -100).sum().clamp_min(1)
+        # The number of used items is num_items_in_batch times the used share of the labels that it counts
         return loss / num_items_in_batch * (num_counted / num_used)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:

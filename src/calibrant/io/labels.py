@@ -277,12 +277,7 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
     is_positive = values.astype(str) == names[1]
     if values.dtype.kind not in "Ub":  # numbers, which are compared as such: "1" is 1.0
         is_positive = values == float(parse_number(names[1]) or 0)
-    return is_positive.astype(np.int64), names, (_positive_note(names),)
-
-
-def _positive_note(names: tuple[str, str]) -> str:
-    """Return the note that names the positive class, the second of the two names."""
-    return f"The positive class is {names[1]!r}."
+    return is_positive.astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
 
 
 def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> NamedLabels:
@@ -297,7 +292,7 @@ def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Column
     is_zero_one = {*classes} <= {0, 1}  # or false and true
     if number is not None and not (number == 1 and is_zero_one):
         names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
-        return (values == number).astype(np.int64), names, (_positive_note(names),)
+        return (values == number).astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
     if positive is not None and is_zero_one and positive.lower() in NEGATIVE_WORDS:
         return 1 - values.astype(np.int64), (f"not {positive}", positive), ()
     if is_zero_one or {*classes} == {-1, 1}:

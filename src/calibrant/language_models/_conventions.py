@@ -150,11 +150,6 @@ def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
     return float(2 * hits / (len(correct) + attempted)) if len(correct) else math.nan
 
 
-def whole_percents(confidence: np.ndarray) -> np.ndarray:
-    """Return confidences cut to whole percents, as `int` cuts them; .29 is 29 %, not 28.999999 %."""
-    return np.floor(np.round(100 * confidence, 9)) / 100  # 100 * 0.29 is 28.999999999999996
-
-
 def _hle(
     confidence: np.ndarray,
     correct: np.ndarray,
@@ -173,8 +168,9 @@ def _hle(
 
 
 def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return the HLE error of inspect_evals, in which fewer answers than a block are one block."""
-    return _hle(whole_percents(confidence), correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
+    """Return the HLE error of inspect_evals: confidences are whole percents, and fewer answers than a block are one."""
+    whole_percents = np.floor(np.round(100 * confidence, 9)) / 100  # rounded, since 100 * 0.29 is 28.999999999999996
+    return _hle(whole_percents, correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 
 
 def _same_for_all_orders(value: float) -> ValueAndRange:

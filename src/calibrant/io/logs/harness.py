@@ -63,7 +63,9 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
     if len(choices) == len(records):
         answers, more_notes = _read_choices(records, choices, task, options)
     else:
-        answers, more_notes = _read_generations(records, task, options)
+        score = _select_score(records, options.score)
+        answers = [_generation_answer(record, task, score, options.confidence) for record in records]
+        more_notes = [f"Answers are graded by {score!r}."]
     model = path.parent.name if name else None  # the harness writes to a folder per model
     return LogContent(HARNESS, answers, model, (*notes, *more_notes))
 
@@ -245,13 +247,6 @@ def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], lab
 
 
 # Generation
-
-
-def _read_generations(records: Sequence[Record], task: str, options: LogOptions) -> tuple[list[LogAnswer], list[str]]:
-    """Return the answers of a generation task, and a note on their score."""
-    name = _select_score(records, options.score)
-    answers = [_generation_answer(record, task, name, options.confidence) for record in records]
-    return answers, [f"Answers are graded by {name!r}."]
 
 
 def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:

@@ -24,7 +24,6 @@ from calibrant.io.logs.tokens import (
 )
 from calibrant.types import InputError
 
-INSPECT = "Inspect"
 FINISHED = "success"
 ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
 NO_ANSWER = "N"
@@ -105,7 +104,7 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
             f"Expected a key of scores or metadata, 'stated' or 'tokens' as confidence, got {options.confidence!r}.",
             code="unknown_confidence",
         )
-    return LogContent(INSPECT, answers, evaluation.get("model"), tuple(notes))
+    return LogContent("Inspect", answers, evaluation.get("model"), tuple(notes))
 
 
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:

@@ -11,7 +11,6 @@ from calibrant.io.logs.stated import find_stated_confidence, read_grade
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
 
-JSON_LINES = "JSON lines"
 LOG_FIELD_NAMES = {
     "question": ("question_id", "custom_id", "doc_id", "prompt_id", "problem_id", "task_id", *ROLE_COLUMN_NAMES["id"]),
     "correct": (*ROLE_COLUMN_NAMES["correct"], "score"),
@@ -61,7 +60,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
         )
     # Records without a model may be of any
     models = (str(record.get(fields.get("model", "")) or "") for record in records)
-    return LogContent(JSON_LINES, answers, single_model(models), tuple(notes))
+    return LogContent("JSON lines", answers, single_model(models), tuple(notes))
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:

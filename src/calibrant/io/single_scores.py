@@ -18,14 +18,13 @@ MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that sh
 
 @dataclass(frozen=True)
 class ScoreMeaning:
-    """The meaning of a single number per row: "confidence", or "probs" of the positive class."""
+    """The meaning of a single number per row: the probability of the positive class, or a confidence if it is None."""
 
-    kind: str
-    positive: str | None = None
+    positive: str | None
     has_positive_word: bool = False  # the positive class has a name such as "yes", and no other class can be meant
 
 
-CONFIDENCE = ScoreMeaning("confidence")
+CONFIDENCE = ScoreMeaning(None)
 
 
 def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
@@ -56,7 +55,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
         return score
     name = score.columns[0]
     meaning = _infer_from_predicted(search, name) if "predicted" in roles else _infer_from_correct(search, name)
-    if meaning.kind == "confidence":
+    if meaning.positive is None:
         roles["confidence"] = name
         search.notes.append(f"The column {name!r} is the confidence of the prediction.")
         return None
@@ -122,7 +121,7 @@ def _check_not_positive_class(search: RoleSearch, name: str) -> None:
         meaning = _infer_from_predicted(search, name)
     except InputError:  # without evidence, the name of the column decides
         return
-    if meaning.kind == "probs":
+    if meaning.positive is not None:
         raise ambiguous_score_error(name, f"it is above 1/2 exactly where {meaning.positive!r} is predicted")
 
 
@@ -196,7 +195,7 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
         raise ambiguous_score_error(name, "it is below 1/2 for some predictions of each class")
     if word is not None and positive != word:
         raise ambiguous_score_error(name, f"it seems to be the probability of {positive!r}")
-    return ScoreMeaning("probs", positive, has_positive_word=word is not None)
+    return ScoreMeaning(positive, has_positive_word=word is not None)
 
 
 def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> ScoreMeaning:

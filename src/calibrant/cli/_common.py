@@ -119,14 +119,6 @@ def bare_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, num_te
     return table
 
 
-def write_text_file(path: Path, text: str) -> None:
-    """Write a text file at once, or not at all."""
-    from calibrant.io.files import atomic_write
-
-    with atomic_write(path) as draft:
-        draft.write_text(text, encoding="utf-8")
-
-
 def output_result(
     result: Any,
     json_: Path | None,
@@ -148,8 +140,10 @@ def output_result(
         show: Prints the result. Default: as rich tables if the result has them, else as text.
         provenance: Provenance in the JSON, by default the command.
     """
+    from calibrant.io.files import write_text
+
     if html is not None:
-        write_text_file(html, page())
+        write_text(html, page())
     if show is not None:
         show()
     elif hasattr(result, "__rich__"):
@@ -161,7 +155,7 @@ def output_result(
         if str(json_) == "-":
             print(text, end="")
         else:
-            write_text_file(json_, text)
+            write_text(json_, text)
     for path in (html, *written, json_):
         if path is not None:
             print_line(f"wrote {path}")

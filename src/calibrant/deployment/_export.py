@@ -16,7 +16,7 @@ from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.fusion import Fusion
-from calibrant.io.files import atomic_write
+from calibrant.io.files import atomic_write, write_text
 from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
 from calibrant.types import InputError
@@ -81,8 +81,7 @@ def export(
     if to == "numpy":
         is_fusion = isinstance(calibrator, Fusion)
         text = fusion_source(calibrator) if is_fusion else numpy_source(calibrator, sets, threshold)
-        with atomic_write(path) as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_text(path, text)
         return
     if sets is not None or threshold is not None:
         raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}.", code="format")

@@ -39,6 +39,12 @@ def atomic_write(path: str | Path) -> Generator[Path, None, None]:
             draft.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file in UTF-8 at once, or not at all."""
+    with atomic_write(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def _exit_on_signals() -> Generator[None, None, None]:
     """Turn signals that end the process at once into `SystemExit`, so that drafts are removed first."""

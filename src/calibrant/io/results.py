@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant.io.files import atomic_write
+from calibrant.io.files import write_text
 from calibrant.types import InputError
 
 
@@ -51,5 +51,4 @@ def write_by_suffix(path: str | Path, writers: Mapping[str, Callable[[], str]]) 
     """Write the text of the writer that belongs to the suffix of `path`."""
     path = Path(path)
     check_suffix(path, writers)
-    with atomic_write(path) as draft:
-        draft.write_text(writers[path.suffix](), encoding="utf-8")
+    write_text(path, writers[path.suffix]())

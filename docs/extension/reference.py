@@ -38,13 +38,15 @@ def public_modules() -> set[str]:
 
 @cache
 def public_names(module: str) -> list[str]:
-    """Return the public names of a module: `__all__`, or the definitions in its file."""
+    """Return the public names of a module: `__all__`, or the definitions in its file and what it imports as itself."""
     body = _tree(module).body
     if any(isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == "__all__" for node in body):
         package = importlib.import_module(f"calibrant.{module}")  # `__all__` is assembled from submodules
         return [name for name in package.__all__ if not isinstance(getattr(package, name), ModuleType)]
     listed = [name for node in body if isinstance(node, ast.Assign) for name in _all_of(node)]
-    return listed or [name for node in body for name in _defined(node) if not name.startswith("_")]
+    imports = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    reexported = [alias.name for alias in imports if alias.asname == alias.name]
+    return listed or [*reexported, *(name for node in body for name in _defined(node) if not name.startswith("_"))]
 
 
 def pages() -> dict[str, str]:

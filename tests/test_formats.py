@@ -21,7 +21,6 @@ from calibrant import InputError, Predictions, calibrators
 from calibrant._text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
 from calibrant.io.arrays import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
-from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, write_compressed
 from calibrant.io.files import is_case_insensitive
 from calibrant.io.formats import WRITABLE_SUFFIXES
@@ -266,10 +265,10 @@ def test_text_files_have_no_formulas(tmp_path, suffix):
     frame = polars.DataFrame({"=x": ["=1+1", "a"], "label": ["@b", "-1"], "n": [-1.5, 2.0]})
     path = tmp_path / f"t{suffix}"
     write_table(path, frame)
-    cells = {cell for row in read_table(path, TableOptions()).texts().rows() for cell in row}
+    cells = {cell for row in read_table(path).texts().rows() for cell in row}
     assert cells == {"'=1+1", "a", "'@b", "-1", "-1.5", "2.0"}
     assert read_decompressed(path).startswith(b'"\'=x"')
-    assert read_table(path, TableOptions()).frame.columns == frame.columns
+    assert read_table(path).frame.columns == frame.columns
 
 
 # Round trips
@@ -494,7 +493,7 @@ def test_calibrated_arrays_keep_row_attributes(tmp_path, calibrator_path, suffix
     apply_to_file(str(calibrator_path), tmp_path / "in.npz", tmp_path / f"out{suffix}")
     p = Predictions.load(tmp_path / "in.npz")
     assert_same(p.apply(calibrators.load(calibrator_path)), Predictions.load(tmp_path / f"out{suffix}"))
-    assert list(read(tmp_path / f"out{suffix}", TableOptions())["ids"]) == list(arrays["ids"])
+    assert list(read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
 
 
 def test_apply_reports_how_the_file_was_read(tmp_path, calibrator_path):
@@ -523,7 +522,7 @@ def test_calibrated_tables_keep_rows_and_columns_in_every_format(tmp_path, calib
     (tmp_path / "in.csv").write_text(SEMICOLON_TEXT)
     path = tmp_path / f"out{suffix}"
     assert apply_to_file(str(calibrator_path), tmp_path / "in.csv", path, drop=True)[0] == 3
-    frame = read_table(path, TableOptions()).frame
+    frame = read_table(path).frame
     assert frame.columns[:4] == ["id", "note", "prob_no", "prob_yes"]
     assert frame["prob_no"].to_list() == [0.25, 0.5, 0.001]
     assert frame["note"].to_list() == ["=1+1", "-", "NA"]

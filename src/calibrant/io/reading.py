@@ -21,7 +21,7 @@ from calibrant.io.tables import call_reader, read_table, restore_spelling
 from calibrant.types import InputError
 
 
-def read(path: str | Path, options: TableOptions, *, needs_labels: bool = True) -> Arrays:
+def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
     """Read the arrays of a file, of all tables of a folder or pattern, or of evaluation logs.
 
     Args:
@@ -32,7 +32,7 @@ def read(path: str | Path, options: TableOptions, *, needs_labels: bool = True) 
     Raises:
         InputError: If the path cannot be read as predictions.
     """
-    path = Path(path)
+    path, options = Path(path), options or TableOptions()
     if is_log(path):
         return read_arrays(path, options)
     file_format = format_of(path)

@@ -39,8 +39,9 @@ class LoadedTable:
         return polars.concat([part.texts().select(names) for part in self.delimited])
 
 
-def read_table(path: str | Path, options: TableOptions) -> LoadedTable:
+def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
     """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
+    options = options or TableOptions()
     files = list_table_files(path)
     parts = [call_reader(file, partial(_read_file, file, options), path) for file in files]
     frames = [part.frame for part in parts]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._validation import check_level
+from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import to_tensor
 from calibrant.metrics import Interval
 from calibrant.types import InputError
@@ -52,10 +52,8 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     [0, 2, 4]
     """
     p = _read_probabilities(probability, "probabilities")
-    if not 1 <= n <= len(p):
-        raise InputError(f"Expected 1 to {len(p):,} rows to label, got {n:,}.", code="num_rows")
-    if seed < 0:
-        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")
+    check_range("the number of rows to label", n, f"[1, {len(p)}]", min(100, len(p)), code="num_rows")
+    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(len(p)), p))
     deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)

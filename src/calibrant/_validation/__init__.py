@@ -67,8 +67,25 @@ def validate_inputs(
 
 def check_level(level: float) -> None:
     """Raise `InputError` unless the level of an interval is in (0, 1)."""
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.9.", code="level_range")
+    check_range("a level", level, "(0, 1)", 0.9, code="level_range")
+
+
+def check_range(name: str, value: float | int | None, interval: str, suggested: float | int, *, code: str) -> None:
+    """Raise `InputError` for a number outside an interval such as "(0, 1]", in which a round bracket excludes the end.
+
+    None is inside every interval, and NaN in none.
+
+    >>> check_range("a share", 1.5, "[0, 1]", 0.5, code="share_range")
+    Traceback (most recent call last):
+    calibrant.types.InputError: Expected a share in [0, 1], got 1.5. Try 0.5.
+    """
+    if value is None:
+        return
+    low, high = map(float, interval[1:-1].split(","))
+    is_above_low = value >= low if interval[0] == "[" else value > low
+    is_below_high = value <= high if interval[-1] == "]" else value < high
+    if not (is_above_low and is_below_high):
+        raise InputError(f"Expected {name} in {interval}, got {value}. Try {suggested}.", code=code)
 
 
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:

@@ -118,12 +118,11 @@ def assess(
     >>> result.chosen_name, round(float(result.best.temperature))
     ('Temperature', 3)
     """
+    check_tolerance(tolerance)
     num_elements = sum(len(p) * p.k for p in (val, test) if isinstance(p, Predictions))
     with thread_limit(num_elements):
         on_progress = progress or (lambda _: None)
-        plan = plan_assessment(
-            val, test, calibrators, metrics, choose, folds, of, check_tolerance(tolerance), on_progress
-        )
+        plan = plan_assessment(val, test, calibrators, metrics, choose, folds, of, tolerance, on_progress)
         fits = {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
         evaluation = evaluate_fits(plan, fits)
         choice = choose_calibrator(plan, fits, evaluation)

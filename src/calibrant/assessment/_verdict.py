@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.types import InputError
+from calibrant._validation import check_range
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
 Direction = Literal["over", "under"]
@@ -57,10 +57,6 @@ class Verdict:
         return self.status == "miscalibrated"
 
 
-def check_tolerance(tolerance: float) -> float:
-    """Return the tolerance, or raise `InputError` if it is not in [0, 1]."""
-    if not 0 <= tolerance <= 1:
-        raise InputError(
-            f"Expected a tolerance in [0, 1], got {tolerance}. Try {DEFAULT_TOLERANCE}.", code="tolerance_range"
-        )
-    return tolerance
+def check_tolerance(tolerance: float) -> None:
+    """Raise `InputError` unless the tolerance is in [0, 1]."""
+    check_range("a tolerance", tolerance, "[0, 1]", DEFAULT_TOLERANCE, code="tolerance_range")

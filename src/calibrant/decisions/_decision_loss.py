@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from calibrant._text import format_percent
-from calibrant._validation import check_level
+from calibrant._validation import check_level, check_range
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
-from calibrant.types import InputError
 
 _THRESHOLDS = torch.arange(1, 1000, dtype=torch.float64) / 1000
 _MAX_BINS = 100
@@ -71,10 +70,8 @@ def decision_loss(
     0.2
     """
     check_level(level)
-    if threshold is not None and not 0 < threshold < 1:
-        raise InputError(f"Expected a threshold in (0, 1), got {threshold}. Try 0.5.", code="threshold_range")
-    if bins is not None and not 1 <= bins <= _MAX_BINS:
-        raise InputError(f"Expected bins in 1 .. {_MAX_BINS}, got {bins}. Try 10.", code="num_bins")
+    check_range("a threshold", threshold, "(0, 1)", 0.5, code="threshold_range")
+    check_range("bins", bins, f"[1, {_MAX_BINS}]", 10, code="num_bins")
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._text import format_percent, shorten_list
-from calibrant._validation import check_level
+from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
 from calibrant.io.files import atomic_write
@@ -224,12 +224,10 @@ class Sets:
 
 def check_set_settings(alpha: float, score: str, penalty: float) -> None:
     """Raise `InputError` for settings of prediction sets that are out of range."""
-    if not 0 < alpha < 1:
-        raise InputError(f"Expected alpha in (0, 1), got {alpha}. Try 0.1.", code="alpha_range")
+    check_range("alpha", alpha, "(0, 1)", 0.1, code="alpha_range")
     if score not in SET_SCORES:
         raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
-    if not 0 <= penalty < math.inf:
-        raise InputError(f"Expected a finite penalty of at least 0, got {penalty}.", code="penalty_range")
+    check_range("a penalty", penalty, "[0, inf)", RANK_PENALTY, code="penalty_range")
 
 
 def save_sets(sets: Any, path: str | Path) -> None:

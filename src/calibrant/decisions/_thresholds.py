@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from calibrant._text import format_percent, join_names
+from calibrant._validation import check_range
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -67,8 +68,7 @@ def certify_threshold(
     Predictions with a confidence of at least 0.61 are wrong in at most 5.00 %, certified with probability 90.00 %.
     """
     for name, value in (("risk", risk), ("delta", delta)):
-        if not 0 < value < 1:
-            raise InputError(f"Expected {name} in (0, 1), got {value}. Try 0.05.", code=f"{name}_range")
+        check_range(name, value, "(0, 1)", 0.05, code=f"{name}_range")
     with as_predictions(predictions) as p:
         p = p if of is None else p.with_event(of)
         check_independent(p, "one row per cluster, without weights")

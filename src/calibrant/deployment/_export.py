@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._validation import check_range
 from calibrant._version import __version__
 from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
@@ -74,8 +75,8 @@ def export(
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
-    if isinstance(threshold, float | int) and not 0 <= threshold <= 1:
-        raise InputError(f"Expected a threshold in [0, 1], got {threshold}. Try 0.9.", code="threshold_range")
+    if isinstance(threshold, float | int):
+        check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
     if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
         raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
     if to == "numpy":
@@ -184,9 +185,7 @@ def serialize(calibrator: Any) -> dict[str, Any]:
 
 def _to_plain(value: Any) -> Any:
     """Return arrays and tuples as lists, a calibrator as its numbers, and anything else as it is."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, Tensor):
+    if isinstance(value, np.ndarray | Tensor):
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return serialize(value)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import torch
 
 from calibrant._text import display_name, escape_invisible, shorten_repr
+from calibrant._validation import check_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds, metric_bounds
@@ -172,8 +173,7 @@ def check(
     requirements = [parse_requirement(text) for text in ([require] if isinstance(require, str) else require)]
     if not requirements:
         raise InputError('Expected at least one requirement, got none. Try "ece < 0.02".', code="no_requirement")
-    if not 0.5 < level < 1:
-        raise InputError(f"Expected a level in (0.5, 1), got {level}. Try 0.95.", code="level_range")
+    check_range("a level", level, "(0.5, 1)", 0.95, code="level_range")
     if old is None and any(requirement.is_relative for requirement in requirements):
         raise InputError("Expected predictions of an old model for 'old', got none. Try --against.", code="no_old")
     with as_predictions(predictions) as p:

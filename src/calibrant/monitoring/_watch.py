@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant import calibrators
-from calibrant._validation import EventSelector
+from calibrant._validation import EventSelector, check_range
 from calibrant._validation.labels import to_class_indices
 from calibrant.monitoring._batch import Batch
 from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
@@ -62,8 +62,7 @@ class Watch:
     contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise InputError(f"Expected alpha between 0 and 1, got {self.alpha:g}. Try 0.05.", code="alpha")
+        check_range("alpha", self.alpha, "(0, 1)", 0.05, code="alpha")
 
     def __repr__(self) -> str:
         fields = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from calibrant._text import shorten_repr
+from calibrant._validation import check_range
 from calibrant.backend.bins import ClusterSums, Events, GroupedScores
 from calibrant.types import InputError
 
@@ -72,10 +73,6 @@ class Population:
         """Correlation of the normal variables of a cluster, 0 without clusters."""
         return 0.0 if self.clusters is None else latent_correlation(self.truth, self.share, self.clusters.icc)
 
-    @cached_property
-    def _cumulative_share(self) -> np.ndarray:
-        return self.share.cumsum()
-
     def draw(self, n: int, rng: np.random.Generator) -> Events:
         """Draw the events of n units: examples, or clusters.
 
@@ -84,7 +81,7 @@ class Population:
         if self.clusters is not None:
             return self._draw_clusters(self.clusters, n, rng)
         if n < len(self.confidence):
-            place = self._draw_places(n, rng)
+            place = rng.choice(len(self.share), n, p=self.share)
             return to_events(self.confidence[place], rng.random(n) < self.truth[place])
         count = rng.multinomial(n, self.share)
         hits = rng.binomial(count, self.truth)
@@ -92,11 +89,6 @@ class Population:
         outcome = np.repeat([True, False], len(self.confidence))
         occupied = weights > 0
         return to_events(np.tile(self.confidence, 2)[occupied], outcome[occupied], weights[occupied])
-
-    def _draw_places(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw n indices of confidences by their share; rounding of the sum of shares may not lead beyond the last."""
-        place = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
-        return np.minimum(place, len(self.share) - 1)
 
     def _draw_clusters(self, clusters: Clusters, n: int, rng: np.random.Generator) -> Events:
         """Draw clusters whose outcomes share a normal random effect on the probit scale."""
@@ -106,7 +98,7 @@ class Population:
         sizes = clusters.sizes[drawn]
         cluster = np.repeat(np.arange(n), sizes)  # of each row
         if clusters.start is None:
-            place = self._draw_places(len(cluster), rng)
+            place = rng.choice(len(self.share), len(cluster), p=self.share)
         else:
             index_in_cluster = np.arange(len(cluster)) - np.repeat(sizes.cumsum() - sizes, sizes)
             place = clusters.start[drawn][cluster] + index_in_cluster
@@ -228,10 +220,7 @@ def assumed_population(confidence: Any) -> Population:
     if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
         return _beta_population(*map(float, match.groups()))
     if isinstance(confidence, float | int):
-        if not 0 < confidence < 1:
-            raise InputError(
-                f"Expected a mean confidence in (0, 1), got {confidence}. Try 0.9.", code="confidence_range"
-            )
+        check_range("a mean confidence", confidence, "(0, 1)", 0.9, code="confidence_range")
         return _beta_population(BETA_CONCENTRATION * confidence, BETA_CONCENTRATION * (1 - confidence))
     try:
         values = np.sort(np.asarray(confidence, dtype=float).ravel())

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from calibrant import metrics, registry
+from calibrant._validation import check_range
 from calibrant.metrics import Metric
 from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores
 from calibrant.planning._populations import (
@@ -48,11 +49,7 @@ class PlanningData:
                 f"Expected predictions or an assumed confidence, got {sources}. Try accuracy=0.9 alone.",
                 code="source",
             )
-        if self.icc is not None and not 0 <= self.icc <= MAX_CLUSTER_CORRELATION:
-            raise InputError(
-                f"Expected a correlation within clusters from 0 to {MAX_CLUSTER_CORRELATION}, got {self.icc}. Try 0.1.",
-                code="icc_range",
-            )
+        check_range("icc", self.icc, f"[0, {MAX_CLUSTER_CORRELATION}]", 0.1, code="icc_range")
         for p in (self.predictions, self.second):
             check_whole_outcomes(p)
         has_clusters = self.predictions is not None and self.predictions.clusters is not None
@@ -108,8 +105,7 @@ def event_trial(
     if goal == "detect":
         miscalibrated = miscalibrate(population, effect, pattern)
         return lambda n, rng: metric.test(miscalibrated.draw(n, rng), **method.settings).p_value < level
-    if not 0 < effect < 1:
-        raise InputError(f"Expected a bound in (0, 1), got {effect:g}. Try 0.05.", code="unreachable")
+    check_range("a bound", effect, "(0, 1)", 0.05, code="unreachable")
 
     def is_bounded(n: int, rng: np.random.Generator) -> bool:
         interval = metric.interval(population.draw(n, rng), level=1 - 2 * level, **method.settings)
@@ -163,8 +159,7 @@ def difference_problem(
         pairs = pairs.tilt(math.copysign(effect, pairs.mean))  # the model that is better stays better
         has_clusters, texts = first.clusters is not None, ()
     else:
-        if not 0 <= correlation < 1:
-            raise InputError(f"Expected a correlation in [0, 1), got {correlation}. Try 0.5.", code="correlation_range")
+        check_range("a correlation", correlation, "[0, 1)", 0.5, code="correlation_range")
         scores, clusters = _assumed_scores(data, method, seed)
         pairs = assumed_pairs(scores, correlation, clusters, seed).tilt(effect)
         has_clusters = clusters is not None
@@ -259,13 +254,9 @@ def _is_error_with_interval(metric: Metric[...]) -> bool:
 
 def check_settings(power: float, level: float, pattern: str, draws: int | None, seed: int) -> None:
     """Raise `InputError` for settings that are out of range."""
-    if not 0 < level < 0.5:
-        raise InputError(f"Expected a level in (0, 0.5), got {level}. Try 0.05.", code="level_range")
-    if not level < power < 1:
-        raise InputError(f"Expected a power between the level and 1, got {power}. Try 0.8.", code="power_range")
+    check_range("a level", level, "(0, 0.5)", 0.05, code="level_range")
+    check_range("a power", power, f"({level}, 1)", 0.8, code="power_range")  # a test without power rejects at its level
     if pattern not in get_args(Pattern):
         raise InputError(f"Expected pattern shift or scale, got {pattern!r}. Try shift.", code="pattern")
-    if draws is not None and draws < 100:
-        raise InputError(f"Expected at least 100 draws, got {draws}. Try 2000.", code="draws_range")
-    if seed < 0:
-        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")
+    check_range("draws", draws, "[100, inf)", 2000, code="draws_range")
+    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")

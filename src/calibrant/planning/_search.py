@@ -147,8 +147,8 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     # one over the standard error of the probit: that of the share, divided by the slope of the distribution function
     root_weight = density * np.sqrt([p.draws for p in points] / (share * (1 - share)))
-    basis = np.vander(x, min(degree, len(set(x)) - 1) + 1, increasing=True)  # two points give a line at most
-    coefficients = np.linalg.lstsq(basis * root_weight[:, None], y * root_weight)[0]
+    max_degree = len(set(x)) - 1  # two points give a line at most
+    coefficients = np.polynomial.polynomial.polyfit(x, y, min(degree, max_degree), w=root_weight)
     return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._validation import check_range
 from calibrant.metrics import Interval, Sample, nll, signed_gap
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units, split_folds
@@ -81,8 +82,7 @@ class MultiCalibrated:
         Raises:
             InputError: If there is not one row of features per example, or there are too few examples.
         """
-        if not 1 <= depth <= 4:
-            raise InputError(f"Expected a depth in 1 .. 4, got {depth}. Try 2.", code="depth_range")
+        check_range("a depth", depth, "[1, 4]", DEPTH, code="depth_range")
         with as_predictions(predictions) as predicted:
             p = predicted.double()
             if num_units(p) < folds * MIN_ROWS:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, join_names
+from calibrant._validation import check_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, class_shares, mean_score, states_confidence
+from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, cdf, class_shares, score_value
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
 from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
@@ -177,10 +178,8 @@ def compare(
 
 def check_test_options(level: float, seed: int, grouped: Sequence[Predictions]) -> None:
     """Raise `InputError` if the level or the seed is out of range, or predictions of `grouped` have no groups."""
-    if not 0 < level < 1:
-        raise InputError(f"Expected a level in (0, 1), got {level}. Try 0.05.", code="level_range")
-    if seed < 0:
-        raise InputError(f"Expected a seed from 0 on, got {seed}. Try 0.", code="seed_range")
+    check_range("a level", level, "(0, 1)", 0.05, code="level_range")
+    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
     if any(p.groups is None for p in grouped):
         raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
 
@@ -214,24 +213,17 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
     old = new = low = high = math.nan
     detail = ""
     if key.name == "confidences":
-        difference, detail = _largest_cdf_change(frame, pair)
+        difference, detail = _largest_cdf_change(frame.cuts, pair)
     elif key.name in ("predicted classes", "labels"):
         difference, detail = _largest_share_change(pair, key.name)
     else:
         pair = pair if key.group is None else pair.select_group(key.group)
-        old, new = (_score_value(p, key.name) for p in (pair.old, pair.new))
+        old, new = (score_value(p, key.name) for p in (pair.old, pair.new))
         difference = new - old
         if key.name not in ("confidence", "ece"):  # whose differences have no interval
             limits = difference_bounds(METRICS.method(key.name), pair, 0.025)  # on each side
             low, high = limits.low, limits.high
     return ComparedRow(key.name, key.group, old, new, difference, low, high, p_value, adjusted, detail)
-
-
-def _score_value(p: Predictions, name: str) -> float:
-    """Return a metric, the mean confidence, or the share of right answers with stated confidences."""
-    if name == "confidence" or (name == "accuracy" and states_confidence(p)):
-        return mean_score(p, name)
-    return float(METRICS.method(name).function(p))
 
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
@@ -244,10 +236,10 @@ def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
     return float(change[j]), f"{class_name}: {format_percent(old[j])} to {format_percent(new[j])}"
 
 
-def _largest_cdf_change(frame: FeatureFrame, pair: ModelPair) -> tuple[float, str]:
+def _largest_cdf_change(cuts: np.ndarray, pair: ModelPair) -> tuple[float, str]:
     """Return the largest change of the share of confidences up to a cut, and a text on it."""
-    old, new = (frame.means(frame.unit_sums(p).sum(0)).cdf for p in (pair.old, pair.new))
+    old, new = (cdf(p, cuts) for p in (pair.old, pair.new))
     change = new - old
     j = int(np.abs(change).argmax())
-    cut = format_percent(float(frame.cuts[j]), 1)
+    cut = format_percent(float(cuts[j]), 1)
     return float(change[j]), f"up to {cut}: {format_percent(old[j])} to {format_percent(new[j])} of all"

@@ -9,6 +9,7 @@ import torch
 
 from calibrant.events import describe_event
 from calibrant.predictions import Predictions
+from calibrant.registry import METRICS
 
 NUM_CONFIDENCE_CUTS = 30
 NUM_ERROR_BINS = 15
@@ -30,29 +31,22 @@ class TestKey:
     group: str | None = None
 
 
-class FeatureMeans(NamedTuple):
-    """Weighted means of features, of one set of rows or of several draws: arrays (..., features)."""
+class Feature(NamedTuple):
+    """Columns of every row, and the tests that compare their weighted means in two sets of rows."""
 
-    scores: np.ndarray
-    cdf: np.ndarray  # share of confidences up to each cut
-    errors: np.ndarray  # confidence minus outcome, within each bin, of all rows; empty without labels
-    predicted: np.ndarray  # share of predictions of each class
-    labels: np.ndarray
-    groups: list[np.ndarray]  # scores of each group
+    tests: tuple[TestKey, ...]
+    width: int  # number of columns
+    columns: Callable[[Predictions], np.ndarray]  # of the rows (n, width)
+    statistic: Callable[[np.ndarray, np.ndarray], np.ndarray]  # from means (draws, width) of both to (draws, tests)
+    group: str | None = None  # whose rows count; None: all
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureFrame:
-    """The columns of features that two sets of predictions share, and the statistics of their sums."""
+    """The features that two sets of predictions share, and the statistics of their sums."""
 
-    scores: tuple[str, ...]
+    features: tuple[Feature, ...]
     cuts: np.ndarray  # of confidence, for its distribution
-    bin_edges: np.ndarray | None  # of bins of equal mass, for the calibration error; None without labels
-    classes: np.ndarray  # predicted classes whose shares are compared
-    class_scale: np.ndarray  # standard deviation of being predicted as each class
-    labels: np.ndarray  # labels whose shares are compared; empty for paired or unlabeled rows
-    label_scale: np.ndarray
-    groups: tuple[str, ...]
 
     @classmethod
     def from_pair(
@@ -61,90 +55,121 @@ class FeatureFrame:
         """Choose cuts, bins, classes and groups from both sets together, so that no permutation changes them."""
         confidence = np.concatenate([confidences(p) for p in (old, new)])
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
-        scores, bin_edges = UNLABELED_SCORES, None
+        scores = UNLABELED_SCORES
         if has_labels:
-            bin_edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1)))
             is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
             scores = LABELED_SCORES if is_finite else LABELED_SCORES[:-1]  # without the NLL
-        classes, class_scale = _frequent_classes(old, new, lambda p: p.predicted)
-        labels, label_scale = np.zeros(0, np.int64), np.zeros(0)
+        features = [_score_feature(scores)]
+        if has_labels:
+            edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1)))  # of bins of equal mass
+            features.append(_error_feature(edges))
+        cdf_test = (TestKey("confidences"),)  # that of Kolmogorov and Smirnov
+        features.append(Feature(cdf_test, len(cuts), lambda p: confidences(p)[:, None] <= cuts, _largest_change))
+        features.append(_share_feature("predicted classes", old, new, lambda p: p.predicted))
         if has_labels and not is_paired:
-            labels, label_scale = _frequent_classes(old, new, lambda p: p.labels)
+            features.append(_share_feature("labels", old, new, lambda p: p.labels))
         groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS] if by_group else ()
-        return cls(scores, cuts, bin_edges, classes, class_scale, labels, label_scale, tuple(groups))
+        return cls((*features, *(_score_feature(scores, group) for group in groups)), cuts)
 
     @property
     def tests(self) -> list[TestKey]:
         """The tests, in the order of the statistics."""
-        tests = [TestKey(name) for name in self.scores]
-        tests += [TestKey("ece")] if self.bin_edges is not None else []
-        tests += [TestKey("confidences"), TestKey("predicted classes")]
-        tests += [TestKey("labels")] if len(self.labels) else []
-        return tests + [TestKey(name, group) for group in self.groups for name in self.scores]
+        return [key for feature in self.features for key in feature.tests]
 
     def unit_sums(self, p: Predictions, max_units: int = MAX_UNITS) -> np.ndarray:
         """Return the sums of all features over the rows of each unit, a cluster or a single row, (u, m).
 
-        More than `max_units` units are joined into so many sets, whose sizes differ by at most one unit.
+        The columns of each feature follow the weight that they are divided by. More than `max_units` units are joined
+        into so many sets, whose sizes differ by at most one unit.
         """
         from scipy.sparse import csr_array  # slow to import
 
         unit = np.arange(len(p)) if p.clusters is None else np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
         unit = unit % max_units
-        sums = np.zeros((unit.max() + 1, sum(self._sizes())))
+        sums = np.zeros((unit.max() + 1, sum(1 + feature.width for feature in self.features)))
         for first in range(0, len(p), _FEATURE_ROWS):
             rows = slice(first, min(first + _FEATURE_ROWS, len(p)))
-            features = self._row_features(p[rows])
-            entries = np.ones(len(features)), (unit[rows], np.arange(len(features)))
-            sums += csr_array(entries, shape=(len(sums), len(features))) @ features  # adds each row to its unit
+            weighted_columns = self._weighted_columns(p[rows])
+            entries = np.ones(len(weighted_columns)), (unit[rows], np.arange(len(weighted_columns)))
+            shape = len(sums), len(weighted_columns)
+            sums += csr_array(entries, shape=shape) @ weighted_columns  # adds each row to its unit
         return sums
 
-    def _row_features(self, p: Predictions) -> np.ndarray:
-        """Return the features of every row, times its weight, (n, m)."""
-        confidence = confidences(p)
-        values = np.stack(
-            [np.ones(len(p)), *(_row_scores(p, name) for name in self.scores)], 1
-        )  # ones sum to the weight
-        columns = [values, confidence[:, None] <= self.cuts]
-        if self.bin_edges is not None:
-            index = np.clip(np.searchsorted(self.bin_edges, confidence) - 1, 0, self._num_bins - 1)
-            is_inside = index[:, None] == np.arange(self._num_bins)
-            columns.append(is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None])
-        columns.append(p.predicted.cpu().numpy()[:, None] == self.classes)
-        columns.append(p.labels.cpu().numpy()[:, None] == self.labels)
-        columns += [values * group_mask(p, group).cpu().numpy()[:, None] for group in self.groups]
-        return np.concatenate(columns, 1) * row_weights(p)[:, None]
-
-    def means(self, sums: np.ndarray) -> FeatureMeans:
-        """Return the means of features from their sums (..., m)."""
-        scores, *shares, groups = np.split(sums, np.cumsum(self._sizes())[:-1], axis=-1)
-        by_group = np.split(groups, len(self.groups), axis=-1) if self.groups else []
-        cdf, errors, predicted, labels = (x / scores[..., :1] for x in shares)  # by the weight
-        return FeatureMeans(_means(scores), cdf, errors, predicted, labels, [_means(x) for x in by_group])
-
-    @property
-    def _num_bins(self) -> int:
-        """Number of bins of the calibration error, 0 without labels; a single edge is one bin."""
-        return 0 if self.bin_edges is None else max(len(self.bin_edges) - 1, 1)
-
-    def _sizes(self) -> list[int]:
-        """Return the number of features of each kind, in the order of `FeatureMeans`; scores follow the weight."""
-        scores = 1 + len(self.scores)
-        return [scores, len(self.cuts), self._num_bins, len(self.classes), len(self.labels), scores * len(self.groups)]
+    def _weighted_columns(self, p: Predictions) -> np.ndarray:
+        """Return for every feature the weight of each row, 0 outside its group, and the weighted columns, (n, m)."""
+        parts: list[np.ndarray] = []
+        for feature in self.features:
+            weight = row_weights(p)
+            if feature.group is not None:
+                weight = weight * group_mask(p, feature.group).cpu().numpy()
+            parts += [weight[:, None], feature.columns(p) * weight[:, None]]
+        return np.concatenate(parts, 1)
 
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return how much two sets differ in each test, from their sums (draws, m)."""
-        a, b = self.means(old), self.means(new)
-        columns = [*np.abs(b.scores - a.scores).T]
-        if self.bin_edges is not None:
-            columns.append(np.abs(np.abs(b.errors).sum(1) - np.abs(a.errors).sum(1)))
-        columns.append(np.abs(b.cdf - a.cdf).max(1))
-        columns.append((np.abs(b.predicted - a.predicted) / self.class_scale).max(1))
-        if len(self.labels):
-            columns.append((np.abs(b.labels - a.labels) / self.label_scale).max(1))
-        for group_a, group_b in zip(a.groups, b.groups, strict=True):
-            columns += [*np.abs(group_b - group_a).T]
-        return np.stack(columns, 1)
+        ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]
+        parts = zip(self.features, np.split(old, ends, axis=1), np.split(new, ends, axis=1), strict=True)
+        return np.concatenate([feature.statistic(_means(a), _means(b)) for feature, a, b in parts], 1)
+
+
+def _means(sums: np.ndarray) -> np.ndarray:
+    """Return means (draws, m) from the sums of the weight and of m columns; 0 without weight."""
+    weight, totals = sums[:, :1], sums[:, 1:]
+    return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
+
+
+def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
+    """Return the mean scores of all rows, or of a group, with one test of each."""
+    tests = tuple(TestKey(name, group) for name in scores)
+    return Feature(
+        tests,
+        len(scores),
+        lambda p: np.stack([_row_scores(p, name) for name in scores], 1),
+        lambda old, new: np.abs(new - old),
+        group,
+    )
+
+
+def _error_feature(edges: np.ndarray) -> Feature:
+    """Return confidence minus outcome in each bin; the absolute means sum to the calibration error, which is tested."""
+    num_bins = max(len(edges) - 1, 1)  # a single edge is one bin
+
+    def columns(p: Predictions) -> np.ndarray:
+        confidence = confidences(p)
+        index = np.clip(np.searchsorted(edges, confidence) - 1, 0, num_bins - 1)
+        is_inside = index[:, None] == np.arange(num_bins)
+        return is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None]
+
+    def error_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        return np.abs(np.abs(new).sum(1, keepdims=True) - np.abs(old).sum(1, keepdims=True))
+
+    return Feature((TestKey("ece"),), num_bins, columns, error_change)
+
+
+def _share_feature(
+    name: str, old: Predictions, new: Predictions, index: Callable[[Predictions], torch.Tensor]
+) -> Feature:
+    """Return the shares of the most frequent classes of both sets, with a test of their largest change.
+
+    Changes are divided by the standard deviation of belonging to the class. `index` returns the class of each row, its
+    label or the predicted one.
+    """
+    counts = np.sum([class_shares(p, index(p)) * p.total_weight for p in (old, new)], axis=0)
+    share = counts / counts.sum()
+    classes = np.argsort(-share, kind="stable")[:MAX_COMPARED_CLASSES]
+    classes = np.sort(classes[share[classes] > 0])
+    scale = np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0, to divide by
+    return Feature(
+        (TestKey(name),),
+        len(classes),
+        lambda p: index(p).cpu().numpy()[:, None] == classes,
+        lambda old, new: _largest_change(old / scale, new / scale),
+    )
+
+
+def _largest_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Return the largest change of a mean (draws, 1), from the means (draws, m) of both sets."""
+    return np.abs(new - old).max(1, keepdims=True)
 
 
 def confidences(p: Predictions) -> np.ndarray:
@@ -157,17 +182,17 @@ def row_weights(p: Predictions) -> np.ndarray:
     return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
 
 
+def cdf(p: Predictions, cuts: np.ndarray) -> np.ndarray:
+    """Return the weighted share of confidences up to each cut."""
+    confidence, w = confidences(p), row_weights(p)
+    return np.array([np.average(confidence <= cut, weights=w) for cut in cuts])
+
+
 def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:
     """Return the weighted share of each class among predicted classes or labels."""
     w = None if p.weights is None else p.weights.cpu().double()
     count = torch.bincount(index.cpu(), w, minlength=p.k).double()
     return (count / count.sum()).numpy()
-
-
-def _means(sums: np.ndarray) -> np.ndarray:
-    """Return means from sums of weights and of values; 0 without weight."""
-    weight, totals = sums[..., :1], sums[..., 1:]
-    return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
 
 def states_confidence(p: Predictions) -> bool:
@@ -192,20 +217,11 @@ def _row_scores(p: Predictions, name: str) -> np.ndarray:
     return values[name]().cpu().double().numpy()
 
 
-def mean_score(p: Predictions, name: str) -> float:
-    """Return the weighted mean of a score."""
-    return float(np.average(_row_scores(p, name), weights=row_weights(p)))
-
-
-def _frequent_classes(
-    old: Predictions, new: Predictions, index: Callable[[Predictions], torch.Tensor]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most frequent classes of both sets, and the standard deviation of belonging to each."""
-    counts = np.sum([class_shares(p, index(p)) * p.total_weight for p in (old, new)], axis=0)
-    share = counts / counts.sum()
-    classes = np.argsort(-share, kind="stable")[:MAX_COMPARED_CLASSES]
-    classes = np.sort(classes[share[classes] > 0])
-    return classes, np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0, to divide by
+def score_value(p: Predictions, name: str) -> float:
+    """Return a metric, the mean confidence, or the share of right answers with stated confidences."""
+    if name == "confidence" or (name == "accuracy" and states_confidence(p)):
+        return float(np.average(_row_scores(p, name), weights=row_weights(p)))
+    return float(METRICS.method(name).function(p))
 
 
 def used_groups(p: Predictions) -> list[str]:

@@ -1,16 +1,24 @@
 """Plot functions: each draws numbers on matplotlib axes and returns the axes. None computes, shows or saves."""
 
-from calibrant.plots import _decisions, _monitoring, _planning, _predictions, _theory
-from calibrant.plots._decisions import *
-from calibrant.plots._monitoring import *
-from calibrant.plots._planning import *
-from calibrant.plots._predictions import *
-from calibrant.plots._predictions import BACKGROUND_COLOR, BAR_COLOR, GAP_COLOR, LINE_COLOR
-from calibrant.plots._theory import *
+from calibrant.plots._decisions import net_benefit, prediction_sets
+from calibrant.plots._monitoring import evidence_timeline, gap_timeline
+from calibrant.plots._planning import power_curve
+from calibrant.plots._predictions import (
+    BACKGROUND_COLOR,
+    BAR_COLOR,
+    GAP_COLOR,
+    LINE_COLOR,
+    confidence_histogram,
+    curves,
+    histograms,
+    intervals,
+    reliability,
+    reliability_curve,
+    risk_coverage,
+)
+from calibrant.plots._theory import family, simplex_arrows, simplex_contours, simplex_heat
 
-__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR"]
-__all__ += _decisions.__all__
-__all__ += _monitoring.__all__
-__all__ += _planning.__all__
-__all__ += _predictions.__all__
-__all__ += _theory.__all__
+__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "confidence_histogram", "curves"]
+__all__ += ["evidence_timeline", "family", "gap_timeline", "histograms", "intervals", "net_benefit", "power_curve"]
+__all__ += ["prediction_sets", "reliability", "reliability_curve", "risk_coverage", "simplex_arrows"]
+__all__ += ["simplex_contours", "simplex_heat"]

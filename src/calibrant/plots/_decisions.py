@@ -8,8 +8,6 @@ from matplotlib.axes import Axes
 from calibrant._text import display_name
 from calibrant.plots._predictions import LINE_COLOR, add_legend, intervals, series_colors, tidy
 
-__all__ = ["net_benefit", "prediction_sets"]
-
 
 def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes:
     """Draw `decisions.NetBenefit` against the threshold, one line and band per name, beside acting on all and on none.

@@ -7,8 +7,6 @@ from matplotlib.axes import Axes
 
 from calibrant.plots._predictions import BAR_COLOR, GAP_COLOR, LINE_COLOR, current_axes, tidy
 
-__all__ = ["evidence_timeline", "gap_timeline"]
-
 
 def gap_timeline(
     gap: Sequence[float],

@@ -8,8 +8,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from calibrant.plots._predictions import BAR_COLOR, GAP_COLOR, LINE_COLOR, current_axes, tidy
 
-__all__ = ["power_curve"]
-
 
 def power_curve(
     n: Sequence[int],

@@ -14,16 +14,6 @@ from calibrant.events import BINARY_EVENTS
 from calibrant.metrics import Curve, Interval
 from calibrant.predictions import Predictions
 
-__all__ = [
-    "confidence_histogram",
-    "curves",
-    "histograms",
-    "intervals",
-    "reliability",
-    "reliability_curve",
-    "risk_coverage",
-]
-
 BAR_COLOR, GAP_COLOR, LINE_COLOR, BACKGROUND_COLOR = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
 SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
 DASH_PATTERNS = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))

@@ -10,8 +10,6 @@ from matplotlib.tri import Triangulation
 
 from calibrant.plots._predictions import tidy
 
-__all__ = ["family", "simplex_arrows", "simplex_contours", "simplex_heat"]
-
 CURVE_COLOR, GUIDE_COLOR = "#1f2937", "#9ca3af"
 CURVE_DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
 

@@ -15,6 +15,7 @@ from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.calibrators import Temperature
+from calibrant.io.results import null_nonfinite
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
@@ -255,7 +256,7 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, low, high)]
     rows: list[list[Any]] = []
     for threshold, share, precision, recall, low, high in zip(*columns, strict=True):
-        numbers = [_round_or_none(x) for x in (share, precision, recall)]
+        numbers = null_nonfinite([round(x, 6) for x in (share, precision, recall)])  # JSON lacks NaN
         error, interval = _error_texts(precision, low, high, format_level(measurement.level))
         rows.append([threshold, *numbers, format_percent(share), error, interval])
     return rows
@@ -267,11 +268,6 @@ def _error_texts(precision: float, low: float, high: float, level: str) -> tuple
         return "\N{EN DASH}", ""
     interval = f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
     return format_percent(1 - precision), interval
-
-
-def _round_or_none(x: float) -> float | None:
-    """Return a number with six decimals, or None for NaN, which JSON lacks."""
-    return None if math.isnan(x) else round(x, 6)
 
 
 # Classes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant import metrics
-from calibrant._text import display_name, format_percent
+from calibrant._text import display_name
 from calibrant._validation import check_level
 from calibrant.cards._numbers import (
     CoverageRow,
@@ -18,14 +18,13 @@ from calibrant.cards._numbers import (
     SubjectRow,
     answer_share,
     coverage_rows,
-    finite_or_none,
     policy_rows,
     stated_predictions,
     subject_rows,
 )
 from calibrant.cards._ranks import Ranking, question_means, rank_models
 from calibrant.cards._ungraded import UngradedAnswers, ungraded_answers
-from calibrant.io.results import result_json, write_by_suffix
+from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.language_models import (
     CONVENTIONS,
     Answers,
@@ -241,7 +240,7 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
 
 def _interval_content(interval: Interval | PublishedValue) -> dict[str, float | None]:
     """Return a value and its limits for JSON."""
-    return {name: finite_or_none(getattr(interval, name)) for name in ("value", "low", "high")}
+    return null_nonfinite({name: getattr(interval, name) for name in ("value", "low", "high")})
 
 
 def _model_content(model: ModelCard) -> dict[str, Any]:
@@ -259,10 +258,7 @@ def _model_content(model: ModelCard) -> dict[str, Any]:
         "noise_floor": _interval_content(model.noise_floor),
         "p_value": model.p_value,
         "conventions": {name: _published_content(value) for name, value in model.conventions.items()},
-        "missing_confidence_bounds": {
-            name: {"low": finite_or_none(b.low), "high": finite_or_none(b.high), "is_exact": b.is_exact}
-            for name, b in model.bounds.items()
-        },
+        "missing_confidence_bounds": {name: null_nonfinite(vars(b)) for name, b in model.bounds.items()},
         "accuracy_at_coverage": [vars(row) for row in model.coverage],
         "policies": [vars(row) | {"score": _interval_content(row.score)} for row in model.policies],
         "subjects": [vars(row) | {"gap": _interval_content(row.gap)} for row in model.subjects],
@@ -287,11 +283,3 @@ def _ranking_content(ranking: Ranking) -> dict[str, Any]:
     """Return a ranking for JSON."""
     rows = [vars(row) for row in ranking.rows]
     return {"score": ranking.title, "questions": ranking.questions, "level": ranking.level, "rows": rows}
-
-
-def number_text(name: str, value: float) -> str:
-    """Write a number of a card by the unit of its metric; empty for NaN."""
-    if math.isnan(value):
-        return ""
-    info = metrics.metric_info(name)
-    return format_percent(value) if info.percent else f"{value:.4f}"

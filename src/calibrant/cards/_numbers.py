@@ -1,6 +1,5 @@
 """Numbers of one model: accuracy and abstention, accuracy at coverage, policies of answering, and subjects."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,8 +134,3 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
         confidence = _weighted_mean(part, part.events.confidence)
         rows.append(SubjectRow(name, len(part.clusters.unique()), confidence - gap.value, confidence, gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))
-
-
-def finite_or_none(value: float) -> float | None:
-    """Return a number for JSON, which has no NaN or infinity."""
-    return value if math.isfinite(value) else None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant._text import display_name, format_percent
@@ -16,7 +15,6 @@ from calibrant.cards._ranks import Ranking
 from calibrant.cards._ungraded import UngradedAnswers
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.metrics import Interval
-from calibrant.plots import reliability
 
 if TYPE_CHECKING:
     from calibrant.cards._card import Card, ModelCard
@@ -141,12 +139,8 @@ def _diagrams(models: "Sequence[ModelCard]") -> Markup:
 
 def _diagram(model: "ModelCard") -> Markup:
     """Return the reliability diagram of a model."""
-
-    def draw(drawing: Figure) -> None:
-        reliability(model.predictions, ax=drawing.subplots())
-
     name = display_name(model.name)
-    return report.figure(draw, f"Reliability diagram of {name}: {model.headline}.", caption=name)
+    return report.reliability_figure(model.predictions, f"Reliability diagram of {name}: {model.headline}.", name)
 
 
 def _ranks(rankings: Sequence[Ranking]) -> Markup:

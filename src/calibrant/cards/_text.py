@@ -48,8 +48,8 @@ def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
     yield _line("calibration error, debiased", _percent_interval(model.numbers["debiased_l2"]))
     ece, floor = model.numbers["ece"].value, model.noise_floor.high
     yield _line("ECE", f"{format_percent(ece)}, calibrated up to {format_percent(floor)}")
-    yield _line("Brier score", _interval(model.numbers["event_brier"]))
-    yield _line("AUROC", _interval(model.numbers["auroc"]))
+    yield _line("Brier score", str(model.numbers["event_brier"]))
+    yield _line("AUROC", str(model.numbers["auroc"]))
     yield ""
     yield from _convention_lines(model)
     yield ""
@@ -113,8 +113,3 @@ def _line(label: str, text: str) -> str:
 def _percent_interval(x: Interval) -> str:
     """Return a share and its interval in percent."""
     return f"{format_percent(x.value)} [{format_percent(x.low)}, {format_percent(x.high)}]"
-
-
-def _interval(x: Interval) -> str:
-    """Return a number and its interval."""
-    return f"{x.value:.4f} [{x.low:.4f}, {x.high:.4f}]"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant.monitoring._features import confidences
-from calibrant.plots import BAR_COLOR, GAP_COLOR, reliability
+from calibrant.plots import BAR_COLOR, GAP_COLOR
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -20,22 +20,18 @@ if TYPE_CHECKING:
 def compare_page(result: "CompareResult", command: str) -> str:
     """Return the HTML page of a comparison."""
     pair = result.pair
+    explanation = (
+        f"Marked rows differ beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of rows: if "
+        f"the models are exchangeable, the probability that any row is marked is at most {100 * result.level:g} %. "
+        "The difference of two distributions is the change of the share in the last column."
+    )
     sections = [
-        report.Section("Differences", _differences(result)),
+        report.Section("Differences", tests_table(result.rows, result.differing, "old", explanation, "differences")),
         report.Section("Reliability", _diagrams(pair.old, pair.new)),
         report.Section("Confidence", confidence_figure({"old": pair.old, "new": pair.new})),
     ]
     facts = {"examples": f"{result.n_old:,} old, {result.n_new:,} new", **report.version_facts(command)}
     return report.page(result.headline, result.notes, sections, facts, kicker="Comparison of two models")
-
-
-def _differences(result: "CompareResult") -> Markup:
-    text = (
-        f"Marked rows differ beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of rows: if "
-        f"the models are exchangeable, the probability that any row is marked is at most {100 * result.level:g} %. "
-        "The difference of two distributions is the change of the share in the last column."
-    )
-    return tests_table(result.rows, result.differing, "old", text, caption="differences")
 
 
 def tests_table(
@@ -67,19 +63,15 @@ def tests_table(
 
 
 def _diagrams(old: Predictions, new: Predictions) -> Markup:
-    parts: list[Markup] = []
-    for name, p in (("old", old), ("new", new)):
-
-        def draw(drawing: Figure, p: Predictions = p) -> None:
-            reliability(p, ax=drawing.subplots())
-
-        parts.append(report.figure(draw, f"Reliability diagram of the {name} model.", caption=name))
+    """Return the reliability diagrams of both models side by side."""
+    figures = [
+        report.reliability_figure(p, f"Reliability diagram of the {name} model.", name)
+        for name, p in (("old", old), ("new", new))
+    ]
     text = (
         "Blue: frequency of the event by confidence. Red: the gap to the confidence. Fainter bars have fewer examples."
     )
-    return report.join_html(
-        [report.render('<div class="figures">{}</div>', report.join_html(parts)), report.note(text)]
-    )
+    return report.render('<div class="figures">{}</div>', report.join_html(figures)) + report.note(text)
 
 
 def confidence_figure(predictions: dict[str, Predictions]) -> Markup:

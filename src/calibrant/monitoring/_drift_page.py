@@ -8,6 +8,7 @@ from calibrant import report
 from calibrant._text import format_percent
 from calibrant.monitoring._compare_page import confidence_figure, tests_table
 from calibrant.monitoring._estimates import Estimate
+from calibrant.monitoring._label_shift import LabelShift
 from calibrant.monitoring._titles import TITLES
 
 if TYPE_CHECKING:
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 
 def drift_page(result: "DriftResult", command: str) -> str:
     """Return the HTML page of a drift."""
-    pair = result.pair
+    pair, shift = result.pair, result.label_shift
+    explanation = (
+        f"Marked rows have drifted beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of "
+        f"rows: without drift, the probability that any row is marked is at most {100 * result.level:g} %."
+    )
     sections = [
         report.Section("Estimated without labels", _estimates(result.estimates)),
-        report.Section("Tests", _tests(result)),
+        report.Section("Tests", tests_table(result.rows, result.drifted, "reference", explanation, "tests")),
         report.Section("Confidence", confidence_figure({"reference": pair.old, "new": pair.new})),
-        *([report.Section("Class shares", _shares(result))] if result.label_shift is not None else []),
+        *([report.Section("Class shares", _shares(result, shift))] if shift is not None else []),
     ]
     facts = {"examples": f"{result.n_reference:,} reference, {result.n_new:,} new", **report.version_facts(command)}
     lead = [text for text in (*result.notes, result.shift_sentence) if text]
@@ -41,17 +46,8 @@ def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
     return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), report.note(text)])
 
 
-def _tests(result: "DriftResult") -> Markup:
-    text = (
-        f"Marked rows have drifted beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of "
-        f"rows: without drift, the probability that any row is marked is at most {100 * result.level:g} %."
-    )
-    return tests_table(result.rows, result.drifted, "reference", text, caption="tests")
-
-
-def _shares(result: "DriftResult") -> Markup:
-    assert result.label_shift is not None
-    shift = result.label_shift
+def _shares(result: "DriftResult", shift: LabelShift) -> Markup:
+    """Return the table of class shares, and a text on what they assume."""
     rows = [list(share.cells) for share in shift.shares]
     body = report.table(["class", "reference", "new", "90 % limits"], rows, caption="class shares", long_row_names=True)
     limits = f"{format_percent(shift.accuracy_low)} to {format_percent(shift.accuracy_high)}"

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
-from calibrant.monitoring._features import group_mask
+from calibrant.monitoring._features import group_mask, row_weights
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -81,7 +82,5 @@ def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, ne
 
 def _check_same_weights(old: Predictions, new: Predictions) -> None:
     """Refuse weights that differ: the examples are the same."""
-    if (old.weights is None) != (new.weights is None) or (
-        old.weights is not None and new.weights is not None and not torch.equal(old.weights, new.weights)
-    ):
+    if not np.array_equal(row_weights(old), row_weights(new)):
         raise InputError("Expected the same weights of the same examples in both models.", code="different_weights")

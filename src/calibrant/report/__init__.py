@@ -1,6 +1,5 @@
 """Elements of self-contained HTML reports: pages, tables, figures and the data of interactive controls."""
 
-from calibrant._text import join_names
 from calibrant.report._diagrams import (
     BAR_EXPLANATION,
     CURVE_EXPLANATION,
@@ -8,6 +7,7 @@ from calibrant.report._diagrams import (
     bar_diagram,
     curve_diagram,
     diagram_explanations,
+    reliability_figure,
     version_facts,
 )
 from calibrant.report._elements import (
@@ -31,5 +31,5 @@ from calibrant.report._svg_figure import Mark, figure
 
 __all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "Mark", "Section"]
 __all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]
-__all__ += ["join_html", "join_names", "json_script", "method_label", "note", "page", "render"]
+__all__ += ["join_html", "json_script", "method_label", "note", "page", "reliability_figure", "render"]
 __all__ += ["reveal_hidden_characters", "switchable_text", "table", "term", "typeset", "version_facts"]

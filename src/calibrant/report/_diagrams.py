@@ -18,6 +18,7 @@ from calibrant.events import TOP_CLASS, EventKind
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
+from calibrant.predictions import Predictions
 from calibrant.report._elements import breakable, note, render, typeset
 from calibrant.report._svg_figure import Mark, figure
 
@@ -111,6 +112,15 @@ def bar_diagram(
         size=(width, width),
         marks=_bar_marks(bins, event, level),
     )
+
+
+def reliability_figure(p: Predictions, alt_text: str, caption: str) -> Markup:
+    """Return a plain reliability diagram of the event of predictions."""
+
+    def draw(drawing: Figure) -> None:
+        reliability(p, ax=drawing.subplots())
+
+    return figure(draw, alt_text, caption=caption)
 
 
 def version_facts(command: str) -> dict[str, str]:

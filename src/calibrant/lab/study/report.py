@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from calibrant import report as html
 from calibrant._grouping import group_pairs
+from calibrant._text import join_names
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run, RunNames, Setup
@@ -22,7 +23,7 @@ from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
-from calibrant.report import join_html, join_names, render, typeset
+from calibrant.report import join_html, render, typeset
 
 FIGURE_INCHES = 4.2, 2.9
 SMALL_FIGURE_INCHES = 2.6

@@ -189,8 +189,9 @@ def test_settings_of_sets_are_checked():
     assert code_of(Sets.fit, p, alpha=1.0) == "alpha_range"
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
-    assert code_of(Sets.fit(p), torch.zeros(2, 3)) == "num_classes"
-    assert code_of(Sets.fit(p), torch.full((2, p.k), torch.nan)) == "nan"
+    for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
+        assert code_of(fitted, [[0.0] * 3]) == "num_classes"
+        assert code_of(fitted, torch.full((2, p.k), torch.nan)) == "nan"
     assert torch.equal(Sets.fit(p)(p.logits.numpy()), Sets.fit(p)(p.logits))
 
 

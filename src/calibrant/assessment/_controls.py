@@ -223,18 +223,12 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
         "each": f"per {event.unit}",
         "cheapest": f"Lowest expected cost on these {event.units}: threshold",
     }
+    note = "Costs are in any unit."
+    errors, costs = "false positives", ["cost of a false positive", "cost of a false negative"]
     if event.is_confidence:
-        words |= {
-            "tiles": ["acted on", "error rate among them", "expected cost"],
-            "costs": ["cost of an error", "cost of abstaining"],
-        }
-        note = "Costs are in any unit. Abstaining can mean, for example, asking a person."
-    else:
-        words |= {
-            "tiles": ["acted on", "false positives among them", "expected cost"],
-            "costs": ["cost of a false positive", "cost of a false negative"],
-        }
-        note = "Costs are in any unit."
+        note += " Abstaining can mean, for example, asking a person."
+        errors, costs = "error rate", ["cost of an error", "cost of abstaining"]
+    words |= {"tiles": ["acted on", f"{errors} among them", "expected cost"], "costs": costs}
     content = {
         "heading": "Choose a threshold",
         "note": note,

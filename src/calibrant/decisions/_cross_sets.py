@@ -9,11 +9,17 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
-from calibrant.decisions._sets import SCORE_TOLERANCE, SetTable, check_set_settings, save_sets, set_table
+from calibrant.decisions._sets import (
+    SCORE_TOLERANCE,
+    SetTable,
+    check_set_settings,
+    checked_logits,
+    save_sets,
+    set_table,
+)
 from calibrant.decisions._thresholds import check_independent
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
-from calibrant.types import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,18 +99,16 @@ class CrossSets:
         loss = min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / n) / (folds + 1))
         return max(0.0, 1 - 2 * self.alpha - loss)
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: Any) -> Tensor:
         """Return the sets (n, k), True for the classes in the set.
 
         Args:
             logits: Logits (n, k) as the network gives them.
 
         Raises:
-            InputError: If the number of classes differs.
+            InputError: If the number of classes differs, or a logit is NaN or infinite.
         """
-        if logits.ndim != 2 or logits.shape[1] != self.k:
-            raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
-        z = logits.double()
+        z = checked_logits(logits, self.k).double()
         # number of scores that are at least that of the class: its own, and those of the fit
         at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):

@@ -146,10 +146,7 @@ class Sets:
         Raises:
             InputError: If the number of classes differs, a logit is NaN or infinite, or groups are missing.
         """
-        logits = to_tensor(logits, "logits")
-        if logits.ndim != 2 or logits.shape[1] != self.k:
-            raise InputError(f"Expected logits (n, {self.k}), got {tuple(logits.shape)}.", code="num_classes")
-        check_finite(logits.double())
+        logits = checked_logits(logits, self.k)
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
         if self.by == "groups":
             if groups is None or len(groups) != len(logits):
@@ -230,6 +227,15 @@ def check_set_settings(alpha: float, score: str, penalty: float) -> None:
     check_range("a penalty", penalty, "[0, inf)", RANK_PENALTY, code="penalty_range")
 
 
+def checked_logits(logits: Any, k: int) -> Tensor:
+    """Return logits (n, k) as a tensor; raise `InputError` for another shape, and for NaN or infinity."""
+    z = to_tensor(logits, "logits")
+    if z.ndim != 2 or z.shape[1] != k:
+        raise InputError(f"Expected logits (n, {k}), got {tuple(z.shape)}.", code="num_classes")
+    check_finite(z.double())
+    return z
+
+
 def save_sets(sets: Any, path: str | Path) -> None:
     """Write `Sets` or `CrossSets` to a .safetensors file; an existing one is replaced only if writing succeeds."""
     path = Path(path)
@@ -267,7 +273,7 @@ def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tu
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j
     elif by == "groups":
-        groups, names = _check_groups(p)
+        groups, names = groups_of(p)
         for i in groups.unique().tolist():
             yield names[i], groups == i
 
@@ -289,7 +295,7 @@ def _conformal_quantile(
     return float(reached[0]) if len(reached) else math.inf, round(n)
 
 
-def _check_groups(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
+def groups_of(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
     """Return the index of each row's group, and the names of groups; refuse predictions without groups."""
     if p.groups is None or p.group_names is None:
         raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
@@ -297,7 +303,8 @@ def _check_groups(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def _group_names(p: Predictions) -> list[str]:
-    groups, names = _check_groups(p)
+    """Return the name of each row's group."""
+    groups, names = groups_of(p)
     return [names[i] for i in groups.tolist()]
 
 

@@ -63,6 +63,7 @@ class Condition:
         return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
 
     def _text(self, value: float) -> str:
+        """Return a value of the metric in its unit."""
         return f"{100 * value:.2f} %" if self.is_percent else f"{value:.4f}"
 
 
@@ -177,8 +178,6 @@ def check(
     if old is None and any(requirement.is_relative for requirement in requirements):
         raise InputError("Expected predictions of an old model for 'old', got none. Try --against.", code="no_old")
     with as_predictions(predictions) as p:
-        if by_group and (p.groups is None or p.group_names is None):
-            raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
         p = p.with_default_event(of)
         pair = None if old is None else pair_models(old.with_default_event(of), p, old_ids, ids)
         notes = () if pair is None else (pair.note,)

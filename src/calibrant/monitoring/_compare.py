@@ -168,7 +168,7 @@ def compare(
     >>> compare(p, q).differs, compare(p, p).differs
     (True, False)
     """
-    check_test_options(level, seed, (old, new) if by_group else ())
+    check_test_options(level, seed)
     with as_predictions(old) as first, as_predictions(new) as second:
         pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
         rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
@@ -176,12 +176,10 @@ def compare(
     return CompareResult(rows, level, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
 
 
-def check_test_options(level: float, seed: int, grouped: Sequence[Predictions]) -> None:
-    """Raise `InputError` if the level or the seed is out of range, or predictions of `grouped` have no groups."""
+def check_test_options(level: float, seed: int) -> None:
+    """Raise `InputError` if the level or the seed is out of range."""
     check_range("a level", level, "(0, 1)", 0.05, code="level_range")
     check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
-    if any(p.groups is None for p in grouped):
-        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
 
 
 def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int) -> tuple[ComparedRow, ...]:

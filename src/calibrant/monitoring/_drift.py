@@ -146,7 +146,7 @@ def drift(
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)
     """
-    check_test_options(level, seed, (reference, new) if by_group else ())
+    check_test_options(level, seed)
     with as_predictions(reference) as first, as_predictions(new) as second:
         second = second.reorder_classes(first.class_names)
         if first.k != second.k:
@@ -167,4 +167,5 @@ def drift(
 
 
 def _table_line(title: str, reference: str, value: str, limits: str) -> str:
+    """Return a line of a table in four columns."""
     return f"  {cut_middle(title, 31):32}{reference:>10}{value:>10}{limits:>22}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from calibrant.decisions import groups_of
 from calibrant.events import describe_event
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS
@@ -135,12 +136,14 @@ def _error_feature(edges: np.ndarray) -> Feature:
     num_bins = max(len(edges) - 1, 1)  # a single edge is one bin
 
     def columns(p: Predictions) -> np.ndarray:
+        """Return confidence minus outcome in the column of each row's bin, and 0 in all others."""
         confidence = confidences(p)
         index = np.clip(np.searchsorted(edges, confidence) - 1, 0, num_bins - 1)
         is_inside = index[:, None] == np.arange(num_bins)
         return is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None]
 
     def error_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return how much the calibration error changes."""
         return np.abs(np.abs(new).sum(1, keepdims=True) - np.abs(old).sum(1, keepdims=True))
 
     return Feature((TestKey("ece"),), num_bins, columns, error_change)
@@ -225,14 +228,12 @@ def score_value(p: Predictions, name: str) -> float:
 
 
 def used_groups(p: Predictions) -> list[str]:
-    """Return the names of the groups that occur, in the order of their indices."""
-    if p.groups is None or p.group_names is None:
-        return []
-    return [p.group_names[i] for i in p.groups.unique().tolist()]
+    """Return the names of the groups that occur, in the order of their indices; refuse predictions without groups."""
+    groups, names = groups_of(p)
+    return [names[i] for i in groups.unique().tolist()]
 
 
 def group_mask(p: Predictions, group: str) -> torch.Tensor:
     """Return whether each row belongs to a group, which `used_groups` has listed."""
-    assert p.groups is not None
-    assert p.group_names is not None
-    return p.groups == p.group_names.index(group)
+    groups, names = groups_of(p)
+    return groups == names.index(group)

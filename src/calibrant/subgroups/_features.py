@@ -93,25 +93,18 @@ def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
         yield values[values < column.max()]
 
 
-def _is_text(values: np.ndarray) -> bool:
-    """Whether a column has values that are neither numbers nor missing."""
-    if values.dtype.kind not in "OUS":
-        return False
-    present = [value for value in values.tolist() if not _is_missing(value)]
-    return any(not isinstance(value, int | float) for value in present)
-
-
 def _is_missing(value: Any) -> bool:
     """Whether a value is None, an empty text or NaN."""
     return value is None or value == "" or value != value
 
 
 def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
-    """Return the most frequent texts, the most frequent first, or none for a column of numbers."""
-    if not _is_text(values):
+    """Return the most frequent texts, the most frequent first, or none for a column of numbers and missing values."""
+    has_objects = values.dtype.kind in "OUS"  # or texts
+    present = [value for value in values.tolist() if not _is_missing(value)] if has_objects else []
+    if all(isinstance(value, int | float) for value in present):
         return ()
-    present = [str(value) for value in values.tolist() if not _is_missing(value)]
-    texts, counts = np.unique(present, return_counts=True)
+    texts, counts = np.unique(list(map(str, present)), return_counts=True)
     return tuple(texts[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES].tolist())
 
 

@@ -77,7 +77,7 @@ class CalibratedPredictions(Predictions):
         """Return the outcomes, computed in blocks of rows; the visitor sees the logits of each block too."""
         index = self.of if isinstance(self.of, int) else None
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
-            callback = visitor.begin_chunk()  # one for all rows, as a block has too few for a chunk of its own
+            callback = visitor.begin_chunk()  # a block has too few rows for a chunk: all blocks share one callback
             visitor = ChunkVisitor(lambda: callback, visitor.min_rows)
         outcomes = [
             softmax.outcomes(logits, self.labels[rows], index=index, visitor=visitor, first_row=rows.start)

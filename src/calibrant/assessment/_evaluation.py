@@ -44,6 +44,7 @@ class InMemoryEvaluation:
         """Apply calibrators lazily, in float64."""
 
         def calibrate(calibrator: Map) -> Predictions:
+            """Return calibrated predictions that keep as little in memory as possible."""
             if isinstance(calibrator, Identity):
                 return p  # keeps its cached statistics
             # logits of two classes take no more memory than their statistics: keep them

@@ -74,6 +74,7 @@ def compare_held_out(
     uncalibrated = [_losses(p, p)] * NUM_REPEATS
 
     def difference(first: list[Tensor], second: list[Tensor]) -> Interval:
+        """Return the mean of the first losses minus the second ones, repetition by repetition."""
         return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)  # paired by example
 
     return HeldOutComparison(

@@ -105,6 +105,7 @@ def group_answer(measurement: MeasurementData) -> str:
     assert groups is not None
 
     def describe_group(i: int) -> str:
+        """Return the name of a group, the direction of its gap, and its size."""
         direction = "over" if float(groups.low[i]) > 0 else "under"
         return f"{quote(groups.names[i])} ({event.headline(direction)} by {100 * abs(float(groups.gap[i])):.1f} points)"
 

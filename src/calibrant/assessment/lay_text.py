@@ -53,6 +53,7 @@ def group_answer(measurement: MeasurementData) -> str:
     assert groups is not None
 
     def describe_group(i: int) -> str:
+        """Return the name of a group, the size of its gap, and whether its probabilities are too high."""
         gap = float(groups.gap[i])
         return f"{quote(groups.names[i])} ({_format_points(abs(gap))} points too {'high' if gap > 0 else 'low'})"
 

@@ -127,11 +127,16 @@ def monotone(z: Array, a: Fitted) -> Array:
 
 
 def intra_order_preserving(z: Array, a: Fitted) -> Array:
-    """Map -log p with a slope per rank, interpolated at two contexts of the row: lead of the top class, and mean."""
+    """Map v = -log p by a function that has the slope s_r between v_(r) and v_(r+1), the r-th smallest v and the next.
+
+    The slopes of a row are interpolated at two contexts: v_(2) - v_(1), the lead of the top class, and the mean of v.
+    Up to a number per row, the function is v s_R + sum_{r < R} (s_r - s_{r+1}) min(v, v_(r+1)), with R slopes.
+    """
     v, knots, slopes = -log_softmax(apply(a["monotone"], z)), a["knots"], a["slopes"]
-    lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]
-    lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]
+    lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # finite, also for probabilities of 0
+    lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]  # contexts are clipped at 100 as in the fit
     contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
+    # position of a context between two knots, 0 before and 1 after them; weights of knots are differences of positions
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
     knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
     row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
@@ -194,7 +199,10 @@ def look_up(edges: Array, value: Array, c: Array) -> Array:
 
 
 def replace_confidence(z: Array, c: Array, event: Any) -> Array:
-    """Return log p with a new probability of the predicted class, or of one class of two."""
+    """Return log p with a new probability c of the predicted class, or of one class of two.
+
+    The other classes share 1 - c in their old ratios, but none may exceed c (1 - TOP_LEAD): the argmax stays.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         if event != "top":
             pair = np.stack([np.log1p(-c), np.log(c)], -1)
@@ -203,7 +211,8 @@ def replace_confidence(z: Array, c: Array, event: Any) -> Array:
         np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
         rest = np.where(top, -np.inf, log_p)
         log_rest = log_sum_exp(rest)
-        share = np.where(np.isneginf(log_rest), -np.log(z.shape[-1] - 1.0), rest - log_rest)
+        uniform = -np.log(z.shape[-1] - 1.0)  # log of equal shares, if no other class has a probability
+        share = np.where(np.isneginf(log_rest), uniform, rest - log_rest)
         replaced = np.where(top, -np.inf, np.log1p(-c)[:, None] + share)
         limit = np.log(c) + np.log1p(-TOP_LEAD)
         for i in np.flatnonzero(replaced.max(-1) > limit):
@@ -350,10 +359,13 @@ def class_scores(z: Array, sets: Fitted) -> Array:
 
 
 def uniforms(z: Array, sets: Fitted) -> Array:
-    """Return a number in [0, 1) for every row, a hash of its logits in float32 (splitmix64, Steele et al. 2014)."""
-    values = np.ascontiguousarray(z.astype(np.float32) + np.float32(0))
-    values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
-    with np.errstate(over="ignore"):
+    """Return a number in [0, 1) for every row: a hash of its logits in float32 and of the seed.
+
+    A word is the bits of two logits. The sum of all words, each times a key, is mixed (splitmix64, Steele et al. 2014).
+    """
+    values = np.ascontiguousarray(z.astype(np.float32) + np.float32(0))  # -0 becomes 0
+    values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))  # to whole words
+    with np.errstate(over="ignore"):  # all products are modulo 2^64
         x = (values.view(np.int64) * np.array(sets["keys"], dtype=np.int64)).sum(1).astype(np.uint64)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -361,7 +373,7 @@ def uniforms(z: Array, sets: Fitted) -> Array:
         x = x + np.uint64(sets["seed"] * 0x9E3779B97F4A7C15 % 2**64)
         x ^= x >> np.uint64(31)
         x = x * np.uint64(0x9E3779B97F4A7C15)
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53  # the 53 bits of a float64
 
 
 def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:

@@ -34,6 +34,7 @@ def drift_page(result: "DriftResult", command: str) -> str:
 
 
 def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
+    """Return the table of estimates without labels, each with its assumption."""
     rows = [
         [TITLES[estimate.name] if i % 2 == 0 else "", estimate.method, *estimate.cells, estimate.assumption]
         for i, estimate in enumerate(estimates)  # two of each score

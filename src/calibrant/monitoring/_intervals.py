@@ -38,6 +38,7 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
     constant = rho * math.log(rho) - gammaln(rho) - math.log(gammainc(rho, rho))
 
     def log_excess(s: float) -> float:
+        """Return log(m(s, v) a), whose root is the bound."""
         shape = variance + rho
         mixture = gammaln(shape) + np.log(gammainc(shape, s + shape)) - shape * math.log(s + shape) + s + variance
         return float(constant + mixture) - log_rate

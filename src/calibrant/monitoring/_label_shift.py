@@ -150,7 +150,8 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
         for share, mean, n in zip(shares, means, n_class, strict=True):  # noise of the reference
             covariance += share**2 * (np.diag(mean) - np.outer(mean, mean)) / n
         inverse = np.linalg.pinv(covariance, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
-        base, directions = means[-1], means[:-1] - means[-1]  # shares sum to 1
+        # shares sum to 1, so that the cells have the shares base + free @ directions; free minimizes the distance
+        base, directions = means[-1], means[:-1] - means[-1]
         normal = directions @ inverse @ directions.T
         normal_inverse = np.linalg.pinv(normal, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
         free = normal_inverse @ (directions @ inverse @ (observed - base))  # shares of all classes but the last

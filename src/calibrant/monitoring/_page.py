@@ -138,8 +138,10 @@ def _test_cells(test: TestState) -> list[str]:
 
 
 def _score_text(score: ConfidenceSequence) -> str:
+    """Return a score with its limits, or an empty text without rows."""
     return "" if math.isnan(score.value) else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
 
 
 def _percent(value: float) -> str:
+    """Return a gap in percent with its sign, or an empty text for NaN."""
     return "" if math.isnan(value) else f"{100 * value:+.2f} %"

@@ -120,6 +120,7 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions) -> tuple[A
 
 
 def _fractions_refused() -> InputError:
+    """Return the error for outcomes between 0 and 1, on which a watch cannot bet."""
     return InputError(
         "Expected outcomes 0 or 1 to watch, got fractional ones. Try check or compare, which accept them.",
         code="fractional_outcomes",

@@ -191,6 +191,7 @@ def _test_content(test: TestState) -> dict[str, Any]:
 
 
 def _prometheus_head(name: str, text: str, kind: str) -> list[str]:
+    """Return the two comment lines of a metric: its meaning and its kind."""
     return [f"# HELP calibrant_watch_{name} {text}.", f"# TYPE calibrant_watch_{name} {kind}"]
 
 
@@ -200,4 +201,5 @@ def _escape_label(text: str) -> str:
 
 
 def _prometheus_number(value: float) -> str:
+    """Return a number as Prometheus reads it."""
     return "NaN" if math.isnan(value) else f"{value:.9g}"

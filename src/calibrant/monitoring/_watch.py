@@ -178,7 +178,7 @@ class Watch:
         Raises:
             InputError: If the settings differ, or rows of the first state wait for labels.
         """
-        if not (self.k and later.k):
+        if not (self.k and later.k):  # one of them has no predictions
             return self if self.k else later
         names = ("alpha", "of", "by_class", "k", "class_names", "contract")
         different = [name for name in names if getattr(self, name) != getattr(later, name)]

@@ -45,6 +45,7 @@ class PairedUnits:
             unit: Index of its unit (n), or None.
         """
         low, difference, high = values
+        # the test needs the mean square, and those of the extremes, which bound the difference of an unseen example
         squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
             return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
@@ -92,6 +93,7 @@ class PairedUnits:
         scaled = residual / np.abs(residual).max()  # so that MAX_TILT suits any score
 
         def shares(strength: float) -> np.ndarray:
+            """Return the probability to draw each unit at a strength of the tilt, lambda times the largest |r|."""
             exponent = strength * scaled
             weights = self.share * np.exp(exponent - exponent.max())
             return weights / weights.sum()

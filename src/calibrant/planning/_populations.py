@@ -137,6 +137,7 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
     weight /= weight.sum()
 
     def covariance(tau: float) -> float:
+        """Return the variance of m(z), the mean covariance of two events of a cluster."""
         mean = share @ ndtr((t[:, None] - math.sqrt(tau) * z) / math.sqrt(1 - tau))
         return float(weight @ mean**2) - float(weight @ mean) ** 2
 
@@ -271,6 +272,7 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
         return np.clip(c + sign * strength, 0.0, 1.0)
 
     def mean_error(strength: float) -> float:
+        """Return the calibration error, the mean of |p - c|."""
         return float(share @ np.abs(truth(strength) - c))
 
     largest = mean_error(1.0)

@@ -108,6 +108,7 @@ def event_trial(
     check_range("a bound", effect, "(0, 1)", 0.05, code="unreachable")
 
     def is_bounded(n: int, rng: np.random.Generator) -> bool:
+        """Draw n units of a calibrated model, and return whether the interval of the error lies below the bound."""
         interval = metric.interval(population.draw(n, rng), level=1 - 2 * level, **method.settings)
         return max(interval.high, -interval.low) < effect  # a signed gap is bounded on both sides
 
@@ -167,6 +168,7 @@ def difference_problem(
         texts = (*_cluster_text(clusters, "differences"), agreement)
 
     def is_significant(n: int, rng: np.random.Generator) -> bool:
+        """Draw n units, and return whether the paired test rejects."""
         return pairs.p_value(n, rng) < level
 
     start = START_FACTOR * (pairs.error / effect) ** 2

@@ -9,14 +9,5 @@ from calibrant.decisions._sets import groups_of as groups_of
 from calibrant.decisions._thresholds import CertifiedThreshold, certify_threshold
 from calibrant.decisions._thresholds import check_independent as check_independent
 
-__all__ = [
-    "CertifiedThreshold",
-    "CostTable",
-    "CrossSets",
-    "DecisionLoss",
-    "NetBenefit",
-    "SetTable",
-    "Sets",
-    "certify_threshold",
-]
-__all__ += ["choose_actions", "decision_loss", "expected_costs", "net_benefit"]
+__all__ = ["CertifiedThreshold", "CostTable", "CrossSets", "DecisionLoss", "NetBenefit", "SetTable", "Sets"]
+__all__ += ["certify_threshold", "choose_actions", "decision_loss", "expected_costs", "net_benefit"]

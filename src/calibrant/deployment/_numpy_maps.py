@@ -147,19 +147,23 @@ def intra_order_preserving(z: Array, a: Fitted) -> Array:
 
 
 def focal_map(z: Array, gamma: Any) -> Array:
-    """Return the log of the focal calibration map, p proportional to q / g(q) with q = softmax(z)."""
+    """Return the log of the focal calibration map, p proportional to q / g with q = softmax(z).
+
+    With o = 1 - q and r = -q log q / o, from 0 at q = 0 to 1 at q = 1, g is o^gamma (1 + gamma r).
+    """
     top = np.zeros(z.shape, dtype=bool)
     np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
-    gap = z - z.max(-1, keepdims=True)
-    odds = -log_sum_exp(np.where(top, -np.inf, np.maximum(gap, -1e30)))
-    log_q = gap + log_sigmoid(odds)
-    rest = np.where(top, -np.inf, log_q)
-    log_o = np.where(top, log_sigmoid(-odds), np.log1p(-np.exp(rest)))  # log(1 - q)
-    distance = np.minimum(odds, 80.0)
-    top_r = -log_sigmoid(distance) * np.exp(distance)
-    r = np.where(top, top_r, -np.maximum(rest, -1e4) * np.exp(rest - log_o))
+    relative_z = z - z.max(-1, keepdims=True)
+    top_log_odds = -log_sum_exp(np.where(top, -np.inf, np.maximum(relative_z, -1e30)))
+    log_q = relative_z + log_sigmoid(top_log_odds)
+    other_log_q = np.where(top, -np.inf, log_q)
+    log_o = np.where(top, log_sigmoid(-top_log_odds), np.log1p(-np.exp(other_log_q)))
+    d = np.minimum(top_log_odds, 80.0)  # q / o = exp(d); above 80, r is 1, and exp may overflow
+    other_r = -np.maximum(other_log_q, -1e4) * np.exp(other_log_q - log_o)  # finite, as inf * 0 is NaN
+    r = np.where(top, -log_sigmoid(d) * np.exp(d), other_r)
     log_g = gamma * log_o + np.log1p(gamma * r)
-    return log_softmax(np.minimum(gap - (log_g - (log_g * top).sum(-1, keepdims=True)), 0.0))
+    top_log_g = (log_g * top).sum(-1, keepdims=True)
+    return log_softmax(np.minimum(relative_z - (log_g - top_log_g), 0.0))  # no class exceeds the top one
 
 
 def isotonic(z: Array, a: Fitted) -> Array:

@@ -18,14 +18,6 @@ from calibrant.monitoring._recalibration import FixedMap, OnlineScaling
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.monitoring._watch import Watch
 
-__all__ = [
-    "CheckResult",
-    "ClassShare",
-    "CompareResult",
-    "ComparedRow",
-    "Condition",
-    "ConfidenceSequence",
-    "DriftResult",
-]
-__all__ += ["Estimate", "FixedMap", "LabelShift", "OnlineScaling", "TestState", "Watch", "WatchVerdict", "add_file"]
-__all__ += ["check", "compare", "drift", "lock_state", "mean_sequence", "time_uniform_bound"]
+__all__ = ["CheckResult", "ClassShare", "CompareResult", "ComparedRow", "Condition", "ConfidenceSequence"]
+__all__ += ["DriftResult", "Estimate", "FixedMap", "LabelShift", "OnlineScaling", "TestState", "Watch", "WatchVerdict"]
+__all__ += ["add_file", "check", "compare", "drift", "lock_state", "mean_sequence", "time_uniform_bound"]

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -203,10 +203,7 @@ def _check_requirement(
     broken = _broken_parts(requirement, bounds, error_rate)
     for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
         examples = part.new if is_relative else part
-        condition = _build_condition(requirement, group, examples, bounds[i](error_rate), is_broken=i in broken)
-        if condition.status == "too_little_data":
-            condition = replace(condition, needed=_required_size(requirement, examples, condition, error_rate))
-        yield condition
+        yield _build_condition(requirement, group, examples, bounds[i](error_rate), error_rate, is_broken=i in broken)
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
@@ -228,11 +225,12 @@ def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
 
 
 def _build_condition(
-    requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, *, is_broken: bool
+    requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, error_rate: float, *, is_broken: bool
 ) -> Condition:
-    """Return the condition, without the number of examples that would decide it."""
+    """Return whether a requirement holds, by the bound that is farther from the limit, unless it is broken."""
     bound = bounds.high if requirement.is_upper else bounds.low
     holds = not is_broken and requirement.is_met(bound)  # a bound of NaN meets no requirement
+    is_decided = is_broken or holds
     return Condition(
         requirement=requirement.text,
         group=group,
@@ -241,15 +239,15 @@ def _build_condition(
         low=bounds.low,
         high=bounds.high,
         n=p.num_examples,
-        needed=None,
+        needed=None if is_decided else _required_size(requirement, p, bounds, error_rate),
         unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
     )
 
 
-def _required_size(requirement: Requirement, p: Predictions, condition: Condition, error_rate: float) -> int | None:
-    r"""Return about how many examples, or clusters, decide a condition with a power of 80 %.
+def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, error_rate: float) -> int | None:
+    r"""Return about how many examples, or clusters, decide a requirement with a power of 80 %.
 
     The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
     for it, the result is the number with which a calibrated model meets the requirement.
@@ -268,8 +266,8 @@ def _required_size(requirement: Requirement, p: Predictions, condition: Conditio
             return None
         needed = needed * units // p.num_examples  # clusters of the present size
         return needed if needed > units else None
-    distance = requirement.limit - condition.value
-    width = condition.high - condition.value if distance > 0 else condition.value - condition.low
+    distance = requirement.limit - bounds.value
+    width = bounds.high - bounds.value if distance > 0 else bounds.value - bounds.low
     z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
     # a width of z standard errors must shrink until the distance has z and those of the power
     ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf

@@ -172,7 +172,7 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
     x = _discriminating_features(reference, new)
     y = np.repeat([0.0, 1.0], [len(reference), len(new)])  # whether a row is new
     w = np.concatenate([row_weights(p) / row_weights(p).sum() for p in (reference, new)])
-    w *= min(len(reference), len(new))
+    w *= min(len(reference), len(new))  # the ridge penalty counts against so many rows on each side
     coefficients = _fit_logistic(x, y, w)
     log_odds = x[: len(reference)] @ coefficients  # of being new: the log ratio, as both sides weigh the same
     ratio = np.exp(np.clip(log_odds, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))

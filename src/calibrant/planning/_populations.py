@@ -17,7 +17,7 @@ from calibrant.types import InputError
 
 Pattern = Literal["shift", "scale"]
 NUM_PLACES = 4096  # most distinct confidences of independent examples
-MIN_CONTINUOUS = 10  # distinct values, at least half of all, that show a continuous distribution
+MIN_CONTINUOUS = 10  # distinct values that show a continuous distribution, if they are most of all values
 BETA_CONCENTRATION = 10.0  # a + b of the Beta distribution that a mean alone stands for
 MAX_CLUSTER_CORRELATION = 0.9
 NUM_ROOT_STEPS = 60
@@ -158,7 +158,8 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 def observed_population(by_score: GroupedScores, chance: float) -> Population:
     """Return the population of the confidences of independent examples, as often as their weights say."""
     value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
-    is_continuous = 2 * len(value) > weight.sum() > 2 * MIN_CONTINUOUS
+    half = weight.sum() / 2  # of the examples
+    is_continuous = len(value) > half > MIN_CONTINUOUS
     if is_continuous or len(value) > NUM_PLACES:  # interpolate the quantiles
         quantile = (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES
         value = np.interp(quantile, (weight.cumsum() - weight / 2) / weight.sum(), value)

@@ -278,7 +278,7 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
     c = events.confidence.double()
     gradient, hessian = _weights(p) * (c - events.outcome), _weights(p) * c * (1 - c)
     x = _with_probability(x, p)
-    grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)
+    grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
     paths = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic, members, tree
     for feature in range(x.shape[1]):
         tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows, feature)

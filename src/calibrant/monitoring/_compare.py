@@ -113,7 +113,7 @@ class CompareResult:
 
     def html(self, command: str = "calibrant compare") -> str:
         """Return the page."""
-        from calibrant.monitoring._compare_page import compare_page
+        from calibrant.monitoring._comparison_pages import compare_page
 
         return compare_page(self, command)
 

@@ -102,7 +102,7 @@ class DriftResult:
 
     def html(self, command: str = "calibrant drift") -> str:
         """Return the page."""
-        from calibrant.monitoring._drift_page import drift_page
+        from calibrant.monitoring._comparison_pages import drift_page
 
         return drift_page(self, command)
 

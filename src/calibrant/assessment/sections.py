@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant import plots, report
-from calibrant._text import format_percent
+from calibrant._text import format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     assessment_temperature_control,
@@ -313,7 +313,7 @@ def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
         f"Predictions {name}. Of all decisions between acting and waiting, acting from "
         f"{format_percent(result.threshold, 1)} on loses most because probabilities are not true: "
         f"{format_percent(loss.value)} of its largest payoff per decision "
-        f"({format_level(loss.level)} interval {format_percent(loss.low)} to {format_percent(loss.high)})."
+        f"({format_level(loss.level)} interval {format_percent_range(loss.low, loss.high)})."
         f"{'' if loss.low > 0 else ' Chance alone can explain it.'}"
     )
     return report.render("<p>{}</p>", report.typeset(text))

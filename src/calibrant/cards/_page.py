@@ -9,7 +9,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from calibrant import report
-from calibrant._text import display_name, format_percent
+from calibrant._text import display_name, format_percent, format_percent_range
 from calibrant.cards._numbers import MIN_TIE_RANGE
 from calibrant.cards._ranks import Ranking
 from calibrant.cards._ungraded import UngradedAnswers
@@ -218,7 +218,7 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
             display_name(model.name) if i == 0 else "",
             format_percent(row.coverage, 0),
             format_percent(row.threshold, 0),
-            f"{format_percent(row.accuracy, 1)} ({format_percent(row.low, 1)} to {format_percent(row.high, 1)})",
+            f"{format_percent(row.accuracy, 1)} ({format_percent_range(row.low, row.high, 1)})",
         ]
         for model in models
         for i, row in enumerate(model.coverage)
@@ -283,7 +283,7 @@ def _notes(models: "Sequence[ModelCard]") -> Markup:
 
 def _percents(x: Interval) -> str:
     """Return a share and its interval in percent."""
-    return f"{format_percent(x.value)} ({format_percent(x.low)} to {format_percent(x.high)})"
+    return f"{format_percent(x.value)} ({format_percent_range(x.low, x.high)})"
 
 
 def _numbers(x: Interval) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant._text import format_percent
+from calibrant._text import format_percent, format_percent_range
 from calibrant.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
 from calibrant.fusion import Fusion, FusionPrior
 from calibrant.language_models import Answers, EvaluationLog
@@ -39,11 +39,11 @@ class UngradedAnswers:
                 f"{count} graded: nothing reveals the accuracy. The mean confidence of {mean} is what the model "
                 "states, not how often it is right. Grade the answers that the card lists, in their order."
             )
-        low, high = format_percent(self.accuracy.low), format_percent(self.accuracy.high)
         source = f"{self.prior_models} models of this card" if self.prior_models else "the confidences"
         return (
             f"{self.graded:,} of {total} answers with a confidence are graded. If they are a random sample, the "
-            f"accuracy of all is {low} to {high}, by the grades and what {source} tell of the rest."
+            f"accuracy of all is {format_percent_range(self.accuracy.low, self.accuracy.high)}, by the grades and what "
+            f"{source} tell of the rest."
         )
 
 

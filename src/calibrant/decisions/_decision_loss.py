@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._text import format_percent
+from calibrant._text import format_percent, format_percent_range
 from calibrant._validation import check_level, check_range
 from calibrant.backend.bins import PROBABILITY_ROUNDING
 from calibrant.metrics import Interval, share_interval, strict_limits
@@ -25,10 +25,10 @@ class DecisionLoss:
     bins: int  # cells of the soft bins
 
     def __str__(self) -> str:
-        low, high = format_percent(self.loss.low), format_percent(self.loss.high)
         return (
             f"Acting from a probability of {self.threshold:g} on loses {format_percent(self.loss.value)} of the "
-            f"largest payoff ({format_percent(self.loss.level, 0)} interval {low} to {high})."
+            f"largest payoff ({format_percent(self.loss.level, 0)} interval "
+            f"{format_percent_range(self.loss.low, self.loss.high)})."
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._text import format_percent, shorten_list
+from calibrant._text import format_percent, format_percent_range, shorten_list
 from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
@@ -63,7 +63,7 @@ class SetTable:
         limits_title = f"{format_percent(self.coverage.level, 0)} interval"
         lines = [f"{'':20} {'n':>8} {'coverage':>10} {limits_title:>20} {'mean size':>10} {'empty':>8} {'single':>8}"]
         for row in self.rows:
-            limits = f"{format_percent(row.coverage.low)} to {format_percent(row.coverage.high)}"
+            limits = format_percent_range(row.coverage.low, row.coverage.high)
             lines.append(
                 f"{row.name[:20]:20} {row.n:8,} {format_percent(row.coverage.value):>10} {limits:>20} "
                 f"{row.mean_size:10.2f} {format_percent(row.empty, 1):>8} {format_percent(row.single, 1):>8}"

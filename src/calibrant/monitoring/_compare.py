@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._text import cut_middle, display_name, format_percent, join_names
+from calibrant._text import cut_middle, display_name, format_percent, format_percent_range, join_names
 from calibrant._validation import check_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
@@ -231,7 +231,7 @@ def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
     j = int(np.abs(change).argmax())
     names = pair.new.class_names
     class_name = display_name(names[j]) if names else f"class {j}"
-    return float(change[j]), f"{class_name}: {format_percent(old[j])} to {format_percent(new[j])}"
+    return float(change[j]), f"{class_name}: {format_percent_range(old[j], new[j])}"
 
 
 def _largest_cdf_change(cuts: np.ndarray, pair: ModelPair) -> tuple[float, str]:
@@ -240,4 +240,4 @@ def _largest_cdf_change(cuts: np.ndarray, pair: ModelPair) -> tuple[float, str]:
     change = new - old
     j = int(np.abs(change).argmax())
     cut = format_percent(float(cuts[j]), 1)
-    return float(change[j]), f"up to {cut}: {format_percent(old[j])} to {format_percent(new[j])} of all"
+    return float(change[j]), f"up to {cut}: {format_percent_range(old[j], new[j])} of all"

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant import report
-from calibrant._text import format_percent
+from calibrant._text import format_percent, format_percent_range
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._features import confidences
 from calibrant.monitoring._label_shift import LabelShift
@@ -132,9 +132,9 @@ def _shares(result: "DriftResult", shift: LabelShift) -> Markup:
     """Return the table of class shares, and a text on what they assume."""
     rows = [list(share.cells) for share in shift.shares]
     body = report.table(["class", "reference", "new", "90 % limits"], rows, caption="class shares", long_row_names=True)
-    limits = f"{format_percent(shift.accuracy_low)} to {format_percent(shift.accuracy_high)}"
     text = (
         f"Shares by maximum likelihood, if the distribution of the probabilities within each class has not changed. "
-        f"{result.shift_sentence} The accuracy would be {format_percent(shift.accuracy)} ({limits})."
+        f"{result.shift_sentence} The accuracy would be {format_percent(shift.accuracy)} "
+        f"({format_percent_range(shift.accuracy_low, shift.accuracy_high)})."
     )
     return report.join_html([body, report.note(text)])

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._text import cut_middle, format_percent
+from calibrant._text import cut_middle, format_percent, format_percent_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
@@ -49,7 +49,7 @@ class DriftResult:
     def headline(self) -> str:
         """The result in one sentence."""
         accuracy = next(e for e in self.estimates if e.name == "accuracy")
-        limits = f"{format_percent(accuracy.low, 1)} to {format_percent(accuracy.high, 1)}"
+        limits = format_percent_range(accuracy.low, accuracy.high, 1)
         estimate = f"estimated accuracy {format_percent(accuracy.value, 1)} ({limits})"
         if not self.has_drifted:
             return f"No drift beyond chance; {estimate}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant._text import display_name, format_percent
+from calibrant._text import display_name, format_percent, format_percent_range
 from calibrant.calibrators import PriorShift
 from calibrant.monitoring._features import confidences
 from calibrant.predictions import Predictions
@@ -30,7 +30,7 @@ class ClassShare:
     @property
     def cells(self) -> tuple[str, str, str, str]:
         """The name, the share in the reference, the new share and its limits as texts."""
-        limits = f"{format_percent(self.low)} to {format_percent(self.high)}"
+        limits = format_percent_range(self.low, self.high)
         return display_name(self.name), format_percent(self.reference), format_percent(self.value), limits
 
 

@@ -152,7 +152,6 @@ def table(
     *,
     bold: Sequence[Sequence[bool]] = (),
     highlighted: Sequence[bool] = (),
-    num_row_headings: int = 1,
     caption: str = "table",
     long_row_names: bool = False,
     groups: Mapping[int, str] | None = None,
@@ -161,10 +160,9 @@ def table(
 
     Args:
         head: Column headings.
-        rows: Cells of each row, as text or `Markup`.
-        bold: Which cells after the row headings are bold.
+        rows: Cells of each row, as text or `Markup`; the first one is the heading of the row.
+        bold: Which cells after the row heading are bold.
         highlighted: Which rows are highlighted.
-        num_row_headings: Number of leading cells that are headings of their row.
         caption: Name of the table for screen readers and downloads.
         long_row_names: Whether row headings may break.
         groups: Headings to insert above rows, by row index.
@@ -174,8 +172,8 @@ def table(
         if groups and i in groups:
             group = '<tr class="group"><th scope="rowgroup" colspan="{}">{}</th></tr>'
             body.append(render(group, str(len(head)), typeset(groups[i])))
-        cells = [render('<th scope="row">{}</th>', typeset(cell)) for cell in row[:num_row_headings]]
-        for j, cell in enumerate(row[num_row_headings:]):
+        cells = [render('<th scope="row">{}</th>', typeset(row[0]))]
+        for j, cell in enumerate(row[1:]):
             strong = bool(bold) and bold[i][j]
             cells.append(render("<td><strong>{}</strong></td>" if strong else "<td>{}</td>", typeset(cell)))
         line = '<tr class="marked">{}</tr>' if highlighted and highlighted[i] else "<tr>{}</tr>"

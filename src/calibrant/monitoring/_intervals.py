@@ -8,22 +8,14 @@ sequences merge exactly.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammainc, gammaln
 
+from calibrant.metrics import Interval
+
 TUNING_VARIANCE = 50.0  # the variance process at which the boundary is about tightest
-
-
-class ConfidenceSequence(NamedTuple):
-    """An estimate with limits that hold at all times at once with probability `level`."""
-
-    value: float
-    low: float
-    high: float
-    level: float
 
 
 def time_uniform_bound(variance: float, error_rate: float, tuning_variance: float = TUNING_VARIANCE) -> float:
@@ -51,8 +43,8 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
 
 def mean_sequence(
     rows: float, total: float, variance: float, *, scale: float, limits: tuple[float, float], level: float
-) -> ConfidenceSequence:
-    """Return the mean of the rows so far with its confidence sequence.
+) -> Interval:
+    """Return the mean of the rows so far, with limits that hold at all times at once with probability `level`.
 
     Args:
         rows: Number of rows.
@@ -63,7 +55,7 @@ def mean_sequence(
         level: Probability that the limits hold at all times.
     """
     if not rows:
-        return ConfidenceSequence(math.nan, *limits, level)
+        return Interval(math.nan, *limits, level)
     margin = scale * time_uniform_bound(variance, (1 - level) / 2) / rows
     value = total / rows
-    return ConfidenceSequence(value, max(limits[0], value - margin), min(limits[1], value + margin), level)
+    return Interval(value, max(limits[0], value - margin), min(limits[1], value + margin), level)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant._text import display_name
-from calibrant.monitoring._intervals import ConfidenceSequence
+from calibrant.metrics import Interval
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.plots import evidence_timeline, gap_timeline
 
@@ -137,7 +137,7 @@ def _test_cells(test: TestState) -> list[str]:
     ]
 
 
-def _score_text(score: ConfidenceSequence) -> str:
+def _score_text(score: Interval) -> str:
     """Return a score with its limits, or an empty text without rows."""
     return "" if math.isnan(score.value) else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
 

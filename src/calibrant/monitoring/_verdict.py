@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant._text import display_name
 from calibrant.io.results import result_json
+from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
-from calibrant.monitoring._intervals import ConfidenceSequence, mean_sequence
+from calibrant.monitoring._intervals import mean_sequence
 
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
@@ -28,8 +29,8 @@ class TestState:
     rows: int
     weight: float  # share of alpha
     log10_evidence: float  # largest wealth so far times the weight; an alarm needs log10(1 / alpha)
-    gap: ConfidenceSequence  # mean outcome minus mean confidence
-    brier: ConfidenceSequence | None  # None for classes
+    gap: Interval  # mean outcome minus mean confidence; limits at all times
+    brier: Interval | None  # None for classes
     alarm_row: int | None  # number of rows when the alarm was raised
     since_row: int | None  # estimated first row of the deviation, if there is an alarm
     since: str | None  # the period of that row, if it is still known
@@ -183,11 +184,9 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
 
 
 def _test_content(test: TestState) -> dict[str, Any]:
-    """Return a test as JSON content; sequences without rows, whose mean is NaN, are None."""
+    """Return a test as JSON content; without rows, the means are None instead of NaN."""
     content = asdict(test) | {"alarm": test.alarm}
-    for name, sequence in (("gap", test.gap), ("brier", test.brier)):
-        content[name] = sequence._asdict() if sequence is not None and test.rows else None
-    return content
+    return content if test.rows else content | {"gap": None, "brier": None}
 
 
 def _prometheus_head(name: str, text: str, kind: str) -> list[str]:

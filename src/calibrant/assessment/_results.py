@@ -18,7 +18,7 @@ from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.backend.solvers import Certificate
 from calibrant.events import EventKind
 from calibrant.io.results import provenance
-from calibrant.metrics import Comparison, Interval, MetricInfo, Summary, tables
+from calibrant.metrics import Comparison, Difference, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
@@ -296,6 +296,11 @@ class AssessmentData:
     def calibrated(self) -> MeasurementData:
         """The measurement after the selected calibrator."""
         return self.measurements[self.chosen_name]
+
+    @property
+    def changes_by_metric(self) -> dict[str, Difference]:
+        """The changes by metric; empty for a single row."""
+        return {row.name: row for row in self.changes or ()}
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:

@@ -204,7 +204,7 @@ def _accuracy_sentence(assessment: AssessmentData) -> str:
     """Say how the accuracy changes, and whether a loss is significant; empty if accuracy is not compared."""
     if assessment.changes is None:
         return "It may change predicted classes."
-    change = next((row for row in assessment.changes if row.name == "accuracy"), None)
+    change = assessment.changes_by_metric.get("accuracy")
     if change is None:
         return ""
     if change.low == change.high == 0:
@@ -240,14 +240,13 @@ def direction_change_sentences(assessment: AssessmentData) -> list[str]:
 
 def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
     """Return a sentence for each of ECE and the Brier score that gets worse in the digits shown."""
-    changes = {row.name: row for row in assessment.changes or ()}
     sentences: list[str] = []
     brier = "event_brier" if "event_brier" in assessment.uncalibrated else "brier"
     for name, title in (("ece", "ECE"), (brier, "The Brier score")):
         before, after = assessment.uncalibrated[name], assessment.calibrated[name]
         if after.value > before.value and after.text != before.text:
             unit = " %" if before.info.percent else ""
-            significance = _significance(changes.get(name))
+            significance = _significance(assessment.changes_by_metric.get(name))
             clause = f", which {significance}" if significance else ""
             sentences.append(f"{title} gets worse, from {before.text}{unit} to {after.text}{unit}{clause}.")
     return sentences

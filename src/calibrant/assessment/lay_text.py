@@ -136,7 +136,7 @@ def _reversal_sentence(assessment: AssessmentData) -> str:
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
     """Say how many more or fewer of 10,000 predictions are correct, or return an empty text if it is unknown."""
-    change = next((row for row in assessment.changes or () if row.name == "accuracy"), None)
+    change = assessment.changes_by_metric.get("accuracy")
     if change is None:
         return ""
     if change.low == change.high == 0:

@@ -69,7 +69,7 @@ def assessment_page(
         calibrator_path: File of the selected calibrator, if it was saved.
     """
     before, after, measurements = assessment.uncalibrated, assessment.calibrated, _label_measurements(assessment)
-    facts, changes = _report_facts(extra_facts), _changes_by_metric(assessment)
+    facts, changes = _report_facts(extra_facts), assessment.changes_by_metric
     has_cost = bool(decomposed_changes(assessment))
     sections = [
         report.Section("Summary", _answer_list(assessment_answers(assessment))),
@@ -96,7 +96,7 @@ def measurement_notebook_html(measurement: MeasurementData) -> str:
 
 def assessment_notebook_html(assessment: AssessmentData) -> str:
     """Return the notebook cell of an assessment."""
-    answers, changes = assessment_answers(assessment), _changes_by_metric(assessment)
+    answers, changes = assessment_answers(assessment), assessment.changes_by_metric
     return _notebook_html(assessment.uncalibrated, answers, _label_measurements(assessment), changes)
 
 
@@ -121,11 +121,6 @@ def _label_measurements(assessment: AssessmentData) -> LabeledMeasurements:
     if assessment.is_identity:
         return {UNCALIBRATED: assessment.uncalibrated}
     return {"before calibration": assessment.uncalibrated, f"after {assessment.chosen_label}": assessment.calibrated}
-
-
-def _changes_by_metric(assessment: AssessmentData) -> dict[str, Difference]:
-    """Return the paired differences of the selected calibrator, by metric."""
-    return {row.name: row for row in assessment.changes or ()}
 
 
 def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:

@@ -254,6 +254,9 @@ def test_a_watch_keeps_to_its_contract(folder):
 def test_commands_refuse_what_a_contract_excludes(folder):
     assert run("contract", "c.safetensors", "val.csv", "-o", "n.contract", folder=folder).code == "fitted_on_same"
     assert run("contract", "c.safetensors", "test.csv", "-o", "n.zip", folder=folder).code == "suffix"
+    for option in ("--score", "aps"), ("--delta", "0.2"):
+        refused = run("contract", "c.safetensors", "test.csv", *option, "-o", "n.contract", folder=folder)
+        assert refused.code == "option_alone"
     refusal = run("check", "new.csv", "--contract", "m.contract", "-r", "ece < 0.5", folder=folder)
     assert (refusal.returncode, refusal.code) == (2, "contract_and_requirements")
     changed = (folder / "m.contract").read_bytes()[:-40]

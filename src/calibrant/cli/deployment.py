@@ -5,6 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._errors import InputError
 from calibrant.cli._common import (
     EVENT_OPTION,
     check_output_paths,
@@ -27,11 +28,13 @@ def contract_command(
     ),
     level: float = Option(0.95, metavar="P", help="Probability that the verdict on a requirement is not wrong."),
     risk: float | None = Option(None, metavar="P", help="Certify a threshold above which at most this share is wrong."),
-    delta: float = Option(0.1, metavar="P", help="Probability that the promise of the threshold is broken."),
+    delta: float | None = Option(
+        None, metavar="P", help="Probability that the promise of the threshold is broken. Default: 0.1."
+    ),
     alpha: float | None = Option(
         None, metavar="P", help="Fit prediction sets that miss the class with this probability."
     ),
-    score: str = Option("lac", metavar="NAME", help="Score of the sets: lac, aps, raps or saps."),
+    score: str | None = Option(None, metavar="NAME", help="Score of the sets: lac (default), aps, raps or saps."),
     of: str | None = EVENT_OPTION,
     *,
     options: dict[str, Any],
@@ -52,6 +55,10 @@ def contract_command(
     check_output_paths(out, inputs=[calibrator, file], suffixes={out: (CONTRACT_SUFFIX,)})
     fitted: Any = calibrators.load(calibrator)
     promises: dict[str, Any] = {"risk": risk, "delta": delta, "alpha": alpha, "score": score}
+    promises = {name: value for name, value in promises.items() if value is not None}
+    for option, needed in (("delta", "risk"), ("score", "alpha")):
+        if option in promises and needed not in promises:
+            raise InputError(f"Expected --{needed} with --{option}. Try --{needed} 0.1.", code="option_alone")
     with show_status() as progress:
         progress(f"reading {file.name}")
         p = Predictions.load(file, **options).reorder_classes(calibrators.origin(calibrator).class_names)

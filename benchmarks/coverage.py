@@ -156,8 +156,8 @@ def population(classes: int, confidence: float | str, shift: float) -> dict[str,
     """Return the truth of every metric."""
     data = draw(Cell(classes, confidence, shift, 0), (1, POPULATION), np.random.default_rng(0))
     truth = {name: float(t) for name, (_, t) in data.scores.items()}
-    gap = moments(data.confidence, data.truth)
-    square = (gap.gap.square() / gap.total_weight.clamp_min(1)).sum() / POPULATION
+    by_bin = moments(data.confidence, data.truth)
+    square = (by_bin.u_sum.square() / by_bin.total_weight.clamp_min(1)).sum() / POPULATION
     area = ranked(data.class_confidence, data.label)[0]
     truth["group_gaps"] = truth["signed_gap"]
     errors = 1 - data.truth[0, (-data.confidence[0]).argsort()]

@@ -153,7 +153,7 @@ def test_confidences_at_bin_edges_fall_into_the_same_bins(monkeypatch, bins):
     use_torch(monkeypatch)
     expected = Events(*columns).moments(bins), Events(*columns).equal_width(bins)
     assert torch.equal(compiled[0].total_weight, expected[0].total_weight)
-    torch.testing.assert_close(compiled[0].gap_square, expected[0].gap_square, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(compiled[0].u_square_sum, expected[0].u_square_sum, rtol=1e-13, atol=1e-15)
     assert torch.equal(compiled[1].count, expected[1].count)
 
 

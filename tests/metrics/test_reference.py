@@ -312,14 +312,14 @@ def test_distributions_of_brownian_motion_by_simulation():
     walk = np.concatenate([np.zeros((4000, 1)), walk], axis=1)
     reach = 2 * 0.5826 / math.sqrt(1000)  # a walk of finite steps is that much shorter, at both ends
     spread = walk.max(1) - walk.min(1) + reach
-    p = np.array([_cumulative.range_sf(float(r)) for r in spread])
+    p = np.array([_cumulative.range_tail(float(r)) for r in spread])
     assert ks_1samp(p, lambda x: x).pvalue > 0.01
-    p = np.array([_cumulative.sup_sf(float(x)) for x in np.abs(walk).max(1) + reach / 2])
+    p = np.array([_cumulative.supremum_tail(float(x)) for x in np.abs(walk).max(1) + reach / 2])
     assert ks_1samp(p, lambda x: x).pvalue > 0.01
 
 
 def test_both_series_of_the_supremum_agree():
-    assert _cumulative.sup_sf(2.0) == pytest.approx(_cumulative.sup_sf(2.0 + 1e-12), rel=1e-9)
+    assert _cumulative.supremum_tail(2.0) == pytest.approx(_cumulative.supremum_tail(2.0 + 1e-12), rel=1e-9)
 
 
 @pytest.mark.shared
@@ -343,8 +343,8 @@ def test_risk_coverage_ends_at_the_error(miscalibrated):
 def test_deposit_preserves_the_total():
     g = torch.Generator().manual_seed(0)
     by_score = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).by_score
-    grid = _smooth.deposit(by_score.value, torch.stack([by_score.gap, 2 * by_score.gap]), 64)
-    assert grid.sum(1).tolist() == pytest.approx([float(by_score.gap.sum()), float(2 * by_score.gap.sum())])
+    grid = _smooth.deposit(by_score.value, torch.stack([by_score.residual, 2 * by_score.residual]), 64)
+    assert grid.sum(1).tolist() == pytest.approx([float(by_score.residual.sum()), float(2 * by_score.residual.sum())])
 
 
 @pytest.mark.parametrize("width", [1e-5, 1e-3, 0.0014, 0.4])

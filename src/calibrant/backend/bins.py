@@ -26,56 +26,58 @@ _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which roun
 PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
 MIN_DISPERSION = 1e-12  # smallest dispersion of fractional outcomes; smaller gaps are rounding errors
 WEIGHT_ROUNDING = 1e-9  # largest rounding error of the sum of the weights of the parts of an example
-MAX_CLUSTER_SLOTS = 512  # most clusters, and most places of confidence, whose sums are kept apart
+MAX_CLUSTER_SLOTS = 512  # most clusters, and most bins of confidence, whose sums are kept apart
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterSums:
-    """Sums of every cluster at every place: a bin of confidence, or a group of equal confidences.
+    """Sums of m clusters in g bins of confidence, from which metrics estimate the variance between clusters.
 
-    Their variance over clusters is that of sums of dependent events. More than 512 clusters are joined into 512 sets of
-    whole clusters. There are m clusters and g places.
+    More than 512 clusters are joined into 512 sets of whole clusters. A bin may hold a single confidence. Empty bins
+    are left out.
     """
 
-    value: Tensor  # (g) float64, mean confidence of a place
+    value: Tensor  # (g) float64, mean confidence of a bin
     total_weight: Tensor  # (m g) float64
-    gap: Tensor  # (m g) float64, outcomes minus confidences
+    residual: Tensor  # (m g) float64, sum of outcomes minus confidences
 
     @classmethod
     def from_events(
-        cls, clusters: Tensor, place: Tensor, num_places: int, weights: Tensor, c: Tensor, a: Tensor
+        cls, clusters: Tensor, bin_index: Tensor, bins: int, weights: Tensor, c: Tensor, a: Tensor
     ) -> "ClusterSums":
-        """Sum events by cluster and place; empty places are left out.
+        """Sum events by cluster and bin.
 
         Args:
             clusters: Index of the cluster of each event, (n) int64.
-            place: Index of the place of each event, (n) int64 below `num_places`.
-            num_places: Number of places.
+            bin_index: Index of the bin of each event, (n) int64 below `bins`.
+            bins: Number of bins.
             weights: Weights, (n).
             c: Confidences, (n).
             a: Outcomes, 0 or 1, (n).
         """
         num_clusters = min(int(clusters.max()) + 1, MAX_CLUSTER_SLOTS)
-        index = (clusters % num_clusters) * num_places + place
+        index = (clusters % num_clusters) * bins + bin_index
 
         def total(values: Tensor) -> Tensor:
-            return bin_sums(index, values, num_clusters * num_places).view(num_clusters, num_places)
+            return bin_sums(index, values, num_clusters * bins).view(num_clusters, bins)
 
         n = total(weights)
         occupied = n.sum(0) > 0
-        least = torch.full_like(n[0], math.inf).scatter_reduce_(0, place, c.to(n), "amin")  # no rounding of equal ones
-        excess = bin_sums(place, weights * (c - least[place]), num_places)
+        # the mean is the minimum plus the mean excess over it: exact in a bin of equal confidences
+        least = torch.full_like(n[0], math.inf).scatter_reduce_(0, bin_index, c.to(n), "amin")
+        excess = bin_sums(bin_index, weights * (c - least[bin_index]), bins)
         value = least[occupied] + excess[occupied] / n.sum(0)[occupied]
         return cls(value, n[:, occupied], total(weights * (a - c))[:, occupied])
 
     def equal_mass(self, bins: int) -> "ClusterSums":
-        """Return the sums over bins of equal mass; a place that a bin's edge cuts is divided."""
+        """Return the sums over bins of equal mass; an edge inside one of these bins divides its sums."""
         n = self.total_weight.sum(0)
-        sums = _cumulative_sums(n, n * self.value, *self.total_weight, *self.gap)
-        bin_rows = _sums_between_cuts(_equal_mass_cuts(bins, sums[0, -1], _is_integer(n)), sums)
-        bin_rows = bin_rows[:, bin_rows[0] > 0]
-        weight, gap = bin_rows[2:].chunk(2)
-        return ClusterSums(bin_rows[1] / bin_rows[0], weight, gap)
+        running = _cumulative_sums(n, n * self.value, *self.total_weight, *self.residual)
+        sums = _sums_between_cuts(_equal_mass_cuts(bins, running[0, -1], _is_integer(n)), running)
+        sums = sums[:, sums[0] > 0]
+        weight_sum, confidence_sum = sums[:2]
+        weight, residual = sums[2:].chunk(2)
+        return ClusterSums(confidence_sum / weight_sum, weight, residual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class GroupedScores:
     value: Tensor  # (g) float64, distinct confidences in increasing order
     total_weight: Tensor  # (g) float64, > 0
     correct: Tensor  # (g) float64, weight of the examples for which the event happened
-    clusters: ClusterSums | None = None  # at no more than 512 places of equal mass
+    clusters: ClusterSums | None = None  # in no more than 512 bins of equal mass
     fraction_variance: float = 0.0  # weighted sum of a (1 - a) over the outcomes a; 0 unless some are fractional
     dispersion: float = 1.0  # variance of outcomes divided by that of outcomes of 0 or 1; 1 unless some are fractional
 
@@ -109,7 +111,7 @@ class GroupedScores:
             weights: Weights, (n); 1 by default.
             clusters: Index of the cluster of each example, (n), if examples may depend on each other.
         """
-        if weights is None and clusters is None and is_packable(confidence, outcome):
+        if weights is None and clusters is None and is_packable(confidence, outcome):  # a much faster sort
             return cls._from_sorted(*sort_scores(confidence, outcome), None)[0]
         if weights is not None:
             positive = weights > 0
@@ -120,9 +122,9 @@ class GroupedScores:
         grouped, index = cls._from_sorted(c, a, w)
         if clusters is None:
             return grouped
-        place = grouped.slot_indices(MAX_CLUSTER_SLOTS)[index]
+        bin_index = grouped.slot_indices(MAX_CLUSTER_SLOTS)[index]
         w = torch.ones_like(a) if w is None else w
-        sums = ClusterSums.from_events(clusters[order], place, MAX_CLUSTER_SLOTS, w, c, a)
+        sums = ClusterSums.from_events(clusters[order], bin_index, MAX_CLUSTER_SLOTS, w, c, a)
         return replace(grouped, clusters=sums)
 
     @classmethod
@@ -142,12 +144,17 @@ class GroupedScores:
 
     @cached_property
     def cumulative_sums(self) -> Tensor:
-        """Running sums from 0 (4, g + 1): weights, weighted confidences, weighted outcomes, and `variance`."""
+        """Rows of running sums, each from 0 (4, g + 1): weight, weighted confidence, weighted outcome, `variance`."""
         return _cumulative_sums(self.total_weight, self.total_weight * self.value, self.correct, self.variance)
+
+    @property
+    def cumulative_weight(self) -> Tensor:
+        """Running sum of the weights from 0, (g + 1)."""
+        return self.cumulative_sums[0]
 
     def equal_mass_cuts(self, bins: int) -> Tensor:
         """Return the cumulative weight at the b + 1 ends of bins of equal mass."""
-        return _equal_mass_cuts(bins, self.cumulative_sums[0, -1], self._has_integer_weights)
+        return _equal_mass_cuts(bins, self.cumulative_weight[-1], self._has_integer_weights)
 
     @cached_property
     def _has_integer_weights(self) -> bool:
@@ -158,8 +165,8 @@ class GroupedScores:
         """Return the index of a slot for every group, (g): its own, or one of `max_slots` of nearly equal mass."""
         if len(self.value) <= max_slots:
             return torch.arange(len(self.value), device=self.value.device)
-        share = (self.total_weight.cumsum(0) - self.total_weight / 2) / self.total_weight.sum()
-        return (share * max_slots).long()
+        share_below = (self.total_weight.cumsum(0) - self.total_weight / 2) / self.total_weight.sum()  # mid-rank
+        return (share_below * max_slots).long()
 
     @property
     def accuracy(self) -> Tensor:
@@ -167,18 +174,21 @@ class GroupedScores:
         return self.correct / self.total_weight
 
     @property
-    def gap(self) -> Tensor:
+    def residual(self) -> Tensor:
         """Sum of outcomes minus confidences of every group."""
         return (self.total_weight * self.value).neg_().add_(self.correct)
 
     @property
     def variance(self) -> Tensor:
-        """Variance of `gap` in every group if every confidence is true."""
+        """Variance of `residual` in every group if every confidence is true."""
         return (1 - self.value).mul_(self.value).mul_(self.total_weight).mul_(self.dispersion)
 
     @cached_property
-    def gap_square(self) -> Tensor:
-        """Sum over the examples of the squared difference between outcome and confidence."""
+    def residual_square(self) -> Tensor:
+        """Sum over the examples of the squared difference between outcome and confidence.
+
+        Outcomes of 0 and 1 with the same mean as a fractional outcome a would add a (1 - a) more.
+        """
         misses = self.total_weight - self.correct
         return (self.correct * (1 - self.value).square() + misses * self.value.square()).sum() - self.fraction_variance
 
@@ -190,8 +200,8 @@ class Moments:
     total_weight: PerBin
     confidence_sum: PerBin
     outcome_sum: PerBin
-    gap: PerBin  # sum of u
-    gap_square: PerBin  # sum of u^2
+    u_sum: PerBin
+    u_square_sum: PerBin
     variance: PerBin  # sum of c (1 - c): variance of the number of events if every confidence is true
     clusters: ClusterSums | None = None  # in the bins that are not empty
     dispersion: float = 1.0  # variance of outcomes divided by that of outcomes of 0 or 1; 1 unless some are fractional
@@ -282,7 +292,7 @@ class Events(EventStatistics):
         c, a = self.confidence.double(), self.outcome.double()
         w = None if self.weights is None else self.weights.double()
         compiled, clusters = kernels(c), None
-        needs_index = compiled is None or self.clusters is not None
+        needs_index = compiled is None or self.clusters is not None  # the kernel finds the bins itself
         index = equal_width_index(bins, c) if needs_index else torch.empty(0)
         if self.clusters is not None:
             weights = torch.ones_like(c) if w is None else w
@@ -390,7 +400,7 @@ class Bins:
             n: Total weight in every bin.
             confidence_sum: Weighted sum of confidences in every bin.
             outcome_sum: Weighted sum of outcomes in every bin.
-            total: Weight of all examples; by default that of all bins.
+            total: Weight of all examples; by default the total weight of the bins.
         """
         weight = n / (n.sum() if total is None else total)
         return cls(edges, weight, confidence_sum / n, outcome_sum / n, n.round().long())
@@ -420,19 +430,21 @@ class Bins:
     def equal_mass(cls, bins: int, by_score: GroupedScores) -> "Bins":
         """Divide sorted examples into bins of equal numbers of examples, whatever the row order.
 
-        Sizes are those of numpy's array_split: the first n mod b bins hold one more. Examples of equal confidence share
-        their outcomes, so that an edge inside a tie does not depend on the row order. With fewer examples than bins the
-        last bins are empty. If weights are not whole numbers, all bins have the same mass.
+        Of n examples, the first n mod b bins hold one more than the others, as in numpy's array_split. Examples of
+        equal confidence share their mean outcome, so that an edge inside a tie does not depend on the row order. With
+        fewer examples than bins the last bins are empty. If weights are not whole numbers, all bins have the same mass.
         """
-        sums, cuts = by_score.cumulative_sums[:3], by_score.equal_mass_cuts(bins)
-        last = (torch.searchsorted(sums[0], cuts) - 1).clamp_(0, len(by_score.value) - 1)
-        return cls.from_sums(by_score.value[last], *_sums_between_cuts(cuts, sums), total=sums[0, -1])
+        cuts = by_score.equal_mass_cuts(bins)
+        last = (torch.searchsorted(by_score.cumulative_weight, cuts) - 1).clamp_(0, len(by_score.value) - 1)
+        weight, confidence_sum, outcome_sum = _sums_between_cuts(cuts, by_score.cumulative_sums[:3])
+        total = by_score.cumulative_weight[-1]
+        return cls.from_sums(by_score.value[last], weight, confidence_sum, outcome_sum, total)
 
 
 def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
     """Return the variance of the number of events in every bin of equal mass if every confidence is true."""
-    weight_and_variance = by_score.cumulative_sums[::3]
-    return _sums_between_cuts(by_score.equal_mass_cuts(bins), weight_and_variance)[1]
+    cumulative_weight_and_variance = by_score.cumulative_sums[::3]  # a view: indexing by [0, 3] would copy
+    return _sums_between_cuts(by_score.equal_mass_cuts(bins), cumulative_weight_and_variance)[1]
 
 
 def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
@@ -535,12 +547,13 @@ def _cumulative_sums(*parts: Tensor) -> Tensor:
 
 
 def _sums_between_cuts(cuts: Tensor, running: Tensor) -> Tensor:
-    """Return the sums (r, b) between b + 1 cuts of the mass, from running sums (r, g + 1) whose first row is the mass.
+    """Return the sums (r, b) between b + 1 cuts of the weight, given running sums (r, g + 1) with the weight first.
 
-    A group that a cut divides adds to both sides in proportion to its mass there.
+    The running sums are interpolated at each cut: a group that it divides adds to both sides by its weight there.
     """
-    total = running[0]
-    right = torch.searchsorted(total, cuts).clamp_(1, len(total) - 1)
+    cumulative_weight = running[0]
+    # the ends of the groups that the cuts divide
+    right = torch.searchsorted(cumulative_weight, cuts).clamp_(1, len(cumulative_weight) - 1)
     low, high = running[:, right - 1], running[:, right]
     share = (cuts - low[0]) / (high[0] - low[0])
     return (low + (high - low) * share.clamp(0, 1)).diff(dim=1)

@@ -1,4 +1,4 @@
-"""Bin-free errors: running sums over the examples sorted by confidence, kernels, and their tests."""
+"""Bin-free errors: the largest excursions of a running sum over sorted examples, kernel errors, and their tests."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
-from calibrant.metrics._null import NUM_NULL_DRAWS, NullGaps
+from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
 from calibrant.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
@@ -24,14 +24,15 @@ MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed
     term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.by_score, _path_range, range_sf),
+    test=lambda events: _path_test(events.by_score, _path_range, range_tail),
 )
 def kuiper(events: EventStatistics) -> Scalar:
     r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
     $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
-    confidence, from C_0 = 0, and is read only at the end of a tie. It is the largest gap of any interval of
-    confidences, times the share of examples there: the cutoff calibration error (Rossellini et al. 2025).
+    confidence, from C_0 = 0, and is read only at the end of a tie. It is the largest difference of accuracy and mean
+    confidence in any interval of confidences, times the share of examples there: the cutoff calibration error
+    (Rossellini et al. 2025).
 
     The test compares with the range of a Brownian motion, the limit for a calibrated model with many distinct
     confidences. With at most 512 of them, or with clusters, it compares with 999 simulated calibrated models. They are
@@ -42,7 +43,7 @@ def kuiper(events: EventStatistics) -> Scalar:
     >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.057)
     """
-    return _path_range(cumulative_gaps(events.by_score))
+    return _path_range(cumulative_residuals(events.by_score))
 
 
 @metric(
@@ -52,26 +53,26 @@ def kuiper(events: EventStatistics) -> Scalar:
     term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.by_score, _path_supremum, sup_sf),
+    test=lambda events: _path_test(events.by_score, _path_supremum, supremum_tail),
 )
 def ks(events: EventStatistics) -> Scalar:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
 
-    The test is that of `kuiper`, with the supremum of the absolute value of a Brownian motion.
+    The test is as for `kuiper`, with the supremum of the absolute value of a Brownian motion.
 
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
     0.1000 (p = 0.057)
     """
-    return _path_supremum(cumulative_gaps(events.by_score))
+    return _path_supremum(cumulative_residuals(events.by_score))
 
 
 def _skce_test(
     events: EventStatistics, *, width: Width = 0.4, draws: Count = NUM_NULL_DRAWS, seed: int = 0
 ) -> Evidence:
     """Test the SKCE by simulating calibrated models; see `skce`."""
-    null = NullGaps.draw(events.by_score, draws, seed)
+    null = NullResiduals.draw(events.by_score, draws, seed)
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:
         """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
@@ -122,23 +123,38 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     tensor(0.5000, dtype=torch.float64)
     """
     by_score = events.by_score
-    return kernel_sum(by_score.value, by_score.gap, width).clamp_min(0).sqrt() / by_score.total_weight.sum()
+    return kernel_sum(by_score.value, by_score.residual, width).clamp_min(0).sqrt() / by_score.total_weight.sum()
 
 
-def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], sf: Callable[[float], float]) -> Evidence:
-    """Test the size of the path, by simulation for clusters and for few distinct confidences, or by its limit."""
-    statistic = float(size(cumulative_gaps(by_score)))
-    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()
+def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: Callable[[float], float]) -> Evidence:
+    """Test the size of the path C_0 .. C_g of a calibrated model, which nears a Brownian motion times sigma.
+
+    The p-value is, by case:
+
+    - every confidence is 0 or 1: 1 without an error, and 0 otherwise, since a single error contradicts them;
+    - clusters: simulated;
+    - at most 512 distinct confidences: simulated, or asymptotic if that is smaller and the simulated one below 0.01;
+    - more distinct confidences: asymptotic.
+
+    Args:
+        by_score: Sorted examples.
+        size: Function of paths (..., g + 1) that returns their range or supremum.
+        tail: Probability that a Brownian motion on [0, 1] has a larger range or supremum.
+    """
+    statistic = float(size(cumulative_residuals(by_score)))
+    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # totals
     sigma = math.sqrt(variance) / weight
-    # with sigma 0 every confidence is 0 or 1, and a single error contradicts them
-    asymptotic = sf(statistic / sigma) if sigma else float(statistic == 0)
-    if not sigma or (by_score.clusters is None and len(by_score.value) > MAX_CLUSTER_SLOTS):
+    if not sigma:
+        return Evidence(statistic, float(statistic == 0))
+    asymptotic, is_clustered = tail(statistic / sigma), by_score.clusters is not None
+    if not is_clustered and len(by_score.value) > MAX_CLUSTER_SLOTS:
         return Evidence(statistic, asymptotic)
-    p = NullGaps.draw(by_score).p_value(lambda gaps: size(_running_sums(gaps)))
-    return Evidence(statistic, min(p, asymptotic) if by_score.clusters is None and p < MAX_REFINED_P_VALUE else p)
+    simulated = NullResiduals.draw(by_score).p_value(lambda residuals: size(_running_sums(residuals)))
+    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE
+    return Evidence(statistic, min(simulated, asymptotic) if refines else simulated)
 
 
-def cumulative_gaps(by_score: GroupedScores) -> Tensor:
+def cumulative_residuals(by_score: GroupedScores) -> Tensor:
     """Return C_0 .. C_g, the running sums of outcome minus confidence per unit of weight."""
     weight, confidence, outcome, _ = by_score.cumulative_sums
     return (outcome - confidence).div_(weight[-1])
@@ -171,14 +187,14 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
     Returns:
         A number, or one per row.
     """
-    block = ((value - value[0]) / (500 * width)).long()
+    block = ((value - value[0]) / (500 * width)).long()  # e^500 is far below the largest float64, e^709
     sizes = block.unique_consecutive(return_counts=True)[1].tolist()
-    total, carried, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]
+    total, carried, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]  # the terms g = h
     for v, s in zip(value.split(sizes), steps.split(sizes, -1), strict=True):
         growth = ((v - v[0]) / width).exp()
         carried = carried * ((last - v[0]) / width).exp()  # running sum of earlier blocks, relative to this start
         sums = (s * growth).cumsum(-1) + carried
-        total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)
+        total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)  # the terms h < g, and as many h > g
         carried, last = sums[..., -1:] / growth[-1], v[-1]
     return total
 
@@ -186,46 +202,45 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
 def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
     """Return the unbiased estimate of the squared kernel calibration error: the mean over pairs of examples.
 
-    Pairs of an example with itself are left out, and with clusters those within a cluster. 0 without a pair.
+    Pairs of an example with itself are left out, and so are all pairs within a cluster. 0 without a pair.
     """
     n = by_score.total_weight.sum()
     if (sums := by_score.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()
-        across = kernel_sum(sums.value, sums.gap.sum(0), width) - kernel_sum(sums.value, sums.gap, width).sum()
+        within = kernel_sum(sums.value, sums.residual, width).sum()
+        across = kernel_sum(sums.value, sums.residual.sum(0), width) - within
         return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
-    return (kernel_sum(by_score.value, by_score.gap, width) - by_score.gap_square) / (n * (n - 1))
+    return (kernel_sum(by_score.value, by_score.residual, width) - by_score.residual_square) / (n * (n - 1))
 
 
-def range_sf(r: float) -> float:
+def range_tail(r: float) -> float:
     r"""Return P(range of Brownian motion on [0, 1] > r), $8 \sum_k (-1)^{k-1} k (1 - \Phi(k r))$ (Feller 1951).
 
-    >>> round(range_sf(2.497672161), 9)
+    >>> round(range_tail(2.497672161), 9)
     0.05
     """
-    if r < 0.4:
+    if r < 0.4:  # 1 to 3e-12
         return 1.0
     k = torch.arange(1, 101, dtype=torch.float64)
     terms = k * torch.special.erfc(k * r / math.sqrt(2)) / 2
     return min(1.0, max(0.0, 8 * float(terms[::2].sum() - terms[1::2].sum())))
 
 
-def sup_sf(x: float) -> float:
+def supremum_tail(x: float) -> float:
     r"""Return P(sup |Brownian motion on [0, 1]| > x) (Feller 1951).
 
     $1 - \frac4\pi \sum_k \frac{(-1)^k}{2k+1} e^{-(2k+1)^2 \pi^2 / 8x^2}$, or the reflected series in the tail.
 
-    >>> round(sup_sf(2.241402727), 9)
+    >>> round(supremum_tail(2.241402727), 9)
     0.05
     """
-    if x < 0.15:
+    if x < 0.15:  # 1 in float64
         return 1.0
+    odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1
     if x > 2:  # the reflected series: no cancellation in the tail
-        k = torch.arange(0, 50, dtype=torch.float64)
-        tail = torch.special.erfc((2 * k + 1) * x / math.sqrt(2))
-        return min(1.0, 2 * float(tail[::2].sum() - tail[1::2].sum()))
-    k = torch.arange(0, 50, dtype=torch.float64)
-    odd = 2 * k + 1
+        terms = torch.special.erfc(odd * x / math.sqrt(2))
+        return min(1.0, 2 * float(terms[::2].sum() - terms[1::2].sum()))
     terms = (-(odd**2) * math.pi**2 / (8 * x**2)).exp() / odd
     return min(1.0, max(0.0, 1 - 4 / math.pi * float(terms[::2].sum() - terms[1::2].sum())))

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from calibrant.backend.bins import merge_examples
 
-BOUND_WEIGHT = 2.0  # how slowly bounds become mid-p limits as n grows
+BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
-NUM_BISECTIONS = 52
+NUM_BISECTIONS = 52  # of an interval of length 1, down to the last bit
 _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default=False)
 
 
@@ -136,16 +136,16 @@ class Sample:
     def independent(self) -> tuple[float, float]:
         """Number and variance of independent values whose mean is as precise.
 
-        The number is the geometric mean of two numbers: that of clusters of equal weight, and that of independent
-        examples of this variance whose mean has this standard error. If all values are equal, they do not show how
-        alike the examples of a cluster are, and the number is that of clusters.
+        The number is the geometric mean of the number of clusters of equal weight and the effective number of examples,
+        as many independent examples of this variance as have a mean with this standard error. If all values are equal,
+        they do not show how alike the examples of a cluster are, and the clusters count.
         """
         clusters = self.degrees + 1
         if self.variance < MAX_ROUNDING_VARIANCE or clusters <= 1:
             return clusters, self.variance
         examples = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, 1e-300))
         count = math.sqrt(examples * clusters)
-        # squared standard errors are variance / (count - 1), as in `from_sums`, and this keeps that of the examples
+        # chosen so that the squared standard error, variance / (count - 1), stays variance / (examples - 1)
         return count, self.variance * (count - 1) / (examples - 1)
 
     def normal_interval(self, level: float) -> Interval:
@@ -170,9 +170,9 @@ class Sample:
         if not low < high:
             return float(self.mean == 0)
         count, variance = self.independent
-        zero = np.full(2, min(max(-low / (high - low), 0.0), 1.0))
-        below, above = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))(zero)
-        tail = float(below if self.mean > 0 else 1 - above)
+        zero = np.full(2, min(max(-low / (high - low), 0.0), 1.0))  # as both limits, on the scale of [0, 1]
+        lower_tail, upper_cdf = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))(zero)
+        tail = float(lower_tail if self.mean > 0 else 1 - upper_cdf)
         return min(1.0, 2 * tail)
 
     def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
@@ -209,9 +209,9 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level
     share, variance, n, level = np.broadcast_arrays(*_unit_moments(mean, variance, score_range), np.float64(n), level)
     tails, tail = _mean_tails(n, share, variance), (1 - level) / 2
 
-    def inside(p: Any) -> Any:
-        below, above = tails(p)
-        return np.array([below >= tail, above < 1 - tail])
+    def inside(limits: Any) -> Any:
+        lower_tail, upper_cdf = tails(limits)
+        return np.array([lower_tail >= tail, upper_cdf < 1 - tail])
 
     lower, upper = interval_end(inside, np.stack([share, share]), np.stack([0 * share, 0 * share + 1]))
     return low + width * lower, low + width * upper
@@ -225,10 +225,15 @@ def _unit_moments(mean: Any, variance: Any, score_range: ScoreRange) -> tuple[An
 
 
 def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
-    """Return the function of a lower and an upper limit that `mean_limits` compares with the tail and 1 - tail."""
+    r"""Return the function of a lower and an upper limit that `mean_limits` compares with $\alpha$ and $1 - \alpha$.
+
+    It returns $\kappa F_0 + (1 - \kappa) F_1$ at the lower and $\kappa F_1 + (1 - \kappa) F_0$ at the upper limit.
+    F_0 and F_1 are beta distributions with the mean and variance of a mean over n values and an unseen one of 0 or 1.
+    The variance of a Dirichlet mean is the variance of the n + 1 values by n + 2; a beta's is m (1 - m) / (size + 1).
+    """
     from scipy.special import betainc  # slow to import
 
-    end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))
+    end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))  # the unseen value, by F_0 and F_1
     center = (n * share + end) / (n + 1)
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
     size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
@@ -237,8 +242,8 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
 
     def tails(limits: Any) -> Any:
-        (lower, upper_0), (lower_1, upper) = betainc(hits, misses, limits)  # by F_0 and by F_1
-        return np.array([kappa * lower + (1 - kappa) * lower_1, kappa * upper + (1 - kappa) * upper_0])
+        (lower_0, upper_0), (lower_1, upper_1) = betainc(hits, misses, limits)
+        return np.array([kappa * lower_0 + (1 - kappa) * lower_1, kappa * upper_1 + (1 - kappa) * upper_0])
 
     return tails
 
@@ -253,12 +258,12 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
 
 
 class SquareEstimate(NamedTuple):
-    """An unbiased estimate of a square: the mean and variance of its noise, and the variance of its root."""
+    """An unbiased estimate of a square, such as the squared calibration error of norm 2, and its precision."""
 
     value: Tensor
-    mean: Tensor
-    variance: Tensor
-    root_variance: Tensor
+    mean: Tensor  # of its noise, which was subtracted from the value
+    variance: Tensor  # of its noise, as if the square were 0
+    root_variance: Tensor  # variance of its root
 
 
 def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
@@ -274,6 +279,7 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
     observed, tail, zero = np.maximum(value + mean, 0.0), ndtr(-t), np.zeros(np.shape(value))
 
     def probability(theta: Any) -> Any:
+        """Return the probability of an estimate up to the observed one, by the gamma distribution."""
         spread = np.maximum(variance + 4 * root_variance * theta, 1e-300)
         return gammainc((theta + mean) ** 2 / spread, observed * (theta + mean) / spread)
 
@@ -315,7 +321,12 @@ def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float, flo
     r"""Return the mean, its standard error by the jackknife over clusters, and the degrees of freedom.
 
     Without cluster g of weight n_g and sum s_g the mean moves by $(s_g - \bar x n_g) / (n - n_g)$. The degrees are one
-    less than the $n^2 / \sum n_g^2$ clusters of equal weight that would be as precise (Kish 1965).
+    less than the $n^2 / \sum n_g^2$ clusters of equal weight that would be as precise (Kish 1965). A single cluster
+    has an infinite error and no degree of freedom.
+
+    Args:
+        weight: Weight n_g of each cluster.
+        total: Sum s_g of the values of each cluster.
     """
     weight, total = weight[weight > 0], total[weight > 0]
     n, clusters = weight.sum(), len(weight)

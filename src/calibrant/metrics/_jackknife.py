@@ -1,4 +1,4 @@
-"""Events without one group at a time: sums are computed once, and each remainder is a difference of sums."""
+"""The jackknife: statistics without one group at a time, as differences of sums that are computed once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ from calibrant.backend.bins import (
 from calibrant.backend.sorting import distinct_values
 from calibrant.predictions import Predictions
 
-MAX_DISTINCT_CONFIDENCES = NUM_ODDS_CELLS  # distinct confidences up to which each keeps a place of its own
+MAX_DISTINCT_CONFIDENCES = NUM_ODDS_CELLS  # distinct confidences up to which each has a cell of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Jackknife:
     """Predictions in groups, and the statistics of their event without one group at a time.
 
-    Up to 61,440 distinct confidences, the statistics are exactly those of the other groups' events. Beyond that, places
-    are uniform in the log odds to 1/1024, as in a `Summary`: a standard error changes by far less than its own error.
+    Confidences are summed in cells: one for each distinct confidence up to 61,440 of them, which is exact. Beyond that,
+    cells are uniform in the log odds to 1/1024, as in a `Summary`: standard errors change by far less than their error.
     """
 
     predictions: Predictions
@@ -44,32 +44,32 @@ class Jackknife:
         """The event of all examples."""
         return self.predictions.events
 
-    def sums(self, place: Tensor, places: int, *values: Tensor) -> Tensor:
-        """Return weighted sums of values by group and place, (values, groups + 1, places); the last group is all rows.
+    def sums(self, cell: Tensor, num_cells: int, *values: Tensor) -> Tensor:
+        """Return weighted sums of values by group and cell, (values, groups + 1, cells); the last group is all rows.
 
         Args:
-            place: Place of each row, such as its bin or its distinct confidence, (n) int64 below `places`.
-            places: Number of places.
+            cell: Cell of each row, such as its bin or its distinct confidence, (n) int64 below `num_cells`.
+            num_cells: Number of cells.
             values: Arrays of one number per row, (n).
         """
-        w, index = self.events.weights, self.group * places + place
+        w, index = self.events.weights, self.group * num_cells + cell
         weighted = (value if w is None else w * value for value in values)
-        table = torch.stack([torch.bincount(index, v, minlength=self.groups * places) for v in weighted])
-        table = table.view(len(values), self.groups, places)
+        table = torch.stack([torch.bincount(index, v, minlength=self.groups * num_cells) for v in weighted])
+        table = table.view(len(values), self.groups, num_cells)
         return torch.cat([table, table.sum(1, keepdim=True)], 1)
 
     @cached_property
     def cells(self) -> Tensor:
-        """Weight, confidence and outcome by place, in increasing order of confidence."""
+        """Weight, confidence and outcome by cell, in increasing order of confidence, (3, groups + 1, cells)."""
         c, a = self.events.confidence, self.events.outcome
-        value, place = distinct_values(c)
-        places = len(value)
-        if places > MAX_DISTINCT_CONFIDENCES:
-            place, places = NUM_ODDS_CELLS - 1 - odds_cell(c), NUM_ODDS_CELLS
-        return self.sums(place, places, torch.ones_like(c), c, a)
+        value, cell = distinct_values(c)
+        num_cells = len(value)
+        if num_cells > MAX_DISTINCT_CONFIDENCES:
+            cell, num_cells = NUM_ODDS_CELLS - 1 - odds_cell(c), NUM_ODDS_CELLS  # `odds_cell` starts at the highest
+        return self.sums(cell, num_cells, torch.ones_like(c), c, a)
 
     def moments(self, bins: int) -> Tensor:
-        """Return the terms of `Moments` by bin of equal width."""
+        """Return the sums of `Moments` by bin of equal width, (6, groups + 1, bins)."""
         cache: dict[int, Tensor] = self.__dict__.setdefault("_moments", {})
         if bins not in cache:
             c, a = self.events.confidence, self.events.outcome
@@ -77,7 +77,10 @@ class Jackknife:
         return cache[bins]
 
     def cluster_sums(self, bins: int) -> ClusterSums | None:
-        """Return the sums of sets of clusters by bin of equal width; set s holds clusters of group s % `groups`."""
+        """Return the sums of sets of clusters by bin of equal width; None without clusters.
+
+        There are at most 512 sets, and set s holds clusters of group s % `groups`.
+        """
         cache: dict[int, ClusterSums] = self.__dict__.setdefault("_cluster_sums", {})
         clusters = self.events.clusters
         if clusters is not None and bins not in cache:
@@ -96,6 +99,7 @@ class LeaveOneGroupOut(EventStatistics):
     left_out: int
 
     def _remainder(self, table: Tensor) -> Tensor:
+        """Return the sums without the group, (values, cells), from `Jackknife.sums`, which start with the weight."""
         remaining = table[:, -1] - table[:, self.left_out]
         return remaining * (remaining[0] > 1e-9 * table[0, -1])  # a smaller weight is rounding
 
@@ -110,8 +114,9 @@ class LeaveOneGroupOut(EventStatistics):
         """Return sums over bins of equal width."""
         sums = self.jackknife.cluster_sums(bins)
         if sums is not None:
-            remaining = torch.arange(len(sums.gap), device=sums.gap.device) % self.jackknife.groups != self.left_out
+            group = torch.arange(len(sums.residual), device=sums.residual.device) % self.jackknife.groups
+            remaining = group != self.left_out
             occupied = sums.total_weight[remaining].sum(0) > 0
-            weight, gap = (x[remaining][:, occupied] for x in (sums.total_weight, sums.gap))
-            sums = ClusterSums(sums.value[occupied], weight, gap)
+            weight, residual = (x[remaining][:, occupied] for x in (sums.total_weight, sums.residual))
+            sums = ClusterSums(sums.value[occupied], weight, residual)
         return Moments(*self._remainder(self.jackknife.moments(bins)), clusters=sums)

@@ -1,4 +1,4 @@
-"""Results from sums over bins: norms of the gaps, the unbiased square of norm 2, and the distribution of noise."""
+"""Results from sums over bins: norms of the error, the unbiased square of norm 2, and the distribution of noise."""
 
 import math
 from typing import Literal
@@ -33,30 +33,37 @@ def squared_error(moments: Moments, level: float) -> Interval:
 
 
 def square_estimate(moments: Moments) -> SquareEstimate:
-    r"""Estimate the squared error from independent examples, whose sums over bins may have leading dimensions.
+    r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from independent examples; sums may have leading dimensions before bins.
 
-    In a bin, $\mu^2$ is estimated by the mean of u_i u_j over pairs i != j. The variance of u in a bin is at least that
-    of a calibrated model: few examples may have equal u by chance.
+    In bin b with the share $w_b$ of n examples and the mean $\mu_b$ of u = confidence - outcome:
+
+    - $\mu_b^2$ is estimated by the mean product $u_i u_j$ over the m (m - 1) pairs $i \ne j$ of its m examples.
+    - $\sigma_b^2$, the variance of u, is at least as large as for a calibrated model: few u may be equal by chance.
+    - If $\mu_b$ is 0, this estimate of $\mu_b^2$ has the variance $2 \sigma_b^4 / (m (m - 1))$.
+    - The root of $\theta$ has the variance $(\sum_b w_b \mu_b^2 \sigma_b^2 / \theta + V / 4 \theta) / n$, with V the
+      variance of $\mu_b^2$ over the examples, and $\theta$ at least the mean of the noise.
     """
-    n, total = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
-    has_pairs = n > 1 + 1e-9  # at least two examples
-    count = n.where(has_pairs, 2.0)
-    share, pairs = (n / total).where(has_pairs, 0.0), count * (count - 1)
-    product = (moments.gap.square() - moments.gap_square) / pairs
-    square = product.clamp_min(0)
-    noise = torch.maximum(moments.gap_square / count - square, moments.noise / count)
-    spread = share * noise / pairs.sqrt()
-    weight = share * ((moments.gap / count).square() + 1e-12)
-    value = (share * product).sum(-1)
-    between = ((share * square.square()).sum(-1) - (share * square).sum(-1).square()).clamp_min(0)
-    root_variance = (weight * noise).sum(-1) / weight.sum(-1) + between / (
-        4 * torch.maximum(value, spread.sum(-1))
-    ).clamp_min(1e-300)
-    return SquareEstimate(value, spread.sum(-1), 2 * spread.square().sum(-1), root_variance / total.squeeze(-1))
+    m, n = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
+    has_pairs = m > 1 + 1e-9  # at least two examples
+    m = m.where(has_pairs, 2.0)  # any number: bins without pairs get the share 0
+    share, pairs = (m / n).where(has_pairs, 0.0), m * (m - 1)
+    mean_product = (moments.u_sum.square() - moments.u_square_sum) / pairs
+    mu_square = mean_product.clamp_min(0)
+    sigma_square = torch.maximum(moments.u_square_sum / m - mu_square, moments.noise / m)
+    spread = share * sigma_square / pairs.sqrt()
+    value, mean = (share * mean_product).sum(-1), spread.sum(-1)
+    weight = share * ((moments.u_sum / m).square() + 1e-12)  # positive, as a divisor must be
+    between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
+    within = (weight * sigma_square).sum(-1) / weight.sum(-1)
+    root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(1e-300)) / n.squeeze(-1)
+    return SquareEstimate(value, mean, 2 * spread.square().sum(-1), root_variance)
 
 
 def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
-    r"""Return the norm $(\sum_b w_b |g_b|^p)^{1/p}$ of the gaps; for p = inf their maximum over bins with examples."""
+    r"""Return the norm $(\sum_b w_b |g_b|^p)^{1/p}$ of the differences g_b of accuracy and confidence.
+
+    For p = inf it is the largest difference of a bin with examples.
+    """
     if math.isinf(norm):
         return bins.gap.abs()[bins.weight > 0].max()
     return (bins.weight * bins.gap.abs() ** norm).sum() ** (1 / norm)
@@ -65,7 +72,8 @@ def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
 def noise_interval(sigma: Tensor, level: float) -> Interval:
     r"""Return the distribution of $\sum_b |N(0, \sigma_b^2)|$: its mean $\sqrt{2/\pi} \sum_b \sigma_b$ and quantiles.
 
-    The quantiles come from the product of the Fourier transforms of the half-normal distributions on a grid.
+    The distribution of the sum is the convolution of half-normal distributions: on a grid, the product of their Fourier
+    transforms.
 
     >>> print(noise_interval(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
     0.7979 [0.0627, 1.9600]
@@ -75,9 +83,10 @@ def noise_interval(sigma: Tensor, level: float) -> Interval:
     if len(sigma) == 0:
         return Interval(mean, mean, mean, level)
     cells = NUM_NOISE_CELLS
-    width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells
+    width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells  # a mass of about 1e-15 lies beyond
     ends = torch.arange(cells + 1, dtype=torch.float64) * width
     probability = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
+    # padded to twice the length, so that the cyclic convolution does not wrap around
     density = torch.fft.irfft(torch.fft.rfft(probability, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
     density /= density.sum()
     shift = mean - float((density * ends[:-1]).sum())  # makes the mean of the grid exact

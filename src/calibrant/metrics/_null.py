@@ -10,44 +10,45 @@ from torch import Tensor
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
 
 NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000
-MAX_CLUSTERED_PLACES = 64  # places of confidence at which sums of clusters are drawn
-MAX_CHUNK_ELEMENTS = 1 << 20  # gaps of unanimous clusters that are drawn at once
-PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that join those of the sample
+MAX_CLUSTERED_BINS = 64  # bins of confidence in which sums of clusters are drawn
+MAX_CHUNK_ELEMENTS = 1 << 20  # residuals of unanimous clusters that are drawn at once
+PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that are added to the expected events of the sample
 
 
 @dataclass(frozen=True, eq=False)
-class NullGaps:
-    """Gaps at places of confidence, as observed and as drawn for a calibrated model.
+class NullResiduals:
+    """Sums of outcomes minus confidences in g bins of confidence: observed, and in d draws of a calibrated model."""
 
-    A gap is the sum of outcomes minus confidences. There are g places and d draws.
-    """
-
-    value: Tensor  # (g) float64, mean confidence of a place
+    value: Tensor  # (g) float64, mean confidence of a bin
     total_weight: Tensor  # (g)
     observed: Tensor  # (1 g)
     drawn: Tensor  # (d g)
     dispersion: float = 1.0  # as in `GroupedScores`
 
     @classmethod
-    def draw(cls, by_score: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullGaps":
-        """Draw gaps: of independent examples from their confidences, of clusters as `_draw_clustered_gaps` does.
+    def draw(cls, by_score: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullResiduals":
+        """Draw outcomes of independent examples from their confidences; see `_draw_clustered_residuals` for clusters.
 
-        Fractional outcomes vary less than events: the gaps of events are multiplied by the root of their dispersion.
+        Fractional outcomes vary less than events, by the square root of their dispersion.
         """
         generator = torch.Generator().manual_seed(seed)
         if (sums := by_score.clusters) is not None:
-            sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.gap.cpu())
-            sums = sums.equal_mass(MAX_CLUSTERED_PLACES) if len(sums.value) > MAX_CLUSTERED_PLACES else sums
-            drawn = _draw_clustered_gaps(sums, draws, generator, by_score.dispersion)
-            weight, observed = sums.total_weight.sum(0), sums.gap.sum(0, keepdim=True)
+            sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.residual.cpu())
+            if len(sums.value) > MAX_CLUSTERED_BINS:
+                sums = sums.equal_mass(MAX_CLUSTERED_BINS)
+            drawn = _draw_clustered_residuals(sums, draws, generator, by_score.dispersion)
+            weight, observed = sums.total_weight.sum(0), sums.residual.sum(0, keepdim=True)
             return cls(sums.value, weight, observed, drawn, by_score.dispersion)
         by_score = merge_scores(by_score, MAX_CLUSTER_SLOTS)
-        value, weight, gap = by_score.value.cpu(), by_score.total_weight.cpu(), by_score.gap.cpu()
+        value, weight, residual = by_score.value.cpu(), by_score.total_weight.cpu(), by_score.residual.cpu()
         drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
-        return cls(value, weight, gap[None], drawn * math.sqrt(by_score.dispersion), by_score.dispersion)
+        return cls(value, weight, residual[None], drawn * math.sqrt(by_score.dispersion), by_score.dispersion)
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
-        """Return the share of draws with as large a statistic, which takes rows of gaps (r g) and returns (r)."""
+        """Return the share of draws with as large a statistic as observed, counting the observation as a draw.
+
+        The statistic takes rows of residuals (r g) and returns (r).
+        """
         observed, drawn = float(statistic(self.observed)), statistic(self.drawn)
         exceeded = int((drawn >= observed - 1e-9 * abs(observed)).sum())  # equal up to rounding counts
         return (exceeded + 1) / (len(drawn) + 1)
@@ -73,55 +74,55 @@ def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
     """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
     if len(by_score.value) <= max_groups:
         return by_score
-    sums = by_score.cumulative_sums
-    cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=sums.device) * sums[0, -1]
-    ends = torch.searchsorted(sums[0].contiguous(), cuts[1:-1].contiguous())
-    index = torch.cat([ends.new_tensor([0, sums.shape[1] - 1]), ends]).unique()
-    weight, confidence, correct, _ = sums[:, index].diff()
-    value = (confidence / weight).clamp_max(1)
+    cumulative_weight = by_score.cumulative_weight
+    inner_cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=cumulative_weight.device)[1:-1]
+    ends = torch.searchsorted(cumulative_weight.contiguous(), inner_cuts * cumulative_weight[-1])
+    index = torch.cat([ends.new_tensor([0, len(cumulative_weight) - 1]), ends]).unique()
+    weight, confidence, correct, _ = by_score.cumulative_sums[:, index].diff()
+    value = (confidence / weight).clamp_max(1)  # a mean of ones may round up
     return GroupedScores(value, weight, correct, by_score.clusters, by_score.fraction_variance, by_score.dispersion)
 
 
-def _draw_clustered_gaps(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
-    """Draw the gaps of a calibrated model with clusters, (d g), and studentize them by half.
+def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
+    """Draw residuals of a calibrated model with clusters, (d g), and divide them by the root of their relative spread.
 
     In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
     decides the outcomes of all its examples. The examples of the other clusters are independent.
 
-    If a few clusters have large gaps by chance, their examples also seem to depend on each other strongly. Tests of 20
-    calibrated clusters would therefore reject too rarely. Student's t test divides every draw by the ratio of its
-    estimated standard deviation to that of the sample. This is too much for 100 clusters, because real clusters are
-    rarely unanimous and their squared gaps vary less. Dividing by the square root of the ratio gives levels of 3 to 6 %
-    in simulations of both. In the deviation of a draw, independent examples have their expected squared gaps.
+    If a few clusters have large residuals by chance, their examples also seem to depend on each other strongly. Tests
+    of 20 calibrated clusters would therefore reject too rarely. Student's t test divides every draw by its standard
+    deviation relative to the sample. This is too much for 100 clusters, because real clusters are rarely unanimous and
+    their squared residuals vary less. The square root of this ratio gives levels of 3 to 6 % in simulations of both.
+    The standard deviation of a draw is estimated from its unanimous clusters and the expectation of the others.
     """
     value, weight = sums.value, sums.total_weight
     model = ClusterModel.from_sums(sums, dispersion)
-    u = sums.gap.sum(1)
+    u = sums.residual.sum(1)  # (m)
     share = model.unanimous_share(u.square().sum(), u @ model.imbalance)
     is_unanimous = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64) < share
     uniform = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64)
     remaining_weight = (~is_unanimous).double() @ weight
-    gaps = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
-    squares, products = (~is_unanimous).double() @ model.independent, gaps.new_zeros(draws)
-    pairs = is_unanimous.nonzero()
+    residuals = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
+    squares, products = (~is_unanimous).double() @ model.independent, residuals.new_zeros(draws)
+    pairs = is_unanimous.nonzero()  # rows of a draw and a cluster that is unanimous there
     for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
         is_event = uniform[draw, cluster, None] < value
-        cluster_gaps = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
-        gaps.index_add_(0, draw, cluster_gaps)
-        u = cluster_gaps.sum(1)
+        of_cluster = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
+        residuals.index_add_(0, draw, of_cluster)
+        u = of_cluster.sum(1)
         squares.index_add_(0, draw, u.square())
         products.index_add_(0, draw, u * model.imbalance[cluster])
     drawn_variance = model.variance(model.unanimous_share(squares, products))
     ratio = (model.variance(share) / drawn_variance).nan_to_num(1.0)  # 0 / 0 if every confidence is 0 or 1
-    return gaps * ratio.pow(1 / 4)[:, None]  # the root of the ratio of standard deviations
+    return residuals * ratio.pow(1 / 4)[:, None]  # the root of the ratio of standard deviations
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterModel:
-    r"""Clusters that are unanimous with a common probability, the share $\lambda$, and otherwise independent examples.
+    r"""A cluster is unanimous with a common probability, the share $\lambda$; otherwise its examples are independent.
 
-    A cluster with weight N and expected events S, of which S + u happen, has the variance $V_1$ of u if it is unanimous
-    and $V_0$ with independent examples, both times the dispersion of fractional outcomes.
+    In a cluster of weight N, S events are expected and S + u happen. The variance of u is $V_1$ if the cluster is
+    unanimous and $V_0$ if its examples are independent, both times the dispersion of fractional outcomes.
     """
 
     independent: Tensor  # (m) V_0 of every cluster
@@ -134,7 +135,8 @@ class ClusterModel:
         """Compute the variances."""
         value, weight = sums.value, sums.total_weight
         n, expected = weight.sum(1), weight @ value
-        # events of a unanimous cluster whose number falls between two places
+        # A unanimous cluster draws one uniform number; its events are the examples whose confidence is above. Column j
+        # has the events if the number falls between bins j - 1 and j, whose distance is the probability of this.
         events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
         width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
         unanimous = float(((events - expected[:, None]).square() @ width).sum())
@@ -143,29 +145,32 @@ class ClusterModel:
         return cls(independent * dispersion, unanimous * dispersion, n - 2 * expected, num_events)
 
     def variance(self, share: Tensor) -> Tensor:
-        """Return the variance of the sum of all gaps if this share of the clusters is unanimous."""
+        """Return the variance of the sum of all residuals if this share of the clusters is unanimous."""
         return share * self.unanimous + (1 - share) * self.independent.sum()
 
     def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:
         r"""Estimate the share that explains how the outcomes of a cluster depend on each other.
 
-        The equation $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$ yields a share that is small whenever rare
-        events did not happen, and would exaggerate what they say. The estimate therefore uses
-        $u^2 - \rho (N - 2S) u$, which is uncorrelated with u if a cluster's frequency has a beta distribution: then
-        $\rho = 2 \lambda / (1 + \lambda)$, and the equation is quadratic in the share. The result is corrected for few
-        expected events. A single cluster counts as unanimous.
+        The method of moments would solve $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$. But whenever rare events
+        did not happen, $u^2$ and with it $\lambda$ would be small, and a test would take their absence for strong
+        evidence. The estimate therefore uses $u^2 - \rho (N - 2S) u$ in place of $u^2$. It is uncorrelated with u if a
+        cluster's frequency has a beta distribution and $\rho = 2 \lambda / (1 + \lambda)$. The equation is then
+        quadratic: $\lambda^2 - 2 h \lambda - q = 0$ with q the solution of the simple equation and
+        $2 h = q - 1 - 2 \sum (N - 2S) u / \sum (V_1 - V_0)$. `PRIOR_EVENTS` of unanimous clusters join the events.
+
+        A single cluster counts as unanimous. If every cluster is a single example, the share is 0.
 
         Args:
             squares: Sum of $u^2$ over the clusters, of one or more samples.
             products: Sum of $(N - 2S) u$.
         """
         independent = float(self.independent.sum())
-        excess = self.unanimous - independent
+        excess = self.unanimous - independent  # sum of V_1 - V_0
         if len(self.independent) == 1:
             return torch.ones_like(squares)
         if excess <= 1e-12 * self.unanimous:  # every cluster is a single example
             return torch.zeros_like(squares)
-        uncorrected = (squares - independent) / excess
-        half = (uncorrected - 2 * products / excess - 1) / 2
-        share = (half + (half.square() + uncorrected).clamp_min(0).sqrt()).clamp(0, 1)
+        q = (squares - independent) / excess
+        h = (q - 2 * products / excess - 1) / 2
+        share = (h + (h.square() + q).clamp_min(0).sqrt()).clamp(0, 1)
         return (share * self.num_events + PRIOR_EVENTS) / (self.num_events + PRIOR_EVENTS)

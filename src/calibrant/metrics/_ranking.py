@@ -40,21 +40,25 @@ def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
 
 
 def _placements(p: Predictions) -> PerExample:
-    """Return numbers whose mean is the AUROC and whose variance is that of DeLong et al. (1988)."""
+    """Return one number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988)."""
     pairs = (forecast() for forecast in _forecasts(p))
     return torch.stack([placements(score, positive.double(), p.weights) for score, positive in pairs]).nanmean(0)
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
-    """Return the interval of a mean over the positives or negatives, whichever are fewer, with DeLong's error."""
-    if p.k == 2 and p.clusters is None:
+    """Return the interval with DeLong's standard error and the sample size of the rarer of positives and negatives.
+
+    Of more than two classes, the sample size is the mean over the classes that occur.
+    """
+    if p.k == 2 and p.clusters is None:  # faster: without a number per example
         score, positive = _forecasts(p)[0]()
         sample = _sum_placements(GroupedScores.from_scores(score, positive.double(), p.weights))
     else:
         sample = Sample.from_values(_placements(p), p.weights, p.clusters, p.examples)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
-    count = count[(count > 0) & (count < sample.n)][: 1 if p.k == 2 else None]
+    count = count[(count > 0) & (count < sample.n)]
+    count = count[:1] if p.k == 2 else count  # the second class has the same positives and negatives
     rarer = torch.minimum(count, sample.n - count).mean() if len(count) else sample.n
     return sample.bounded_interval(SHARE, level, float(rarer) / sample.n)
 
@@ -70,8 +74,8 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
 def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") -> Scalar:
     """Return the area under the ROC curve: how often a positive outranks a negative, ties counting half.
 
-    The interval has the width of DeLong et al. (1988) and does not collapse if the classes are separated: it is that of
-    a mean over the positives or negatives, whichever are fewer.
+    The interval has the width of DeLong et al. (1988) and does not collapse if the classes are separated: it is the
+    interval of a mean over the positives or negatives, whichever are fewer.
 
     Args:
         p: Predictions, or logits and labels.
@@ -96,18 +100,22 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
 
 
 def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
-    """Return the interval of a mean in [0, 1] with the standard error of the influence function."""
+    r"""Return the interval of a mean in [0, 1] with the standard error of the influence function.
+
+    The squared standard error is the mean square of every example's influence, divided by n. Of examples in clusters,
+    the influences of a cluster are added first.
+    """
     by_score = events.by_score
     n, value = float(by_score.total_weight.sum()), float(aurc_of(by_score))
     by_score = merge_scores(by_score, MAX_INFLUENCE_GROUPS)
-    neutral, wrong_score = _aurc_influence(by_score)
+    influence, error_influence = _aurc_influence(by_score)
     wrong = by_score.total_weight - by_score.correct
-    square = by_score.correct * neutral.square() + wrong * (neutral + wrong_score).square()
+    square = by_score.correct * influence.square() + wrong * (influence + error_influence).square()
     clusters = None
     if (sums := by_score.clusters) is not None:
-        place = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
-        wrong = sums.total_weight * (1 - sums.value) - sums.gap
-        deviation = sums.total_weight @ neutral[place] + wrong @ wrong_score[place]
+        group = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
+        wrong = sums.total_weight * (1 - sums.value) - sums.residual
+        deviation = sums.total_weight @ influence[group] + wrong @ error_influence[group]
         weight = sums.total_weight.sum(1)
         clusters = weight, deviation + value * weight
     return Sample.from_sums(n, value, float(square.sum()), clusters).bounded_interval(SHARE, level, 0.5)
@@ -125,8 +133,8 @@ def aurc(events: EventStatistics) -> Scalar:
     r"""Return the area under the risk-coverage curve (Geifman et al. 2019).
 
     The mean over m of the error of the m most confident predictions; lower is better. Correctness is averaged within
-    ties, so that the row order does not matter. The interval is that of a mean in [0, 1], with the standard error of
-    the influence function.
+    ties, so that the row order does not matter. The interval has the standard error of the influence function, and is
+    the interval of a mean in [0, 1].
 
     >>> aurc(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))  # risks 0 and 1/2
     tensor(0.2500, dtype=torch.float64)
@@ -142,27 +150,28 @@ def auroc_of(by_score: GroupedScores) -> Scalar:
 
 
 def placements(score: PerExample, positive: PerExample, weights: PerExample | None = None) -> PerExample:
-    """Return each positive's share of negatives below it, and each negative's share of positives above it.
+    """Return a number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988).
 
-    Centered on the AUROC, and scaled so that the mean over all examples is the AUROC and its standard error DeLong's.
+    The number is the placement, scaled by n / (number of positives) or n / (number of negatives) around the AUROC. A
+    positive's placement is its share of negatives below it, a negative's the share of positives above it.
     """
     w = torch.ones_like(score) if weights is None else weights.to(score)
-    value, place = distinct_values(score)
-    hits, misses = (torch.bincount(place, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
+    value, group = distinct_values(score)
+    hits, misses = (torch.bincount(group, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
     below, above = _placement_shares(hits, misses)
     area = (hits * below).sum() / hits.sum()
     scale = w.sum() / torch.stack([misses.sum(), hits.sum()])
-    return area + (torch.where(positive == 1, below[place], above[place]) - area) * scale[positive.long()]
+    return area + (torch.where(positive == 1, below[group], above[group]) - area) * scale[positive.long()]
 
 
 def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the share of negatives below each distinct score, and that of positives above it; ties count half."""
+    """Return the shares of negatives below and of positives above each distinct score; ties count half."""
     below = (misses.cumsum(0) - misses / 2) / misses.sum()
     return below, 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
 
 
 def _sum_placements(by_score: GroupedScores) -> Sample:
-    """Return the mean of `placements` and its precision from sorted scores."""
+    """Return the mean of `placements` and its precision from sorted scores, without a number per example."""
     hits, misses = by_score.correct, by_score.total_weight - by_score.correct
     below, above = _placement_shares(hits, misses)
     n, area = float(by_score.total_weight.sum()), (hits * below).sum() / hits.sum()
@@ -171,43 +180,46 @@ def _sum_placements(by_score: GroupedScores) -> Sample:
 
 
 def aurc_of(by_score: GroupedScores) -> Scalar:
-    """Return the area under the risk-coverage curve of sorted examples."""
-    if bool((by_score.total_weight == 1).all()):
+    r"""Return the area under the risk-coverage curve of sorted examples.
+
+    A group of m examples of equal confidence shares its error e. After N more confident examples with E errors, the
+    errors among the first N + j add up to E + j e, so that the group adds to the area $\frac1n \sum_{j=1}^m
+    (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
+    """
+    if bool((by_score.total_weight == 1).all()):  # no ties: the mean accuracy from each confidence on
         below, _, correct_below, _ = by_score.cumulative_sums[:, :-1]
         total, _, total_correct, _ = by_score.cumulative_sums[:, -1]
         return 1 - (total_correct - correct_below).div_(total - below).mean()
-    weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
-    # A tie's m examples share its error: the sum over j = 1 .. m of (E + j e) / (N + j) is closed by digamma.
-    mass_before, error = weight.cumsum(0) - weight, wrong / weight
-    harmonic = torch.digamma(mass_before + weight + 1) - torch.digamma(mass_before + 1)
-    risks = wrong + (wrong.cumsum(0) - wrong - error * mass_before) * harmonic
+    weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
+    weight_before, wrong_before, error = weight.cumsum(0) - weight, wrong.cumsum(0) - wrong, wrong / weight  # N, E, e
+    harmonic = torch.digamma(weight_before + weight + 1) - torch.digamma(weight_before + 1)
+    risks = wrong + (wrong_before - error * weight_before) * harmonic
     return risks.sum() / weight.sum()
 
 
 def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
-    r"""Return the influence of a right example on the AURC in every group (g), and what a wrong one adds to it.
+    r"""Return the influence of a right example on the AURC in every group (g), and what a wrong example adds to it.
 
     With the share G of examples that are at least as confident, the AURC is $E[e\,(-\log G)]$ of errors e. A wrong
-    example adds $-\log G$; every example lowers the weight of the errors below it, $E[e_i / G_i]$ over $c_i \le c$.
-    Sums of 1/m over ranks m stand for logarithms, as in `aurc_of`.
+    example adds $-\log G$. Every example of confidence c lowers the area by $E[e_i / G_i]$ over the examples with
+    $c_i \le c$, of whose G it is a part. Sums of 1/m over ranks m stand for logarithms, as in `aurc_of`. The mean
+    influence over all examples is 0.
     """
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
     cumulative_weight, total = weight.cumsum(0), weight.sum()
     harmonic = torch.digamma(cumulative_weight + 1) - torch.digamma(cumulative_weight - weight + 1)
     from_here = harmonic.flip(0).cumsum(0).flip(0)  # the sum of 1/m over the ranks of this group and of all below
-    wrong_score = 1 - (cumulative_weight / weight) * harmonic + from_here
+    added = 1 - (cumulative_weight / weight) * harmonic + from_here  # -log G, averaged over the ranks of the group
     lowered = wrong * harmonic / weight
-    lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2
-    neutral = wrong.sum() / total - lowered - (wrong * wrong_score).sum() / total
-    return neutral.flip(0), wrong_score.flip(0)
+    lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2  # of its own group, half
+    influence = wrong.sum() / total - lowered - (wrong * added).sum() / total
+    return influence.flip(0), added.flip(0)
 
 
 def risk_coverage(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
-    weight, wrong = (
-        by_score.total_weight.flip(0).cumsum(0),
-        (by_score.total_weight - by_score.correct).flip(0).cumsum(0),
-    )
+    weight = by_score.total_weight.flip(0).cumsum(0)
+    wrong = (by_score.total_weight - by_score.correct).flip(0).cumsum(0)
     return weight / weight[-1], wrong / weight
 
 

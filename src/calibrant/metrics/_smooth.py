@@ -1,4 +1,4 @@
-"""Smooth calibration error: gaps seen through a Gaussian window whose width equals the error."""
+"""Smooth calibration error: residuals smoothed by a Gaussian window whose width equals the error."""
 
 import numpy as np
 import torch
@@ -8,14 +8,14 @@ from calibrant.backend.bins import EventStatistics
 from calibrant.backend.solvers import PointEvaluation, increasing_root
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
-from calibrant.metrics._null import NUM_NULL_DRAWS, NullGaps
+from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
 from calibrant.types import Count, Scalar
 
 __all__ = ["smooth_ece"]
 
 NUM_GRID_CELLS = 1 << 14
 _DEPOSIT_CHUNK = 1 << 16
-NUM_TEST_CELLS = 1 << 11
+NUM_TEST_CELLS = 1 << 11  # a coarser grid for all simulations
 CHUNK_DRAWS = 128  # draws that are smoothed at once
 
 
@@ -28,16 +28,16 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     from scipy.fft import dct, idct  # slow to import
 
     width = float(smooth_ece(events))
-    null = NullGaps.draw(events.by_score, draws, seed)
+    null = NullResiduals.draw(events.by_score, draws, seed)
     gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)  # in the cosine basis
 
-    def errors_in_window(gaps: Tensor) -> Tensor:
-        grid = deposit(null.value, gaps, NUM_TEST_CELLS).numpy()
+    def errors_in_window(residuals: Tensor) -> Tensor:
+        grid = deposit(null.value, residuals, NUM_TEST_CELLS).numpy()
         smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))
         return torch.from_numpy(np.abs(smoothed).sum(1))
 
-    def errors(gaps: Tensor) -> Tensor:
-        return torch.cat([errors_in_window(chunk) for chunk in gaps.split(CHUNK_DRAWS)])
+    def errors(residuals: Tensor) -> Tensor:
+        return torch.cat([errors_in_window(chunk) for chunk in residuals.split(CHUNK_DRAWS)])
 
     return Evidence(width, null.p_value(errors))
 
@@ -65,40 +65,42 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     from scipy.fft import dct, idct  # slow to import
 
     by_score = events.by_score
-    grid = deposit(by_score.value, by_score.gap, NUM_GRID_CELLS) / by_score.total_weight.sum()
-    wave = np.asarray(dct(grid.cpu().numpy(), type=2))
-    rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2
+    grid = deposit(by_score.value, by_score.residual, NUM_GRID_CELLS) / by_score.total_weight.sum()
+    coefficients = np.asarray(dct(grid.cpu().numpy(), type=2))
+    rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2  # smoothing multiplies coefficient j by exp(rate_j s^2)
 
-    def gaps(waves: np.ndarray) -> np.ndarray:
-        return np.asarray(idct(waves, type=2))
+    def to_grid(coefficients: np.ndarray) -> np.ndarray:
+        return np.asarray(idct(coefficients, type=2))
 
-    def excess(s: float) -> PointEvaluation:
-        """Evaluate the width minus the error seen through it, and its derivative."""
+    def width_minus_error(s: float) -> PointEvaluation:
+        """Evaluate the width s minus the error seen through it, and the derivative; the second derivative is unused."""
         num_terms = min(NUM_GRID_CELLS, int(9 / (np.pi * max(s, 1e-9))) + 2)  # later factors are below e^-40
         damped, derivative = np.zeros((2, NUM_GRID_CELLS))
-        damped[:num_terms] = wave[:num_terms] * np.exp(rate[:num_terms] * s * s)
+        damped[:num_terms] = coefficients[:num_terms] * np.exp(rate[:num_terms] * s * s)
         derivative[:num_terms] = 2 * s * rate[:num_terms] * damped[:num_terms]
-        gap = gaps(damped)
-        return PointEvaluation(s - float(np.abs(gap).sum()), 1 - float((np.sign(gap) * gaps(derivative)).sum()), 0.0)
+        smoothed = to_grid(damped)
+        slope = 1 - float((np.sign(smoothed) * to_grid(derivative)).sum())
+        return PointEvaluation(s - float(np.abs(smoothed).sum()), slope, 0.0)
 
-    unsmoothed = float(np.abs(gaps(wave)).sum())
-    value = increasing_root(excess, unsmoothed / 8, 0.0, max(1.0, unsmoothed), 1e-9).x if unsmoothed else 0.0
+    unsmoothed = float(np.abs(to_grid(coefficients)).sum())  # no window shows a larger error
+    value = increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), 1e-9).x if unsmoothed else 0.0
     return torch.tensor(value, dtype=torch.float64, device=by_score.value.device)
 
 
-def deposit(value: Tensor, gaps: Tensor, cells: int) -> Tensor:
-    """Spread the gap at every distinct confidence, (g) or rows of them (r g), over the two nearest cells of a grid.
+def deposit(value: Tensor, residuals: Tensor, cells: int) -> Tensor:
+    """Spread the residual at every distinct confidence, (g) or rows (r g), over the two nearest cells of a grid.
 
-    Cell i of [0, 1] has its center at (i + 0.5) / cells. A gap is shared in proportion to how near the centers are;
-    beyond the outermost centers, all of it belongs to the first or last cell.
+    Cell i of [0, 1] has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly; beyond the
+    outermost centers, the first or last cell gets all.
     """
-    total, right = gaps.new_zeros(2, *gaps.shape[:-1], cells + 1)  # place i is between the centers i - 1 and i
+    # element i is for confidences between the centers i - 1 and i: their residuals, and the part of cell i
+    total, right = residuals.new_zeros(2, *residuals.shape[:-1], cells + 1)
     # few at a time, which stay in cache
-    for confidence, gap in zip(value.split(_DEPOSIT_CHUNK), gaps.split(_DEPOSIT_CHUNK, -1), strict=True):
+    for confidence, residual in zip(value.split(_DEPOSIT_CHUNK), residuals.split(_DEPOSIT_CHUNK, -1), strict=True):
         position = confidence * cells + 0.5
-        right_cell = position.long().expand_as(gap)
-        total.scatter_add_(-1, right_cell, gap)
-        right.scatter_add_(-1, right_cell, gap * position.frac_())
+        right_cell = position.long().expand_as(residual)
+        total.scatter_add_(-1, right_cell, residual)
+        right.scatter_add_(-1, right_cell, residual * position.frac_())
     left = total - right
     grid = left[..., 1:] + right[..., :-1]
     grid[..., 0] += left[..., 0]

@@ -22,8 +22,9 @@ MAX_NLL = 65536.0
 HIGH_CONFIDENCE = 0.99 * PROBABILITY_ROUNDING
 NUM_SLOTS = 64  # sets into which clusters are joined
 
-# Row statistics that are summed over every bin of equal width, times the weight of the row but for the first. The order
-# is that of the compiled kernel `add_to_summary`.
+# Row statistics that are summed over every bin of equal width, times the weight of the row but for the first, in the
+# order of the compiled kernel `add_to_summary`. "gap" is u = confidence - outcome; "confident" is 1 for confidences of
+# at least `HIGH_CONFIDENCE`.
 FEATURES = (
     *("rows", "weight", "correct", "outcome", "gap", "gap_square", "variance", "nll", "nll_square", "infinite"),
     *("brier", "brier_square", "confident", "confident_outcome", "gap_fourth"),
@@ -59,7 +60,7 @@ class BinSums(EventStatistics):
         """Return the mean of a feature and its precision, from the sums of the feature, its square and a weight."""
         n, mean = self.total(weight), self.mean(name, weight)
         clusters = None if self.slots is None else (self._per_slot(weight).sum(1), self._per_slot(name).sum(1))
-        return Sample.from_sums(n, mean, self.total(square) - n * mean**2, clusters)
+        return Sample.from_sums(n, mean, self.total(square) - n * mean**2, clusters)  # sum of (value - mean)^2
 
     def frequency(self, level: float = 0.90) -> Interval:
         """Return the frequency of the event with its interval."""
@@ -79,20 +80,21 @@ class BinSums(EventStatistics):
         """Sums of the sets of clusters in the bins that are not empty."""
         if self.slots is None:
             return None
-        weight, outcome, gap = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
-        value, occupied = (outcome + gap) / weight, weight > 0
+        weight, a, u = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
+        confidence, occupied = (a + u) / weight, weight > 0
         n, u = self._per_slot("weight"), self._per_slot("gap")
-        return ClusterSums(value[occupied], n[:, occupied], -u[:, occupied])
+        return ClusterSums(confidence[occupied], n[:, occupied], -u[:, occupied])  # residuals are outcomes minus c
 
     def moments(self, bins: int) -> Moments:
-        """Return sums over bins of equal width, of which there must be as many as in the summary."""
+        """Return sums over the summary's bins of equal width. Raises `InputError` for another number of bins."""
         if bins != self.bins:
             raise InputError(
                 f"Expected {self.bins} bins, which this summary was made with, got {bins}. Try a new summary.",
                 code="num_bins",
             )
-        weight, a, u, square, variance = map(self.per_bin, ("weight", "outcome", "gap", "gap_square", "variance"))
-        return Moments(weight, a + u, a, u, square, variance, self._clusters)
+        names = "weight", "outcome", "gap", "gap_square", "variance"
+        weight, a, u, u_square, variance = map(self.per_bin, names)
+        return Moments(weight, a + u, a, u, u_square, variance, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +108,11 @@ class GroupBinSums(BinSums):
 
     @cached_property
     def by_score(self) -> GroupedScores:
-        """The bins that are not empty: all that the sums tell about the order of confidences."""
+        """The bins that are not empty, in place of distinct confidences."""
         moments = self.moments(self.bins)
-        weight, c, a = torch.stack([moments.total_weight, moments.confidence_sum, moments.outcome_sum])[
-            :, moments.total_weight > 0
-        ]
+        is_occupied = moments.total_weight > 0
+        columns = moments.total_weight, moments.confidence_sum, moments.outcome_sum
+        weight, c, a = (column[is_occupied] for column in columns)
         return GroupedScores(c / weight, weight, a, self._clusters)
 
 
@@ -151,7 +153,8 @@ class SumBuilder:
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.bins, self._device = bins, p.labels.device
-        self._targets: list[tuple[Tensor, Tensor | None]] = []  # sums, and which of them each row belongs to
+        # tables of sums (3 f ... b), and the index (n) of each row in the dimensions before the bins, if there are any
+        self._targets: list[tuple[Tensor, Tensor | None]] = []
         slot = None if p.clusters is None else cluster_slots(p)
         self.sums = self._target(len(FEATURES), None)
         self.slots = None if slot is None else self._target(len(FEATURES), slot, NUM_SLOTS)
@@ -159,6 +162,7 @@ class SumBuilder:
         self.row_groups = self._group_target(p.row_groups, p.row_group_names, slot)
 
     def _target(self, num_features: int, index: Tensor | None, *shape: int) -> Tensor:
+        """Return a table of zeros (3 f shape b), to which `add` adds each row at its index in the shape."""
         sums = torch.zeros(3, num_features, *shape, self.bins, dtype=torch.int64, device=self._device)
         self._targets.append((sums, index))
         return sums
@@ -166,6 +170,7 @@ class SumBuilder:
     def _group_target(
         self, groups: Tensor | None, group_names: tuple[str, ...] | None, slot: Tensor | None
     ) -> GroupSums | None:
+        """Return empty sums of the groups that occur, in the order of their names."""
         if groups is None or group_names is None:
             return None
         codes, code = groups.unique(return_inverse=True)
@@ -181,9 +186,9 @@ class SumBuilder:
     def add(self, rows: slice, features: Tensor, index: Tensor) -> None:
         """Add the features (f n) of some rows, each with the index of its bin."""
         words = to_words(features, 3, WORD_BITS)
-        for sums, outer in self._targets:
-            place = index if outer is None else outer[rows] * self.bins + index
-            add_rows(sums, words[:, : sums.shape[1]], place)
+        for sums, outer_index in self._targets:
+            flat_index = index if outer_index is None else outer_index[rows] * self.bins + index
+            add_rows(sums, words[:, : sums.shape[1]], flat_index)
 
     def carry(self) -> "SumBuilder":
         """Bring all words into their range."""
@@ -210,7 +215,11 @@ def row_features(p: Predictions) -> Tensor:
 
 
 def cluster_slots(p: Predictions) -> Tensor:
-    """Return the set of every row's cluster, from the sum of the hashes of the cluster's rows in whatever order."""
+    """Return the set of every row's cluster, (n).
+
+    It depends only on the sum of the hashes of the cluster's rows, so that neither the order of rows nor the numbers of
+    clusters matter.
+    """
     assert p.clusters is not None
     hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
     total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
@@ -238,10 +247,10 @@ def from_fixed_point(words: Tensor, name: str) -> Tensor:
     return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
 
 
-def add_rows(sums: Tensor, words: Tensor, place: Tensor) -> None:
-    """Add words (w f n) of rows to sums (w f ...) in place, each row at its place in the other dimensions."""
+def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
+    """Add words (w f n) of rows to sums (w f ...) in place, each row at its index (n) in the other dimensions."""
     flat = sums.view(*sums.shape[:2], -1)
-    flat.scatter_add_(2, place.expand(words.shape), words.long())
+    flat.scatter_add_(2, flat_index.expand(words.shape), words.long())
 
 
 def carry(words: Tensor, bits: int) -> Tensor:

@@ -48,7 +48,7 @@ def corp(
 
 
 def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90) -> Curve:
-    """Return the error of the most confident predictions (y) against the share of all that they are (x).
+    """Return the error rate of the most confident predictions (y) against their share of all predictions (x).
 
     More than 4,096 distinct confidences are first merged into as many groups. The band holds the true error rates of
     all points at once.
@@ -78,7 +78,7 @@ def risk_coverage_of(by_score: GroupedScores, level: float = 0.90) -> Curve:
 def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90) -> tuple[Tensor, Tensor]:
     """Return limits of the frequency of the event above each threshold that hold for all thresholds at once.
 
-    They are the limits of each share at the `simultaneous_level`; 0 and 1 if no confidence is as large.
+    Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
     pointwise = simultaneous_level(by_score, level)
     first = torch.searchsorted(by_score.value, cuts * PROBABILITY_ROUNDING)
@@ -101,13 +101,14 @@ def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
 def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     r"""Return the level at which intervals of the frequency above each confidence hold for all confidences at once.
 
-    The number of events among the m most confident examples deviates from its mean as a random walk does. The level is
-    that of the quantile of $\sup_m |W_m| / \sqrt m$ over the groups of confidence, of `NUM_WALKS` normal walks drawn
-    with a fixed seed. Of examples in clusters, the signs of the clusters' deviations are drawn.
+    The number of events among the m most confident examples deviates from its mean as a random walk W does. The largest
+    $|W_m| / \sqrt m$ over the groups of confidence stays below its quantile z with probability `level`. The result is
+    the level $2 \Phi(z) - 1$ of a single interval of z standard errors. `NUM_WALKS` normal walks are drawn with a fixed
+    seed. Of examples in clusters, the signs of the clusters' deviations are drawn.
     """
     generator = torch.Generator().manual_seed(0)
     if by_score.clusters is None:
-        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()
+        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
         steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
@@ -118,13 +119,13 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
-    bound = float(walks.abs().amax(1).quantile(level))
-    return 2 * float(torch.special.ndtr(torch.tensor(bound, dtype=torch.float64))) - 1
+    z = walks.abs().amax(1).quantile(level)
+    return 2 * float(torch.special.ndtr(z)) - 1
 
 
 def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
-    """Return weight and outcomes of every cluster at each place and above."""
-    outcome = sums.total_weight * sums.value + sums.gap
+    """Return weight and outcomes of every cluster in each bin and above, (m g) each."""
+    outcome = sums.total_weight * sums.value + sums.residual
     weight, outcome = (x.flip(1).cumsum(1).flip(1) for x in (sums.total_weight, outcome))
     return weight, outcome
 
@@ -161,37 +162,38 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
     `level` of the other half as a whole (directional quantile envelope; Myllymaki et al. 2017). As the halves are
     independent, the probability is at least `level` for any number of draws from 18 on.
 
-    Frequencies are compared as $\arcsin \sqrt y$, whose variance is about the same everywhere, and no side of the band
-    is narrower than the median one before it is moved. Where nearly all curves are 0 or 1, a rare one that is not would
-    else move the whole band.
+    Frequencies are compared as $\arcsin \sqrt y$, whose variance is about the same everywhere. Before it is moved, no
+    side of the band is narrower than the median over points and sides. Otherwise, where nearly all curves are 0 or 1, a
+    rare curve that is not would move the whole band.
     """
     angles = fits.clamp(0, 1).sqrt().asin()
-    shape, rest = (angles[::2], angles[1::2]) if len(angles) > 1 else (angles, angles)
+    first_half, second_half = (angles[::2], angles[1::2]) if len(angles) > 1 else (angles, angles)
     tail = fits.new_tensor([(1 - level) / 2, (1 + level) / 2])
-    mean, (low, high) = shape.mean(0), shape.quantile(tail, dim=0)
-    least = float(torch.cat([mean - low, high - mean]).median().clamp_min(MIN_BAND_WIDTH))
-    below, above = (mean - low).clamp_min(least), (high - mean).clamp_min(least)
-    deviation = torch.maximum((mean - rest) / below, (rest - mean) / above).amax(1)
-    rank = min(len(rest), math.ceil(level * (len(rest) + 1)))
-    factor = deviation.sort().values[rank - 1].clamp_min(1.0)
-    ends = (mean - factor * below).clamp_min(0), (mean + factor * above).clamp_max(math.pi / 2)
-    return ends[0].sin().square(), ends[1].sin().square()
+    mean, (low, high) = first_half.mean(0), first_half.quantile(tail, dim=0)
+    min_width = float(torch.cat([mean - low, high - mean]).median().clamp_min(MIN_BAND_WIDTH))
+    below, above = (mean - low).clamp_min(min_width), (high - mean).clamp_min(min_width)
+    # the factor that a band needs to hold each curve; of the sorted factors, the rank-th holds a further curve
+    needed = torch.maximum((mean - second_half) / below, (second_half - mean) / above).amax(1)
+    rank = min(len(needed), math.ceil(level * (len(needed) + 1)))
+    factor = needed.sort().values[rank - 1].clamp_min(1.0)
+    lower, upper = (mean - factor * below).clamp_min(0), (mean + factor * above).clamp_max(math.pi / 2)
+    return lower.sin().square(), upper.sin().square()
 
 
 def _draw_cluster_curves(
     by_score: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Yield curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
+    """Yield CORP curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
 
     Args:
         by_score: Confidences at which the curves are returned.
-        sums: Sums of m clusters at g places, at which the curves are fitted.
+        sums: Sums of m clusters in g bins, to which the curves are fitted.
         draws: Number of curves.
         generator: Random numbers of the signs.
     """
     weight = sums.total_weight.sum(0)  # (g)
-    residuals = sums.gap - sums.total_weight * (sums.gap.sum(0) / weight)  # (m g), without the mean gap of a place
-    place = torch.searchsorted(sums.value.contiguous(), by_score.value.contiguous()).clamp_max_(len(weight) - 1)
+    residuals = sums.residual - sums.total_weight * (sums.residual.sum(0) / weight)  # (m g), which add up to 0 in a bin
+    bin_index = torch.searchsorted(sums.value.contiguous(), by_score.value.contiguous()).clamp_max_(len(weight) - 1)
     for signs in draw_signs(draws, len(residuals), generator, residuals):
         frequency = (sums.value + signs @ residuals / weight).clamp(0, 1)  # of the event: confidence plus noise
-        yield _corp.isotonic_fit(GroupedScores(sums.value, weight, frequency * weight))[place]
+        yield _corp.isotonic_fit(GroupedScores(sums.value, weight, frequency * weight))[bin_index]

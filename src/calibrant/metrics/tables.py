@@ -218,7 +218,7 @@ def _cluster_limits(by_score: GroupedScores, cuts: Tensor, level: float) -> Tens
     """Return the limits of the precision at every cut (2 g), from how the clusters vary."""
     sums = by_score.clusters
     assert sums is not None
-    hits = sums.total_weight * sums.value + sums.gap
+    hits = sums.total_weight * sums.value + sums.residual
     above = [sums.value >= cut * PROBABILITY_ROUNDING for cut in cuts]
     intervals = [cluster_share_interval(sums.total_weight[:, i].sum(1), hits[:, i].sum(1), level) for i in above]
     return cuts.new_tensor([[interval.low, interval.high] for interval in intervals]).T

@@ -198,11 +198,11 @@ def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
     """Return the variance of the signed gap of clusters by that of independent examples, at least 1."""
-    gap = sums.gap.sum(1)  # sum of outcomes minus confidences in each cluster
+    residual_sum = sums.residual.sum(1)  # (m)
     n = sums.total_weight.sum(1)
-    residual = gap - n * gap.sum() / n.sum()
+    deviation = residual_sum - n * residual_sum.sum() / n.sum()  # from the mean miscalibration
     independent = float(variance.sum())
-    return max(1.0, float(residual.square().sum()) / independent) if independent > 0 else 1.0
+    return max(1.0, float(deviation.square().sum()) / independent) if independent > 0 else 1.0
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:

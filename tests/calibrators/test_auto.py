@@ -159,7 +159,7 @@ def test_mixture_weights_are_those_of_a_general_solver():
     rng = np.random.default_rng(0)
     a = np.exp(-rng.exponential(1, (300, 1)) + rng.normal(0, 0.4, (300, 4)) + np.array([0, 0.05, -0.5, 0.02]))
     mixed = fit_mixture(torch.from_numpy(a))
-    w, gap, steps = mixed.shares, mixed.gap, mixed.steps
+    w, gap, steps = mixed.shares, mixed.optimality_gap, mixed.steps
     result = optimize.minimize(
         lambda v: -np.log(a @ v).mean(),
         np.full(4, 0.25),

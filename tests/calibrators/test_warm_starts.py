@@ -114,16 +114,16 @@ def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
         0.3 * torch.randn(k, dtype=torch.float64, generator=g),
     )
     ridges = pack(torch.full(shape, ridge, dtype=torch.float64), torch.full((k,), ridge_bias, dtype=torch.float64))
-    frame = exact_preconditioner(p.logits, w, c, ridges, shares[:, None])
+    preconditioner = exact_preconditioner(p.logits, w, c, ridges, shares[:, None])
 
     def loss(t):
-        change = frame.to_parameters(t).view(k, -1)
+        change = preconditioner.to_parameters(t).view(k, -1)
         v, b = change[:, :-1].reshape(shape), change[:, -1]
         s = (p.logits @ v.mT if full else p.logits * v) + b
         losses = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
         return shares @ losses + ridge * v.square().sum() + ridge_bias * b.square().sum()
 
-    t = frame.to_coordinates(pack(w, c))
+    t = preconditioner.to_coordinates(pack(w, c))
     result = hessian(loss, t)
     torch.testing.assert_close(result, torch.eye(len(t), dtype=torch.float64), rtol=0, atol=1e-8)
 
@@ -146,22 +146,22 @@ def test_lbfgs_agrees_with_scipy_and_warm_starts_save_evaluations():
     assert result.gradient <= 1e-9
     assert result.value <= best.fun + 1e-9
     assert np.allclose(result.x, best.x, atol=1e-4)
-    again = minimize(stretched, result.x + 0.01, tolerance=1e-9, memory=result.memory)
+    again = minimize(stretched, result.x + 0.01, tolerance=1e-9, curvature_pairs=result.curvature_pairs)
     assert torch.allclose(again.x, result.x, atol=1e-8)
     assert again.evaluations < result.evaluations
 
 
-def test_lbfgs_memory_holds_the_hessian_of_a_quadratic():
+def test_lbfgs_pairs_hold_the_hessian_of_a_quadratic():
     """After as many conjugate steps as there are parameters, the inverse Hessian is exact."""
     g = np.random.default_rng(0)
     root = torch.from_numpy(g.normal(size=(5, 5)))
     bend = root @ root.mT + torch.eye(5)
     directions = torch.linalg.eigh(bend)[1].mT  # conjugate to each other
-    memory = tuple(
+    pairs = tuple(
         (step / (step @ bend @ step).sqrt(), bend @ step / (step @ bend @ step).sqrt()) for step in directions
     )
     gradient = torch.from_numpy(g.normal(size=5))
-    assert torch.allclose(descent_direction(memory, gradient), -torch.linalg.solve(bend, gradient))
+    assert torch.allclose(descent_direction(pairs, gradient), -torch.linalg.solve(bend, gradient))
 
 
 @pytest.mark.parametrize(("k", "weighted"), [(4, False), (20, False), (20, True)])

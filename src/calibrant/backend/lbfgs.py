@@ -1,4 +1,4 @@
-"""L-BFGS with a memory that can start a search on similar data."""
+"""L-BFGS whose estimate of the curvature can start another search on similar data."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-MAX_MEMORY_PAIRS = 20
+MAX_CURVATURE_PAIRS = 20
 
-Memory = tuple[tuple[Tensor, Tensor], ...]  # steps and their changes of the gradient, scaled to a product of 1
+# steps s and the changes y of the gradient along them, the latest last, scaled so that s'y = 1
+CurvaturePairs = tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Minimum:
     gradient: float  # largest absolute entry of the projected gradient
     evaluations: int
     derivatives: tuple[Tensor, ...] = ()  # the gradient there and, after Newton's method, the Hessian
-    memory: Memory = ()  # of the curvature there, for a search on similar data
-    gap: float = 0.0  # estimated distance of the value from the minimum
+    curvature_pairs: CurvaturePairs = ()  # for a search on similar data
+    optimality_gap: float = 0.0  # estimated distance of the value from the minimum
 
 
 def minimize(
@@ -30,7 +31,7 @@ def minimize(
     *,
     steps: int = 1000,
     tolerance: float = 1e-9,
-    memory: Memory = (),
+    curvature_pairs: CurvaturePairs = (),
 ) -> Minimum:
     """Minimize a smooth convex function by L-BFGS.
 
@@ -39,7 +40,7 @@ def minimize(
         start: Float64 vector.
         steps: Largest number of steps.
         tolerance: Largest absolute entry of the gradient at the end.
-        memory: Memory of a search on similar data, to start with its curvature.
+        curvature_pairs: Result of a search on similar data, to start with its estimate of the curvature.
     """
     x = start.double()
     value, gradient = f(x)
@@ -47,10 +48,10 @@ def minimize(
     for _ in range(steps):
         if not float(gradient.abs().max()) > tolerance:  # also if NaN
             break
-        step = descent_direction(memory, gradient)
+        step = descent_direction(curvature_pairs, gradient)
         slope = float(gradient @ step)
-        if not slope < 0:  # no descent direction: forget the memory
-            memory, step, slope = (), -gradient, -float(gradient @ gradient)
+        if not slope < 0:  # no descent direction: forget the curvature
+            curvature_pairs, step, slope = (), -gradient, -float(gradient @ gradient)
         length, value, new_gradient, passes = _line_search(f, x, value, step, slope)
         evaluations += passes
         if length == 0:
@@ -59,24 +60,24 @@ def minimize(
         product = float(change @ movement)
         if product > 1e-10 * float(change @ change):  # positive curvature; other pairs would spoil the inverse Hessian
             scale = product**-0.5
-            memory = (*memory, (scale * movement, scale * change))[-MAX_MEMORY_PAIRS:]
+            curvature_pairs = (*curvature_pairs, (scale * movement, scale * change))[-MAX_CURVATURE_PAIRS:]
         x, gradient = x + movement, new_gradient
-    return Minimum(x, value, float(gradient.abs().max()), evaluations, (gradient,), memory)
+    return Minimum(x, value, float(gradient.abs().max()), evaluations, (gradient,), curvature_pairs)
 
 
-def descent_direction(memory: Memory, gradient: Tensor) -> Tensor:
-    """Return minus the approximate inverse Hessian times the gradient, by two loops over the memory (Nocedal 1980).
+def descent_direction(curvature_pairs: CurvaturePairs, gradient: Tensor) -> Tensor:
+    """Return minus the approximate inverse Hessian times the gradient, by two loops over the pairs (Nocedal 1980).
 
-    The formulas are simple because the product of each step and its change of the gradient is 1.
+    The formulas are simple because the product s'y of each step and its change of the gradient is 1.
     """
     direction, products = -gradient, list[Tensor]()
-    for step, change in reversed(memory):
+    for step, change in reversed(curvature_pairs):
         products.append(step @ direction)
         direction = direction - products[-1] * change
-    if memory:  # start from the curvature along the last step, s'y / y'y
-        last_change = memory[-1][1]
+    if curvature_pairs:  # between the loops: the inverse Hessian of the last step, s'y / y'y times the unit matrix
+        last_change = curvature_pairs[-1][1]
         direction = direction / last_change.square().sum()
-    for (step, change), product in zip(memory, reversed(products), strict=True):
+    for (step, change), product in zip(curvature_pairs, reversed(products), strict=True):
         direction = direction + (product - change @ direction) * step
     return direction
 
@@ -85,6 +86,8 @@ def _line_search(
     f: Callable[[Tensor], tuple[float, Tensor]], x: Tensor, value: float, step: Tensor, slope: float
 ) -> tuple[float, float, Tensor, int]:
     """Find a length of the step that fulfills Wolfe's conditions; the whole step is tried first.
+
+    The value falls by at least 1e-4 of what the slope promises, and the slope rises to at least 0.9 times its start.
 
     Args:
         f: Returns value and gradient.

@@ -1,4 +1,4 @@
-"""Solvers of all fits, in float64: Halley's and Newton's method, EM, a grid; and the certificate."""
+"""Solvers of fits, in float64: Halley's and Newton's method, EM, a grid; and the certificate of a fit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -210,12 +210,12 @@ def newton(
     """
     x = start.double().maximum(lower)
     value, gradient, hessian = f(x)
-    gap, evaluations = math.inf, 1
+    predicted_gain, evaluations = math.inf, 1
     for _ in range(MAX_NEWTON_STEPS):
         step = newton_step(gradient, hessian, lower - x)
         slope = float(gradient @ step)
-        gap = -slope / 2  # the gain of the quadratic model
-        if not gap > tolerance:  # also if NaN
+        predicted_gain = -slope / 2  # by the quadratic model
+        if not predicted_gain > tolerance:  # also if NaN
             break
         length = 1.0
         while length > 1e-9:
@@ -228,7 +228,14 @@ def newton(
             break  # f falls nowhere along the step
         x, (value, gradient, hessian) = candidate, evaluation
     projected_gradient = torch.where(x <= lower, gradient.clamp_max(0), gradient)  # at a bound, x can only rise
-    return Minimum(x, value, float(projected_gradient.abs().max()), evaluations, (gradient, hessian), gap=max(gap, 0.0))
+    return Minimum(
+        x=x,
+        value=value,
+        gradient=float(projected_gradient.abs().max()),
+        evaluations=evaluations,
+        derivatives=(gradient, hessian),
+        optimality_gap=max(predicted_gain, 0.0),
+    )
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = None) -> Tensor:
@@ -238,7 +245,7 @@ def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = Non
     of the Hessian is 1, so that scales do not matter.
     """
     curvature = hessian.diagonal()
-    scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
+    scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()  # flat coordinates: finite steps
     root = cholesky_with_jitter(scale[:, None] * hessian * scale)
     scaled_gradient = scale * gradient
     step = -scale * torch.cholesky_solve(scaled_gradient[:, None], root).squeeze(1)
@@ -250,7 +257,7 @@ def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = Non
 def newton_decrement(gradient: Tensor, hessian: Tensor) -> float:
     """Return half of g' H^-1 g, the quadratic model's estimate of how far a convex function is above its minimum.
 
-    Return infinity if the Hessian is not positive definite, which a failed search can leave.
+    g is the gradient and H the Hessian. Return infinity if H is not positive definite, which a failed search can leave.
     """
     try:
         return -float(gradient @ newton_step(gradient, hessian)) / 2
@@ -292,21 +299,21 @@ class Mixture:
     """Maximum likelihood shares of the members of a mixture."""
 
     shares: Tensor  # (m), on the simplex
-    gap: float  # upper bound on the remaining gain per example
+    optimality_gap: float  # upper bound on the gain in nats per example that is left
     steps: int
 
     @property
     def status(self) -> Status:
-        """Whether the remaining gain is negligible."""
-        return "converged" if self.gap <= 1e-6 else "not converged"
+        """Whether the optimality gap is negligible."""
+        return "converged" if self.optimality_gap <= MAX_OPTIMUM_GAP_NATS else "not converged"
 
 
 def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
     r"""Maximize $\sum_i \log \sum_m w_m a_{im}$ over the simplex, a concave problem.
 
     EM, $w_m \leftarrow w_m g_m$ with $g_m = \frac1n \sum_i a_{im} / \sum_l w_l a_{il}$, accelerated by steps $g_m^r$
-    with an exponent r that grows while the likelihood rises and returns to 1 when it does not. The gap is
-    $\max_m g_m - 1$. Rows of zeros are left out.
+    with an exponent r that grows while the likelihood rises and returns to 1 when it does not. The optimality
+    gap is $\max_m g_m - 1$, by concavity. Rows of zeros are left out.
 
     Args:
         likelihoods: a, (n, m).
@@ -324,7 +331,7 @@ def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
         return Mixture(w.cpu(), 0.0, 0)
     row_weights = a.new_ones(len(a)) if weights is None else weights[is_informative]
     total_weight = float(row_weights.sum())
-    gap, exponent, density = math.inf, 1.0, a @ w
+    gap, exponent, density = math.inf, 1.0, a @ w  # density: the mixture's likelihood of each row
     for step in range(1, MAX_EM_STEPS + 1):
         g = a.mT @ (row_weights / density) / total_weight
         gap = float(g.max()) - 1

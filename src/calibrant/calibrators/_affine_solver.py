@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from calibrant.backend.lbfgs import Memory, minimize
+from calibrant.backend.lbfgs import CurvaturePairs, minimize
 from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Status, newton_decrement, newton_step
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights
@@ -22,7 +22,7 @@ from calibrant.calibrators._preconditioner import (
 from calibrant.predictions import Predictions
 
 MAX_HESSIAN_PARAMETERS = 256  # with more parameters the Hessian is only approximated
-MAX_POLISHED_PARAMETERS = 16  # up to which coarse fits end with a Newton step, too
+MAX_COARSE_NEWTON_PARAMETERS = 16  # up to which coarse fits, too, end with a Newton step
 MAX_CONVERGED_GRADIENT = 1e-5  # largest entry of the scaled gradient at an optimum: about 1e-10 nats remain
 GRADIENT_TOLERANCE = 1e-6  # at which a search ends
 COARSE_GRADIENT_TOLERANCE = 1e-4  # of fits that are only compared: about 1e-6 nats remain
@@ -32,14 +32,14 @@ MAX_STEPS_PER_ROUND = 60  # before new coordinates are computed from the Hessian
 
 @dataclass(frozen=True)
 class AffineFit:
-    """A fitted map x -> w x + c, with w a number, a diagonal or a matrix."""
+    """The fitted function x -> w x + c, with w a number, a diagonal or a matrix, and the state of the search."""
 
     weight: Tensor  # () or (k) or (k, k)
     bias: Tensor  # (k)
     gradient: float = math.nan
     iterations: int = 0
     preconditioner: Preconditioner | None = None  # of the search
-    memory: Memory = ()  # of the search, in these coordinates
+    curvature_pairs: CurvaturePairs = ()  # of the search, in the preconditioner's coordinates
     remaining_gap: float = 0.0  # estimated distance from the penalized optimum
     ridge_cost: float = 0.0  # estimated distance between the optima with and without the minimal ridge
 
@@ -85,7 +85,7 @@ def fit_affine(
         identity: w_0, whose shape is that of w.
         ridge: r, a number or of the shape of w.
         ridge_bias: r_c.
-        start: A fit to similar data, whose preconditioner and L-BFGS memory are reused.
+        start: A fit to similar data, whose preconditioner and curvature pairs are reused.
         tolerance: Largest entry of the scaled gradient at the end. Fits at `COARSE_GRADIENT_TOLERANCE` are never
             continued, and take the Newton step only with few parameters.
         min_ridge: An additional ridge on w that keeps the optimum finite, relative to the variance of the column if
@@ -96,35 +96,39 @@ def fit_affine(
     start = start or AffineFit(identity, torch.zeros_like(problem.center))
     change = start.weight - identity
     packed = pack(change, start.bias + _transform_center(change, problem.center))  # intercepts of centered columns
-    frame = start.preconditioner or problem.build_preconditioner(packed)
-    memory, passes = start.memory, 0
+    preconditioner = start.preconditioner or problem.build_preconditioner(packed)
+    curvature_pairs, passes = start.curvature_pairs, 0
     remaining_steps = 1000 if p.logits.numel() < 1_000_000 else 300
-    polishes = not is_coarse or len(packed) <= MAX_POLISHED_PARAMETERS
+    takes_newton_step = not is_coarse or len(packed) <= MAX_COARSE_NEWTON_PARAMETERS
     # New coordinates help only if they come from the exact Hessian; otherwise the first round takes all steps
     steps_per_round = MAX_STEPS_PER_ROUND if problem.uses_hessian and not is_coarse else remaining_steps
     while True:
         steps = min(remaining_steps, steps_per_round)
         minimum = minimize(
-            problem.objective(frame), frame.to_coordinates(packed), steps=steps, tolerance=tolerance, memory=memory
+            problem.objective(preconditioner),
+            preconditioner.to_coordinates(packed),
+            steps=steps,
+            tolerance=tolerance,
+            curvature_pairs=curvature_pairs,
         )
-        packed, memory = frame.to_parameters(minimum.x), minimum.memory
+        packed, curvature_pairs = preconditioner.to_parameters(minimum.x), minimum.curvature_pairs
         passes += minimum.evaluations
         remaining_steps -= steps
         remaining_gap = ridge_cost = 0.0
-        if polishes:
-            gradient = frame.gradient_to_parameters(minimum.derivatives[0])
-            packed, remaining_gap, ridge_cost = problem.polish(packed, minimum.value, gradient)
+        if takes_newton_step:
+            gradient = preconditioner.gradient_to_parameters(minimum.derivatives[0])
+            packed, remaining_gap, ridge_cost = problem.finish(packed, minimum.value, gradient)
         if is_coarse or remaining_gap <= MAX_REMAINING_NATS or remaining_steps <= 0:
             return replace(
                 problem.affine_map(packed),
                 gradient=minimum.gradient,
-                iterations=passes + polishes,
-                preconditioner=frame,
-                memory=memory,
+                iterations=passes + takes_newton_step,
+                preconditioner=preconditioner,
+                curvature_pairs=curvature_pairs,
                 remaining_gap=remaining_gap,
                 ridge_cost=ridge_cost,
             )
-        frame, memory = problem.build_preconditioner(packed), ()  # the memory belongs to the old coordinates
+        preconditioner, curvature_pairs = problem.build_preconditioner(packed), ()  # the pairs are in old coordinates
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +192,13 @@ class _Problem:
         by_class = packed.view(len(self.center), -1)
         return by_class[:, :-1].reshape(self.identity.shape), by_class[:, -1]
 
-    def objective(self, frame: Preconditioner) -> Callable[[Tensor], tuple[float, Tensor]]:
-        """Return the function of a frame's coordinates that gives the penalized mean NLL and its gradient."""
+    def objective(self, preconditioner: Preconditioner) -> Callable[[Tensor], tuple[float, Tensor]]:
+        """Return the function of the preconditioner's coordinates that `minimize` takes: value and gradient."""
         buffer = torch.empty_like(self.x)
 
         def f(t: Tensor) -> tuple[float, Tensor]:
-            value, gradient = self.value_and_gradient(frame.to_parameters(t), buffer)
-            return value, frame.gradient_to_coordinates(gradient)
+            value, gradient = self.value_and_gradient(preconditioner.to_parameters(t), buffer)
+            return value, preconditioner.gradient_to_coordinates(gradient)
 
         return f
 
@@ -242,8 +246,11 @@ class _Problem:
         build = exact_preconditioner if self.uses_hessian else approximate_preconditioner
         return build(self.logits, *self.centered_map(packed), self.ridge, self.row_shares)
 
-    def polish(self, packed: Tensor, value: float, gradient: Tensor) -> tuple[Tensor, float, float]:
-        """Take a last Newton step, if there are few parameters and the step does not raise the objective.
+    def finish(self, packed: Tensor, value: float, gradient: Tensor) -> tuple[Tensor, float, float]:
+        """Take a last Newton step, and estimate how far the objective is above its minimum.
+
+        The step is not taken if there are too many parameters for the Hessian, if the estimate is above 1e-8, or if the
+        step would raise the objective.
 
         Args:
             packed: Parameters at the end of the search.
@@ -256,9 +263,12 @@ class _Problem:
         """
         min_ridge_gradient = 2 * self.min_ridge * packed
         if not self.uses_hessian:
-            frame = self.build_preconditioner(packed)  # the Hessian is nearly the unit matrix: g' H^-1 g / 2 = g' g / 2
+            preconditioner = self.build_preconditioner(
+                packed
+            )  # the Hessian is nearly the unit matrix: g' H^-1 g / 2 = g' g / 2
             remaining_gap, ridge_cost = (
-                float(frame.gradient_to_coordinates(part).square().sum()) / 2 for part in (gradient, min_ridge_gradient)
+                float(preconditioner.gradient_to_coordinates(part).square().sum()) / 2
+                for part in (gradient, min_ridge_gradient)
             )
             return packed, remaining_gap, min(ridge_cost, value)
         hessian = affine_hessian(self.logits, *self.centered_map(packed), self.row_shares) + (2 * self.ridge).diag()
@@ -272,11 +282,11 @@ class _Problem:
         return stepped if improves else packed, remaining_gap, min(ridge_cost, value)
 
     def affine_map(self, packed: Tensor) -> AffineFit:
-        """Return packed parameters as a map of the columns given to `fit_affine`, which are not centered."""
+        """Return the fit with intercepts for the columns given to `fit_affine`, which are not centered."""
         change, c = self.unpack(packed)
         return AffineFit(self.identity + change, c - _transform_center(change, self.center))
 
 
 def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
-    """Return w times the center of the columns, which moves between the intercepts of centered and given columns."""
+    """Return w times the center of the columns: what the intercepts of centered columns have more than the given."""
     return weight @ center if weight.ndim == 2 else weight * center

@@ -317,7 +317,7 @@ def _fit_mixture_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minim
     likelihoods = (scores - scores.amax(1, keepdim=True)).exp()  # up to a factor for each row, which changes no weight
     rows = torch.cat([likelihoods, torch.eye(len(prior)).to(likelihoods)])
     mixture_fit = fit_mixture(rows, torch.cat([weights, PRIOR_EXAMPLES * prior.to(weights)]))
-    return Minimum(mixture_fit.shares, math.nan, mixture_fit.gap, mixture_fit.steps)
+    return Minimum(mixture_fit.shares, math.nan, mixture_fit.optimality_gap, mixture_fit.steps)
 
 
 def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minimum:

@@ -281,7 +281,7 @@ class _Logistic:
             minimum.evaluations,
             slack=slack,
             clips_zeros=True,
-            gap=minimum.gap + self._ridge_cost(minimum, lower),
+            gap=minimum.optimality_gap + self._ridge_cost(minimum, lower),
         )
 
     def _ridge_cost(self, minimum: Minimum, lower: Tensor) -> float:

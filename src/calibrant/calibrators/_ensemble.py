@@ -60,7 +60,7 @@ class EnsembleTemperature:
         else:
             mixture_fit = _brier_weights(members, p)
         fitted, status = cls(temperature, mixture_fit.shares), worst_status(status, mixture_fit.status)
-        solution = Solution(fitted, status, mixture_fit.gap, steps + mixture_fit.steps, criterion=criterion)
+        solution = Solution(fitted, status, mixture_fit.optimality_gap, steps + mixture_fit.steps, criterion=criterion)
         return solution.with_certificate(p)
 
     @calibrator_call

@@ -124,7 +124,7 @@ class FittedFamilies:
             self._fit_family(next(base for base in FAMILIES if base.name == family.base), warm_starts)
         if family.base not in self.inputs:
             x = self.inputs[""]
-            self.inputs[family.base] = TemperatureCache(x.p.apply(self.solutions[family.base].map), x.tolerance)
+            self.inputs[family.base] = TemperatureCache(x.p.apply(self.solutions[family.base].calibrator), x.tolerance)
         self.solutions[family.name] = family.fit(self.inputs[family.base], warm_starts.get(family.name))
 
     @property
@@ -133,16 +133,16 @@ class FittedFamilies:
         return {name: solution.warm_start for name, solution in self.solutions.items()}
 
     def apply_each(self, families: Sequence[CalibratorFamily], p: Predictions) -> Iterator[Predictions]:
-        """Yield predictions, such as those of the fold left out, as mapped by each family."""
-        base_outputs = {name: p.apply(self.solutions[name].map) if name else p for name in self.inputs}
+        """Yield predictions, such as those of the fold left out, as calibrated by each family."""
+        base_outputs = {name: p.apply(self.solutions[name].calibrator) if name else p for name in self.inputs}
         for family in families:
             if family.name in base_outputs:  # a base, which was applied already
                 yield base_outputs[family.name]
             else:
-                yield base_outputs[family.base].apply(self.solutions[family.name].map)
+                yield base_outputs[family.base].apply(self.solutions[family.name].calibrator)
 
     def certified(self, family: CalibratorFamily) -> Any:
-        """Return the map of a family with its certificate, chained to its base."""
+        """Return the calibrator of a family with its certificate, chained to its base."""
         fitted = self.solutions[family.name].with_certificate(self.inputs[family.base].p)
         if not family.base:
             return fitted

@@ -25,25 +25,25 @@ Settings = ParamSpec("Settings")
 
 @dataclass(frozen=True)
 class Solution(Generic[Fitted]):
-    """A fitted map and how its search ended, before the certificate is computed from the data."""
+    """A fitted calibrator and how its search ended, before the certificate is computed from the data."""
 
-    map: Fitted
+    calibrator: Fitted
     status: Status
     gradient: float = math.nan
     iterations: int = 1
     standard_error: float = math.nan
-    slack: float = 0.0  # by which the criterion of the map may exceed that of the identity
+    slack: float = 0.0  # by which the criterion may exceed its value for the uncalibrated predictions
     clips_zeros: bool = False  # whether probabilities of 0 are replaced by tiny ones, and counted
     warm_start: Any = None  # start for a search on similar data
     criterion: str = "nll"  # what was minimized
     gap: float = 0.0  # estimated distance from the optimum
 
     def with_certificate(self, p: Predictions) -> Fitted:
-        """Return the map with its certificate for the predictions it was fitted on.
+        """Return the calibrator with its certificate for the predictions it was fitted on.
 
-        The status becomes "not converged" if the map is worse than the identity by more than `slack`.
+        The status becomes "not converged" if the calibrator makes the predictions worse by more than `slack`.
         """
-        fitted: Any = self.map
+        fitted: Any = self.calibrator
         compared = (p, p.double().apply(fitted))
         accuracy_before, accuracy_after = (float(example_mean(q.outcomes.correct, p)) for q in compared)
         nll_before, nll_after = (0.0 + float(nll(q)) for q in compared)  # the sum turns -0.0 into 0.0
@@ -97,7 +97,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
 
 
 def _with_data_digest(fitted: Any, p: Predictions) -> Any:
-    """Return a fitted map whose certificate, if it has one, names these predictions as the data."""
+    """Return a calibrator whose certificate, if it has one, names these predictions as the data."""
     certificate = getattr(fitted, "certificate", None)
     return fitted if certificate is None else replace(fitted, certificate=replace(certificate, data=p.digest))
 
@@ -155,11 +155,11 @@ def status_of(fitted: Any) -> Status:
     return "closed form" if certificate is None else certificate.status
 
 
-MAX_ROUNDING_LOSS = 1e-9  # by which rounding may leave a map worse than the identity
+MAX_ROUNDING_LOSS = 1e-9  # by which rounding may make predictions worse
 
 
 def check_status(status: Status, value_before: float, value_after: float, slack: float = 0.0) -> Status:
-    """Replace the status of a converged search by "not converged" if its map is worse than the identity, or NaN."""
+    """Replace the status of a converged search by "not converged" if it made predictions worse, or NaN."""
     limit = value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
     is_worse = not value_after <= limit  # also if NaN
     return "not converged" if is_worse and status in ("converged", "at bound", "separable") else status

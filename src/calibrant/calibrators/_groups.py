@@ -1,4 +1,4 @@
-"""A calibrator with a correction for each group, partially pooled so that small groups stay near the common map."""
+"""A calibrator with a correction for each group, shrunk so that small groups stay near the common calibrator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,11 +44,12 @@ class GroupCalibrated:
     around 1 and 0. Their standard deviations lie on a grid, with one pair for most groups and another for a share of
     outlying groups. All pairs and shares are averaged by their marginal likelihood (Laplace's approximation), with a
     prior probability of 1/5 that no group differs. Every group gets its posterior mean: a small group stays at the
-    common map, a clearly different group gets its own.
+    common calibrator, a clearly different group gets its own correction.
 
     Needs predictions with groups (`Predictions.apply`, `calibrate`, `assess`, `cross_fit`); logits alone are refused,
-    because their group is unknown. `of_group(name)` is the map of one group. A new group gets the common map. Fitted
-    without groups, it is the common map. With several labels per example, the label is the group.
+    because their group is unknown. `of_group(name)` is the calibrator of one group. A new group gets the common
+    calibrator. Fitted without groups, it is the common calibrator. With several labels per example, the label is the
+    group.
 
     >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
     >>> from calibrant.calibrators import Identity
@@ -57,7 +58,7 @@ class GroupCalibrated:
     [[0.0, 3.0], [0.0, 1.0]]
     """
 
-    pooled: Any  # the common map, fitted
+    pooled: Any  # the common calibrator, fitted to the examples of all groups
     names: tuple[str, ...]  # group names
     slopes: Slopes  # (m) float64
     biases: Biases  # (m k) float64
@@ -67,13 +68,13 @@ class GroupCalibrated:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, calibrator: Literal[""] | CalibratorText = "") -> "GroupCalibrated":
-        """Fit the common map, and then the corrections of the groups to its out-of-fold predictions.
+        """Fit the common calibrator, and then the corrections of the groups to its out-of-fold predictions.
 
         With fewer than 10 examples (or clusters), the corrections are fitted to in-sample predictions.
 
         Args:
             p: Validation predictions.
-            calibrator: The common map, by name (default: Platt for 2 classes, BiasCorrectedTemperature for more).
+            calibrator: The common calibrator, by name (default: Platt for 2 classes, else BiasCorrectedTemperature).
         """
         default = "Platt" if p.k == 2 else "BiasCorrectedTemperature"
         fit = fit_function(CALIBRATORS.method(calibrator or default))
@@ -88,14 +89,14 @@ class GroupCalibrated:
             slopes = (1 + differences[:, 0]).clamp_min(MIN_GROUP_SLOPE)
             if differences.shape[1] > 1:  # there are few enough classes for biases
                 biases = differences[:, 1:]
-        # Without a certificate of the common map, only the search for the corrections counts
+        # Without a certificate of the common calibrator, only the search for the corrections counts
         status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
         solution = Solution(cls(pooled, names, slopes, biases), status, slack=2 / p.total_weight)
         return solution.with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return the logits of the common map. Raises `InputError` if there are groups."""
+        """Return the logits of the common calibrator. Raises `InputError` if there are groups."""
         if self.names:
             raise InputError(
                 f"Expected predictions with groups, got logits alone. Try predictions with groups=, or the map of one "
@@ -105,7 +106,7 @@ class GroupCalibrated:
         return self.pooled(logits)
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
-        """Map each row by the correction of its group. Without groups, do as `__call__` does."""
+        """Return logits with the correction of each row's group. Without groups, do as `__call__` does."""
         if "groups" not in columns:
             return self(logits)
         fitted: GroupCalibrated = prepare(self, logits)
@@ -113,13 +114,13 @@ class GroupCalibrated:
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
         groups = columns["groups"]
         fitted_index = {name: i for i, name in enumerate(self.names)}
-        # First for each group of the predictions, then for each row
+        # First for each group of the predictions, which may be new, then for each row
         indices = [fitted_index.get(name, len(self.names)) for name in groups.names]
         index = torch.tensor(indices, device=logits.device)[groups.index]
         return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
-        """Return the map of one group, for logits alone. Raises `InputError` for an unknown group."""
+        """Return the calibrator of one group, for logits alone. Raises `InputError` for an unknown group."""
         if name not in self.names:
             expected = f"one of the groups {shorten_list(self.names)}" if self.names else "no group, for it has none"
             raise InputError(
@@ -130,9 +131,9 @@ class GroupCalibrated:
         return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
-        """Return a note if there are groups that the map was not fitted on."""
+        """Return a note if there are groups that the calibrator was not fitted on."""
         groups = columns.get("groups")
-        if groups is None or not self.names:  # fitted without groups, it is the common map anyway
+        if groups is None or not self.names:  # fitted without groups, it is the common calibrator anyway
             return ()
         unknown = [name for name in groups.used_names if name not in self.names]
         note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common map"
@@ -148,13 +149,13 @@ def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
 
 
 def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
-    """Return the posterior mean differences of every group from the common map, (m d).
+    """Return the posterior mean differences of every group from the common calibrator, (m d).
 
-    They are the difference of the slope and, if there are few classes, those of the k biases. Each group is fitted
-    under c priors, which are pairs of a standard deviation of slopes and one of biases. The fits are averaged.
+    The d differences are of the slope from 1 and, with at most 64 classes, of the k biases from 0. Each group is fitted
+    under c priors; a prior is a standard deviation of slopes and another of biases. The fits are averaged.
 
     Args:
-        p: Predictions of the common map.
+        p: Predictions of the common calibrator.
         groups: Mask of the examples of each group.
     """
     num_biases = p.k if p.k <= MAX_BIAS_CLASSES else 0
@@ -186,10 +187,10 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
         likelihood.log().sum(0) + hypothesis_prior.log(),
         *((pair_likelihood.log().sum(0) + outlier_prior.log()).flatten() for pair_likelihood in mixed),
     ]
-    common, *pairs = torch.cat(log_posteriors).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
-    weights = common.expand_as(likelihood).clone()
+    for_all, *for_pairs = torch.cat(log_posteriors).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
+    weights = for_all.expand_as(likelihood).clone()
     # given a pair (i, j), group g has prior i with probability (1 - share) likelihood[g, i] / mixed[g, i, j]
-    for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, pairs, strict=True):
+    for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, for_pairs, strict=True):
         ratio = pair_posterior.view(c, c) / pair_likelihood  # (m c c)
         as_majority, as_outlier = (1 - share) * ratio.sum(2), share * ratio.sum(1)  # summed over j, and over i
         weights += likelihood * (as_majority + as_outlier)
@@ -197,10 +198,10 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
 
 
 def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a group's differences from the common map under c priors, and how well each prior explains its data.
+    """Return a group's differences from the common calibrator under c priors, and the evidence of its data for each.
 
     Args:
-        p: Predictions of the common map for the examples of the group.
+        p: Predictions of the common calibrator for the examples of the group.
         precision: Inverse variances of the normal priors, (c d).
 
     Returns:
@@ -251,6 +252,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
         step = torch.linalg.solve(hessian, gradient)
         if float((step * gradient).sum(1).max()) < 1e-9:  # twice the gain of the quadratic model
             break
+        # halve the steps of the priors whose log posterior falls
         proposal = _log_posterior(theta + step, x, y, w, precision)
         while bool((is_lower := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
             step = step * torch.where(is_lower, 0.5, 1.0)[:, None]

@@ -91,13 +91,18 @@ def fit_monotone(
     minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * cache.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
     return Solution(
-        fitted, slopes_status(minimum), minimum.gradient, minimum.evaluations, warm_start=minimum.x, gap=minimum.gap
+        fitted,
+        slopes_status(minimum),
+        minimum.gradient,
+        minimum.evaluations,
+        warm_start=minimum.x,
+        gap=minimum.optimality_gap,
     )
 
 
 def slopes_status(minimum: Minimum) -> Status:
-    """Return "not converged" for a large gap, "at bound" if a slope is the smallest possible, and else "converged"."""
-    if minimum.gap > MAX_OPTIMUM_GAP_NATS:
+    """Return "not converged" far above the minimum, "at bound" if a slope is the smallest allowed, else "converged"."""
+    if minimum.optimality_gap > MAX_OPTIMUM_GAP_NATS:
         return "not converged"
     return "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
 

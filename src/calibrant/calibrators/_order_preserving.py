@@ -89,7 +89,7 @@ class IntraOrderPreserving:
         hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
         minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
         fitted = cls(monotone, positions, minimum.x.view(-1, 2, knots))
-        status, gap = slopes_status(minimum), minimum.gap
+        status, gap = slopes_status(minimum), minimum.optimality_gap
         return Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=gap).with_certificate(p)
 
     @calibrator_call

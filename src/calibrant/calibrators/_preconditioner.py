@@ -63,7 +63,7 @@ class Preconditioner:
 
 
 def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor, row_shares: Tensor) -> Preconditioner:
-    """Return coordinates, in one block, in which the penalized Hessian at the map w x + c is the unit matrix.
+    """Return coordinates, in one block, in which the penalized Hessian at w x + c is the unit matrix.
 
     Nearly flat directions, as where every probability is 0 or 1, are stretched to `MIN_CURVATURE` only.
 
@@ -85,7 +85,7 @@ def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor,
 
 
 def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) -> Tensor:
-    """Return the Hessian of the mean NLL of the map w x + c in its packed parameters, (d d).
+    """Return the Hessian of the mean NLL of the logits w x + c in their packed parameters, (d d).
 
     A row adds diag(p) - p p' in the new logits. The features, on either side of it, are the derivatives of the new
     logits in the parameters: a class has m = k + 1 parameters if w is a matrix and m = 2 if it is a diagonal. The
@@ -137,12 +137,14 @@ def approximate_preconditioner(
         scale = (pack(curvature, hessian) + 2 * ridge)[:, None].clamp_min(1e-12).rsqrt()
         return Preconditioner(scale, torch.ones(1, 1, dtype=torch.float64))
     scale = (curvature + 2 * ridge.view_as(curvature)).clamp_min(MIN_CURVATURE).rsqrt()
-    share = curvature.sqrt() * scale  # square root of the data's share of the curvature
-    common = share.mT @ share / len(bias) if weight.ndim == 2 else share[:, :, None] * share[:, None, :]
+    # The ridge shrinks the correlations of the data's Hessian, by the data's share of the curvature
+    root_share = curvature.sqrt() * scale
+    is_matrix = weight.ndim == 2
+    shrinkage = root_share.mT @ root_share / len(bias) if is_matrix else root_share[:, :, None] * root_share[:, None, :]
     length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-300).rsqrt()
-    correlation = common * hessian * length[..., :, None] * length[..., None, :]
+    correlation = shrinkage * hessian * length[..., :, None] * length[..., None, :]
     # An average over classes may be nearly singular, although no class is
-    correlation.diagonal(dim1=-2, dim2=-1).fill_(1.1 if weight.ndim == 2 else 1 + 1e-9)
+    correlation.diagonal(dim1=-2, dim2=-1).fill_(1.1 if is_matrix else 1 + 1e-9)
     return Preconditioner(scale, torch.linalg.cholesky(correlation))
 
 

@@ -218,8 +218,8 @@ def _fit_and_refit_temperature(
     """
     solution = fit_structured(cls, TemperatureCache(p), start, robust=robust)
     if refit_temperature:
-        final = _out_of_fold_temperature(solution.map, p, robust)
-        solution = replace(solution, map=replace(solution.map, final=final))
+        final = _out_of_fold_temperature(solution.calibrator, p, robust)
+        solution = replace(solution, calibrator=replace(solution.calibrator, final=final))
     return solution.with_certificate(p)
 
 

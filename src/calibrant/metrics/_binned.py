@@ -121,8 +121,8 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
 def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     square = squared_error(events.moments(bins), level)
     value = math.sqrt(max(square.value, 0.0))
-    gap = signed_gap.interval(events, level=level)  # whose absolute value the error is not below
-    high = max(math.sqrt(square.high), value, -gap.low, gap.high)
+    bias = signed_gap.interval(events, level=level)  # the error is at least the absolute mean of confidence - accuracy
+    high = max(math.sqrt(square.high), value, -bias.low, bias.high)
     return Interval(value, min(value, math.sqrt(square.low)), min(high, 1.0), level)
 
 
@@ -143,8 +143,8 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
     then 0, as in the library of Kumar, Liang & Ma (2019). A bin with a single example adds nothing.
 
     The interval is valid at 0 and away from it: it holds the roots of the squares that the estimate does not reject, by
-    `square_limits`, and the largest absolute value of the interval of the signed gap. Of examples in clusters, only
-    pairs of different clusters count, and the variance is that of clusters.
+    `square_limits`, and the largest absolute value in the interval of `signed_gap`. Of examples in clusters, only pairs
+    of different clusters count, and the variance is estimated from the variation between clusters.
 
     Args:
         events: Predictions, or logits and labels.
@@ -187,9 +187,9 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
 def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the mean ECE of a perfectly calibrated model with these confidences, by formula.
 
-    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: the gap of a bin is nearly normal. The interval is
-    the central one of that ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no evidence of
-    miscalibration. If examples depend on each other in clusters, the gaps vary as those of the clusters do.
+    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: accuracy minus confidence of a bin is nearly normal.
+    The interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is
+    no evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
     >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # sqrt(2 / pi) sqrt(100 / 4) / 100
     tensor(0.0399, dtype=torch.float64)

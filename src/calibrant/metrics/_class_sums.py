@@ -14,14 +14,15 @@ from calibrant.types import Labels, PerExample
 
 
 class ClassBinSums:
-    """Sums per class and bin of equal width of its probability, added up by a pass over the probabilities.
+    """Sums of every class in bins of equal width of its probability, added up by a pass over the probabilities.
 
-    Most probabilities lie in the first bin: only those above it are summed one by one, and the first bin is the rest.
+    Most probabilities lie in the first bin. Only the probabilities above it are summed by bin; the first bin is what
+    remains of the totals.
     """
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
-        # the probabilities of so many rows take much more memory than the sums
+        # a chunk of so many rows takes much more memory than its sums
         self.visitor = ChunkVisitor(self._begin_chunk, min_rows=128 * bins)
         self._edges = equal_width_edges(bins).numpy()
         self._chunk_sums: list[tuple[Tensor, Tensor]] = []  # of probabilities (k), and above the first bin (3 k*b)
@@ -34,6 +35,7 @@ class ClassBinSums:
         return partial(self._add, *sums)
 
     def _add(self, prob_sums: Tensor, bin_sums: Tensor, rows: slice, probs: Tensor) -> None:
+        """Add the probabilities of rows to the total of each class (k), and to its bins above the first (3 k*b)."""
         y = self.labels[rows]
         w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
         # no matrix product: the last bit of BLAS may differ from thread to thread
@@ -51,15 +53,12 @@ class ClassBinSums:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Sums over the examples (k, b, 3): weight, probability, frequency.
-
-        Only the bins above the first are added up; the first has the rest of each total.
-        """
+        """Sums over the examples (k, b, 3): weight, probability, weight of the examples with the class as label."""
         prob_sums, bin_sums = (torch.stack(parts).sum(0) for parts in zip(*self._chunk_sums, strict=True))
         by_bin = bin_sums.view(3, -1, self._bins)
         label_weights = torch.bincount(self.labels, self.weights, minlength=self._k).double()
         totals = torch.stack([label_weights.sum().expand(self._k), prob_sums, label_weights])
-        by_bin[:, :, 0] += totals - by_bin.sum(2)
+        by_bin[:, :, 0] += totals - by_bin.sum(2)  # the first bin, which is empty so far
         return by_bin.permute(1, 2, 0)
 
     @property
@@ -95,7 +94,7 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """The sums behind `Classes`, in float64: those of batches add up to those of the whole to 1e-12."""
+    """The sums behind `Classes`, in float64, which add up over batches to 1e-12."""
 
     cells: Tensor  # (k b 3) weight, probability and frequency by bins of the class's own probability
     rows: Tensor  # (5 k) weight and hits by label; weight, hits and confidence by prediction
@@ -106,12 +105,13 @@ class ClassSums:
         cells = ClassBinSums(p, bins)
         outcomes = p.compute_outcomes(cells.visitor)
 
-        def total(classes: Labels, values: PerExample | None = None) -> Tensor:
-            """Return the sum of the values of every class, or of weights alone, (k)."""
-            weighted = p.weights if values is None else values if p.weights is None else p.weights * values
+        def total(classes: Labels, values: PerExample) -> Tensor:
+            """Return the weighted sum of the values of every class, (k)."""
+            weighted = values if p.weights is None else p.weights * values
             return torch.bincount(classes, weighted, minlength=p.k).double()
 
-        by_label, by_prediction = cells.sums[:, :, 2].sum(1), total(outcomes.predicted)
+        by_label = cells.sums[:, :, 2].sum(1)
+        by_prediction = torch.bincount(outcomes.predicted, p.weights, minlength=p.k).double()
         hits = total(p.labels, outcomes.correct)  # of right predictions, the label is the predicted class
         confidences = total(outcomes.predicted, outcomes.confidence)
         return cls(cells.sums, torch.stack([by_label, hits, by_prediction, hits, confidences]))

@@ -71,10 +71,12 @@ def compare(
     """Compare two models metric by metric, with the paired interval of the difference, second minus first.
 
     Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences. Between two
-    calibrators, a difference is nearly the same for all examples but the rare ones with an unlikely label, which a
-    sample may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as that of
-    `mean_limits` for an unseen example whose difference is as large as with the observed or the most likely other
-    labels. Every other metric, `ece(bins=10)` and your own included, has that of the jackknife, which leaves out one
+    calibrators, a difference is nearly the same for most examples. A sample may lack the rare examples with an unlikely
+    label, and Student's t alone then covers far too little. The interval is therefore at least as wide as the interval
+    of `mean_limits` for an unseen example whose difference is as large as with the observed or the most likely other
+    labels.
+
+    Every other metric, `ece(bins=10)` and your own included, has the interval of the jackknife, which leaves out one
     random group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration
     errors: a repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased
     metrics contains the difference of their biases.
@@ -111,7 +113,7 @@ def compare(
             raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
         groups = min(groups, num_units, MAX_CLUSTER_SLOTS)
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
-        group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)
+        group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)  # of each example
         a, b = (Jackknife(p, group, groups) for p in (first, second))
         methods, scores = map(registry.METRICS.method, names), PairedScores(first, second)
         return Comparison(
@@ -122,15 +124,16 @@ def compare(
 def _compare_metric(
     method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
 ) -> Difference:
+    """Return the difference of one metric: of means by pairs of examples, of other metrics by the jackknife."""
     metric, a, b = method.target, first.predictions, second.predictions
     assert isinstance(metric, Metric)
     if metric.per_example is not None and not method.settings:
         low, value, high = scores.values(metric)
         pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
         squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
-        ends = _range_from_squares(*squares)
+        unseen_range = _range_from_squares(*squares)
         mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
-        return _mean_difference(method.text, mean_a, mean_b, pair, ends, level)
+        return _mean_difference(method.text, mean_a, mean_b, pair, unseen_range, level)
 
     def measured(view: Any) -> float:
         return float(metric(view, **method.settings))
@@ -138,8 +141,9 @@ def _compare_metric(
     pairs = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
     differences = torch.tensor([measured(q) - measured(p) for p, q in pairs], dtype=torch.float64)
     value_a, value_b = measured(a), measured(b)
-    error = math.sqrt((first.groups - 1) ** 2 / first.groups * float(differences.var()))
     groups = float(first.groups)
+    error = math.sqrt((groups - 1) ** 2 / groups * float(differences.var()))  # of the jackknife
+    # as if the difference were a mean over the groups, whose error is the root of variance / (groups - 1)
     pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, groups - 1)
     return _mean_difference(method.text, value_a, value_b, pair, None, level)
 
@@ -152,10 +156,10 @@ class PairedScores:
     second: Predictions
 
     def values(self, metric: Metric[...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the difference of a score per example, between its smallest and largest value over two labels.
+        """Return the smallest, the observed and the largest difference of every example's score, second minus first.
 
-        They are the observed one and the most likely other one. For a score whose range is known, such as whether the
-        prediction is correct, these values are those of any two models.
+        The extremes are over two labels, the observed and the most likely other one. If the range of the score is
+        known, such as 0 to 1 for a correct prediction, they are the extremes over any labels and models.
         """
         if self.first is self.second:
             zero = torch.zeros(len(self.first), dtype=torch.float64, device=self.first.labels.device)
@@ -195,7 +199,10 @@ class PairedScores:
 
 
 def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the score of one model per example, between its smallest and largest value over two labels."""
+    """Return the smallest, the observed and the largest score of each example of one model.
+
+    The extremes are over two labels, the observed and the most likely other one, or of the score's known range.
+    """
     if isinstance(metric.score_range, ScoreRange):
         value = metric.values(p).double()
         return torch.full_like(value, metric.score_range.low), value, torch.full_like(value, metric.score_range.high)
@@ -224,35 +231,43 @@ def _other_labels(first: Predictions, second: Predictions) -> Tensor:
 
 
 def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
-    """Yield the statistics without one group at a time if the metric needs no more, or else the rows."""
+    """Yield the event's statistics, its rows or the predictions without one group at a time, as the metric needs."""
     if metric.takes == "statistics":
         return iter(side)
     source = side.events if metric.takes == "events" else side.predictions
     return (source[side.group != i] for i in range(side.groups))
 
 
-def _mean_difference(name: str, a: float, b: float, pair: Sample, ends: ScoreRange | None, level: float) -> Difference:
-    """Return the difference of means with the wider of two intervals and the larger of two p-values.
+def _mean_difference(
+    name: str, a: float, b: float, pair: Sample, unseen_range: ScoreRange | None, level: float
+) -> Difference:
+    """Return the difference of means by Student's t or, if that is wider, by `mean_limits`.
 
-    They are those of Student's t and, for a mean in the range `ends`, of `mean_limits`.
+    Args:
+        name: Name of the metric.
+        a: Mean of the first model.
+        b: Mean of the second model.
+        pair: The difference of both and its precision.
+        unseen_range: Range of the difference of an unseen example; None leaves `mean_limits` out.
+        level: Probability that the interval holds the true difference.
     """
     if not math.isfinite(b - a):
         return Difference(name, a, b, b - a, -math.inf, math.inf, math.nan)
     interval = _allow_for_skewness(pair).normal_interval(level)
-    if ends is not None and pair.degrees > 0:
-        bounded = pair.bounded_interval(ends, level)
+    if unseen_range is not None and pair.degrees > 0:
+        bounded = pair.bounded_interval(unseen_range, level)
         interval = Interval(b - a, min(interval.low, bounded.low), max(interval.high, bounded.high), level)
-    return Difference(name, a, b, b - a, interval.low, interval.high, _p_value(pair, ends))
+    return Difference(name, a, b, b - a, interval.low, interval.high, _p_value(pair, unseen_range))
 
 
-def _p_value(pair: Sample, ends: ScoreRange | None) -> float:
-    """Return the p-value that belongs to the interval of `_mean_difference`."""
+def _p_value(pair: Sample, unseen_range: ScoreRange | None) -> float:
+    """Return the p-value that belongs to the interval of `_mean_difference`, the larger of both."""
     p_value = _allow_for_skewness(pair).normal_p_value()
-    return p_value if ends is None else max(p_value, pair.bounded_p_value(ends))
+    return p_value if unseen_range is None else max(p_value, pair.bounded_p_value(unseen_range))
 
 
 def _allow_for_skewness(pair: Sample) -> Sample:
-    """Enlarge the standard error by 1 / n, the order of what skewness takes from Student's coverage (Hall 1992)."""
+    """Enlarge the standard error by 1 / n, as skewness costs Student's t a coverage of order 1 / n (Hall 1992)."""
     return replace(pair, error=pair.error * (1 + 1 / (pair.degrees + 1)))
 
 
@@ -288,10 +303,10 @@ def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
 
 
 def _range_from_squares(low: float, high: float) -> ScoreRange:
-    """Return the range of the difference of one unseen example, from mean squares of the most extreme differences.
+    """Return the range of the difference of an unseen example, from mean squares of the most extreme differences.
 
-    Root mean squares lie between the mean over examples and the examples with the most extreme differences, of which a
-    mean difference consists if few examples are far apart.
+    A root mean square lies between the mean over examples and the most extreme example. It comes near to the most
+    extreme example if few examples make up the mean difference.
     """
     return ScoreRange(-math.sqrt(low), math.sqrt(high))
 

@@ -35,8 +35,9 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-# Ranges of mean scores from sums over bins of the probabilities c of an event. A function of c is evaluated at the mean
-# of the bin. The remaining probability of k classes may be that of one class or spread over all others.
+# Ranges of mean scores over all outcomes, from sums over bins of the probabilities c of an event. A function of c is
+# evaluated at the mean of the bin. Of k classes, the remaining probability 1 - c may belong to a single class or be
+# spread over all others.
 
 
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,7 +47,8 @@ def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
     return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)
 
 
-def _gap_range(moments: Moments, k: int) -> ScoreRange:
+def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
+    """Return mean c minus 1 and mean c: if the event always or never happens."""
     share, c, _ = _bin_averages(moments)
     mean = (share * c).sum(-1)
     return ScoreRange(mean - 1, mean)
@@ -55,18 +57,24 @@ def _gap_range(moments: Moments, k: int) -> ScoreRange:
 def _nll_range(moments: Moments, k: int) -> ScoreRange:
     """Return the mean NLL if every prediction is right, and if all are wrong and the other classes equally probable."""
     share, c, _ = _bin_averages(moments)
-    b = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
-    low, high = ((share * -p.log()).sum(-1) for p in (b, 1 - b))
+    likelier = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)  # probability of the likelier outcome
+    low, high = ((share * -p.log()).sum(-1) for p in (likelier, 1 - likelier))
     return ScoreRange(low, high + math.log(max(k - 1, 1)))
 
 
 def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
-    share, c, v = _bin_averages(moments)
+    """Return the means of (1 - b)^2 = 1 - b - b (1 - b) and b^2 = b - b (1 - b), with b the larger of c and 1 - c."""
+    share, c, v = _bin_averages(moments)  # v is the mean of b (1 - b), too
     b = torch.maximum(c, 1 - c)
     return ScoreRange((share * (1 - b - v)).sum(-1), (share * (b - v)).sum(-1))
 
 
 def _brier_range(moments: Moments, k: int) -> ScoreRange:
+    """Return a range from the event's Brier score: the smallest value spreads 1 - c evenly over the other classes.
+
+    For two classes, Brier is twice the event's Brier score. For more, it is largest, 2 (1 - c (1 - c)), if a single
+    wrong class has the remaining probability.
+    """
     share, _, v = _bin_averages(moments)
     low, high = _event_brier_range(moments, k)
     return ScoreRange(k / (k - 1) * low, 2 * (high if k == 2 else 1 - (share * v).sum(-1)))
@@ -258,7 +266,7 @@ def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
     return weighted_mean(confident.outcome, confident.weights)
 
 
-def _gap(events: Events) -> PerExample:
+def _confidence_minus_outcome(events: Events) -> PerExample:
     return events.confidence - events.outcome
 
 
@@ -268,21 +276,21 @@ def _gap(events: Events) -> PerExample:
     higher_is_better=None,
     meaning="above 0: overconfident on average",
     lay_phrase="mean prediction minus actual frequency",
-    per_example=_gap,
-    score_range=_gap_range,
+    per_example=_confidence_minus_outcome,
+    score_range=_signed_gap_range,
     sums=("gap", "gap_square", "weight"),
 )
 def signed_gap(events: Events) -> Scalar:
     """Return the mean confidence minus the accuracy: positive if overconfident, negative if underconfident.
 
-    The interval is that of `mean_limits`, which does not collapse when all examples are right.
+    The interval is computed by `mean_limits`, which do not collapse when all examples are right.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)
     >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
     -0.2500 [-0.4873, 0.2514]
     """
-    return weighted_mean(_gap(events), events.weights)
+    return weighted_mean(_confidence_minus_outcome(events), events.weights)
 
 
 def _mean_among(values: Tensor, p: Predictions, among: PredictionSubset) -> Tensor:

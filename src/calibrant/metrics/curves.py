@@ -83,7 +83,7 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
     pointwise = simultaneous_level(by_score, level)
     first = torch.searchsorted(by_score.value, cuts * PROBABILITY_ROUNDING)
     if by_score.clusters is not None:
-        return _clustered_precision_limits(by_score.clusters, cuts, pointwise)
+        return cluster_precision_limits(by_score.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))
     return share_limits(hits / n, n, pointwise)
 
@@ -130,13 +130,16 @@ def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
     return weight, outcome
 
 
-def _clustered_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Return the limits of `precision_limits` for examples in clusters, at a pointwise level; 0 and 1 above all."""
-    weight, outcome = _cluster_sums_above(sums)
-    ends = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in range(weight.shape[1])]
-    limits = cuts.new_tensor([*((x.low, x.high) for x in ends), (0.0, 1.0)])
+def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Return limits of the frequency of the event above each threshold, each at the level, for examples in clusters.
+
+    They are 0 and 1 if no confidence is as large.
+    """
+    weight, outcome = (torch.nn.functional.pad(x, (0, 1)) for x in _cluster_sums_above(sums))  # 0 above all
     first = torch.searchsorted(sums.value.contiguous(), cuts * PROBABILITY_ROUNDING)
-    low, high = limits[first].T
+    bins, index = first.unique(return_inverse=True)  # an interval takes long
+    intervals = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in bins]
+    low, high = cuts.new_tensor([(interval.low, interval.high) for interval in intervals])[index].T
     return low, high
 
 

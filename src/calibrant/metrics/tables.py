@@ -12,11 +12,12 @@ from calibrant._validation.arrays import to_tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, EventStatistics, GroupedScores
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
-from calibrant.metrics._intervals import cluster_share_interval, share_limits
+from calibrant.metrics._intervals import share_limits
 from calibrant.metrics._moments import Edges, bin_table
 from calibrant.metrics._ranking import sums_from
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
+from calibrant.metrics.curves import cluster_precision_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
@@ -35,11 +36,11 @@ class Groups:
     """One row per group, as tensors of length g."""
 
     names: tuple[str, ...]
-    level: float  # probability that the intervals of all gaps hold
+    level: float  # probability that all intervals of `gap` hold
     count: Tensor  # total weight
     mean_confidence: Tensor
     frequency: Tensor  # of the event
-    low: Tensor  # simultaneous interval of the gap
+    low: Tensor  # simultaneous interval of `gap`
     high: Tensor
     ece: Tensor
     floor: Tensor  # mean ECE of a calibrated model with these confidences,
@@ -53,7 +54,7 @@ class Groups:
 
     @property
     def significant_gap(self) -> Tensor:
-        """Distance of the interval of the gap from 0; 0 if chance explains the gap."""
+        """Distance of the interval of `gap` from 0; 0 if chance explains the difference."""
         return torch.maximum(self.low, -self.high).clamp_min(0)
 
     @property
@@ -80,7 +81,8 @@ def groups(
     Args:
         p: Predictions with groups, or a summary of them.
         bins: Number of bins of ECE and its floor.
-        level: Probability that the intervals of all gaps hold (Bonferroni), computed from clusters if there are any.
+        level: Probability that the intervals of confidence minus frequency hold for all groups (Bonferroni). They are
+            computed from clusters if there are any.
         by: "row_groups" takes the second grouping, that of the rows, of several labels per example.
 
     Raises:
@@ -119,6 +121,7 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
 
 
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
+    """Return the columns of `Groups` for one group, in their order."""
     moments, gap = events.moments(bins), signed_gap.interval(events, level=gap_level)
     n, c, a = (float(x.sum()) for x in (moments.total_weight, moments.confidence_sum, moments.outcome_sum))
     ece, floor = float(_binned.ece(events, bins=bins)), _binned.noise_floor.interval(events, level=level, bins=bins)
@@ -149,7 +152,7 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """One row per threshold: the decisions that act on every example of at least that probability."""
+    """One row per threshold: the result of acting on every example whose probability is at least the threshold."""
 
     threshold: Tensor
     share: Tensor  # of the examples whose probability is at least the threshold
@@ -176,7 +179,7 @@ def thresholds(
         labels: Labels, if logits are given.
         weights: Weights, if logits are given.
         at: Thresholds in [0, 1], (t), or one.
-        level: Probability that each interval holds its precision, that of `metrics.share_interval`.
+        level: Probability that each interval holds the true precision, as for `metrics.share_interval`.
 
     Raises:
         InputError: If a threshold is outside [0, 1], or the level outside (0, 1).
@@ -199,9 +202,10 @@ def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thre
     columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = by_score.total_weight.sum(), by_score.correct.sum()
-    low, high = (
-        share_limits(hits / n, n, level) if by_score.clusters is None else _cluster_limits(by_score, cuts, level)
-    )
+    if by_score.clusters is None:
+        low, high = share_limits(hits / n, n, level)
+    else:
+        low, high = cluster_precision_limits(by_score.clusters, cuts, level)
     return Thresholds(
         threshold=cuts,
         share=n / total,
@@ -212,13 +216,3 @@ def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thre
         low=low,
         high=high,
     )
-
-
-def _cluster_limits(by_score: GroupedScores, cuts: Tensor, level: float) -> Tensor:
-    """Return the limits of the precision at every cut (2 g), from how the clusters vary."""
-    sums = by_score.clusters
-    assert sums is not None
-    hits = sums.total_weight * sums.value + sums.residual
-    above = [sums.value >= cut * PROBABILITY_ROUNDING for cut in cuts]
-    intervals = [cluster_share_interval(sums.total_weight[:, i].sum(1), hits[:, i].sum(1), level) for i in above]
-    return cuts.new_tensor([[interval.low, interval.high] for interval in intervals]).T

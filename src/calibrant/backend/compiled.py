@@ -23,7 +23,7 @@ _LANES = 16  # numbers compared at a time
 _ROUNDING_SHIFT = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer
 _LOG2_E = 1 / math.log(2)
 _LN_2 = math.log(2)
-# 2^f on [-1/2, 1/2], interpolated at Chebyshev nodes: relative error 4e-18 before rounding, exactly 1 at 0
+# 2^f for f in [-1/2, 1/2], interpolated at Chebyshev nodes: relative error 4e-18 before rounding, exactly 1 at 0
 _EXP2_COEFFICIENTS = (
     1.0, 0.6931471805599453, 0.24022650695910158, 0.055504108664821625, 0.009618129107587256, 0.001333355814640647,
     0.00015403530463724353, 1.5252733841556773e-05, 1.3215432535912375e-06, 1.0178057087733941e-07,
@@ -58,8 +58,11 @@ def _compile_sums(function: Callable[..., Any]) -> Any:
 @_compile
 @no_type_check
 def _exp2(x):
-    """Return 2^x for x in [-1020, 1020]; unlike the library's function it is computed for whole vectors."""
-    t = x + _ROUNDING_SHIFT
+    """Return 2^x for x in [-1020, 1020]; unlike the library's function it is computed for whole vectors.
+
+    x is its nearest integer plus f: a polynomial gives 2^f, and the integer is added to the bits of the exponent.
+    """
+    t = x + _ROUNDING_SHIFT  # whose lowest bits are the nearest integer
     f = x - (t - _ROUNDING_SHIFT)
     value = _EXP2_COEFFICIENTS[11]
     for i in range(11):
@@ -103,7 +106,7 @@ def _exp(x):
 @_compile
 @no_type_check
 def _log(x):
-    """Return log x for normal x > 0, from x = m 2^exponent with m in [.7, 1.42]."""
+    """Return log x for normal x > 0, from x = m 2^exponent with m in [.7, 1.42]: log m = 2 atanh(s), by its series."""
     bits = np.float64(x).view(np.int64)
     exponent = (bits - _SQRT_HALF_BITS) >> 52
     m = np.int64(bits - (exponent << 52)).view(np.float64)
@@ -156,7 +159,8 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column.
 
-    The function is long because every statistic is computed while its block is in cache.
+    `odds` are e^(z - max z), the probabilities of a row before division by their total. The function is long because
+    every statistic is computed while its block is in cache.
     """
     n, k = z.shape
     m, row_max, odds = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
@@ -179,7 +183,7 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
             for i in rows:
                 confidence[first + i] = 1.0 / total[i]
         if len(predicted) or len(correct):
-            for above in range(k):
+            for above in range(k):  # from the last class, so that the first maximum is written last
                 j = k - 1 - above
                 for i in range(BLOCK_ROWS):
                     first_maximum[i] = np.int32(j) if m[j, i] == row_max[i] else first_maximum[i]
@@ -397,7 +401,8 @@ def _row_moments(d, b):
 def nll_derivatives(z, y, w, b, s, out):
     """Add to out (5) the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b.
 
-    The precision of s (4, BLOCK_ROWS), whose content is overwritten, is that of the exponentials.
+    Exponentials are computed in the precision of s (4, BLOCK_ROWS), whose content is overwritten. m1, m2 and m3 are the
+    first three moments of the margins times b under the probabilities of a row.
     """
     n, k = z.shape
     is_wide = k >= MANY_CLASSES
@@ -423,7 +428,7 @@ def nll_derivatives(z, y, w, b, s, out):
             out[4] += weight * ((m1 - label_score) * (m1 - label_score))
 
 
-_FIXED_POINT_SCALE, _LOWER_WORD_SPAN = 2.0**52, 2.0**36  # those of `metrics._sums`
+_FIXED_POINT_SCALE, _LOWER_WORD_SPAN = 2.0**52, 2.0**36  # as in `metrics._sums` and for cells in `metrics._summary`
 _MAX_ROWS_BEFORE_CARRY = 1024  # sums of so many parts below 2^52 fit into 63 bits
 
 

@@ -7,7 +7,10 @@ from typing import Any, no_type_check
 def venn_abers_pass(widths, heights, slopes):
     """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means.
 
-    The diagram has cumulative weights on its x axis and cumulative weighted means on its y axis.
+    Isotonic regression is the slope of the greatest convex minorant of a path, whose x are cumulative weights and whose
+    y are cumulative weighted means. An example of label 1 and weight 1 is added to the left of all points, and slope i
+    is its fitted value at point i, which it then moves past. The minorant is kept as a stack of corners, whose top is
+    the left end.
     """
 
     def turn(a: Any, b: Any, c: Any) -> Any:

@@ -99,7 +99,7 @@ class Sketch:
         """Read a sketch from its text.
 
         Raises:
-            ValueError: If the text is not that of a sketch.
+            ValueError: If the text is not a sketch.
         """
         n, level, encoded = text.split(":")
         hashes = np.frombuffer(base64.b64decode(encoded, validate=True), dtype="<u8").astype(np.uint64)
@@ -171,8 +171,8 @@ class Overlap:
 def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
     """Return the share of rows expected in the other set by chance.
 
-    It is the share that equals a value which the other set holds more than once, plus the share of the other set's rows
-    that come in pairs: so likely is a new row to equal one that the set holds once.
+    It has two parts. Rows that equal a value which the other set holds more than once are such by chance. A new row
+    equals a value which the set holds once with about the probability of the set's rows in pairs (Good 1953).
     """
     if not len(rows):
         return 0.0
@@ -185,7 +185,7 @@ def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
 def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> float:
     """Return the standard error of a share minus its expectation, where copies of a row count once."""
     p = (share + expected) / 2
-    distinct = [max(1, len(np.unique(part.hashes))) for part in (a, b)]
+    distinct = [max(1, len(np.unique(sketch.hashes))) for sketch in (a, b)]
     return float(np.sqrt(p * (1 - p) * sum(1 / d for d in distinct)))
 
 

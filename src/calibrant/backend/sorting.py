@@ -46,6 +46,7 @@ def _unpack_scores(keys: np.ndarray) -> tuple[Tensor, Tensor]:
 
 def sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sorted float64 scores, and the outcomes, 0 or 1, in the same order."""
+    # packed absolute values: negative scores are sorted apart and then reversed
     keys, is_negative = _pack_scores(score, outcome), (score < 0).numpy()
     negative, positive = (keys[is_negative], keys[~is_negative]) if is_negative.any() else (keys[:0], keys)
     negative, positive = sort_integers(negative), sort_integers(positive)

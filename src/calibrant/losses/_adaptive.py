@@ -160,9 +160,8 @@ class AdaFocal:
     def gamma_of(self, p: Tensor) -> Tensor:
         """Return gamma of the bin that contains p, the probability of the true class, elementwise."""
         inner_edges = self.edges[1:-1].to(p.device)  # p beyond the outer edges belongs to the first or last bin
-        bin_index = torch.bucketize(
-            p.double(), inner_edges, right=True
-        )  # in float64 like the edges; p = edge_b is in b
+        # in float64 like the edges; p = edge_b is in b
+        bin_index = torch.bucketize(p.double(), inner_edges, right=True)
         return self.gamma.to(p)[bin_index]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:

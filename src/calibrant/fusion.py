@@ -465,13 +465,18 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
 
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
-    """Return the correlation of labels with the log-odds at the prior's mean, and the share of draws with no more."""
+    """Test whether labels contradict a prior, as `FusionPrior.test` does.
+
+    The statistic is the correlation of the labels with the log-odds at the prior's mean. The p-value is the share of
+    models drawn from the prior whose correlation is not higher: a low one contradicts the prior.
+    """
     score, num_right = x @ mean, float(y.sum())
     distance = score - score.mean()
     if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
-        return Evidence(0.0, 1.0)  # no order
+        return Evidence(0.0, 1.0)  # equal labels or equal log-odds: there is no order to test
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(mean), NUM_TRANSFER_DRAWS, generator=generator, dtype=torch.float64)
+    # L^-T noise has the covariance of the prior, for precision = L L^T
     coefficients = mean[:, None] + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise, upper=True)
     logit = _shift_to_level((x @ coefficients).T, num_right)
     drawn = (torch.rand(logit.shape, generator=generator, dtype=torch.float64) < logit.sigmoid()).double()
@@ -503,27 +508,30 @@ def _signal_gains(
     scale: Scale,
     seed: int,
 ) -> list[tuple[str, Tensor]]:
-    """Return by how much each signal raises the log-likelihood of each held-out example (n), in nats."""
-    base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())
+    """Return by how much each signal raises the log-likelihood of each held-out example (n), in nats.
+
+    All signals are compared with all but this one; a single signal is compared with the share of right answers.
+    """
+    base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds, which depend on labels only
+
+    def groups_of(rows: Tensor) -> list[str] | None:
+        return None if groups is None else [groups[int(i)] for i in rows]
 
     def held_out(names: Sequence[str]) -> Tensor:
         out = torch.zeros_like(y)
         for _, inside in split_folds(base, _NUM_FOLDS, seed):
-            rows = (~inside).nonzero().squeeze(1)
-            selected, inner = (
-                None if groups is None else [groups[i] for i in part.tolist()]
-                for part in (rows, inside.nonzero().squeeze(1))
-            )
-            part = {name: columns[name][rows] for name in names}
-            fitted = _fit_coefficients(*_regression(part, y[rows], selected, prior, scale), y[rows], prior)
-            p = fitted.apply({name: columns[name][inside] for name in names}, inner)
+            train, test = (~inside).nonzero().squeeze(1), inside.nonzero().squeeze(1)
+            train_columns = {name: columns[name][train] for name in names}
+            regression = _regression(train_columns, y[train], groups_of(train), prior, scale)
+            fitted = _fit_coefficients(*regression, y[train], prior)
+            p = fitted.apply({name: columns[name][inside] for name in names}, groups_of(test))
             out[inside] = torch.where(y[inside] == 1, p, 1 - p).log()
         return out
 
     everything = held_out(tuple(columns))
     if len(columns) == 1:
         return [(name, everything - _base_rate_likelihood(y)) for name in columns]
-    return [(name, everything - held_out([left for left in columns if left != name])) for name in columns]
+    return [(name, everything - held_out([column for column in columns if column != name])) for name in columns]
 
 
 def _base_rate_likelihood(y: Tensor) -> Tensor:

@@ -298,7 +298,7 @@ def linear_loss(
 
     With a vocabulary of 128k, the logits of a batch, their softmax and their gradient need far more memory than the
     network. Here they exist for a few rows at a time: the gradients of h, W and b are computed in the forward pass,
-    chunk by chunk, and a backward pass multiplies them by its factor. It can run once.
+    chunk by chunk, and the backward pass, which can run only once, multiplies them by its factor.
 
     Args:
         hidden: Outputs of the network before its last layer (n, d).

@@ -158,12 +158,12 @@ def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[in
 
 
 def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> tuple[Mistake, ...]:
-    """Return wrong predictions with the probability of the predicted class before and after calibration."""
+    """Return the wrong predictions in `rows`: probability of the predicted class before and after calibration."""
     if not len(rows):
         return ()
     predicted = uncalibrated[rows].predicted
     z = calibrated[rows].logits.double()
-    # the calibrated probability of the old prediction, from its ratio to that of the new one
+    # p_predicted = p_max exp(z_predicted - z_max): exactly the calibrated confidence if both predict the same class
     ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
     calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
     confidence = uncalibrated.outcomes.confidence[rows]

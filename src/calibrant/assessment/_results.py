@@ -304,7 +304,7 @@ class AssessmentData:
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:
-        """The selected calibrator, or Auto if that has no gain, with the interval; None if neither has a finite one."""
+        """The selected calibrator, or Auto if that has no gain, with its NLL gain; None if that gain is not finite."""
         gains = self.held_out.gains
         name = self.chosen_name if self.chosen_name in gains else "Auto"
         return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None

@@ -144,7 +144,7 @@ def remedy_answer(assessment: AssessmentData) -> str:
         fitted = [display_name(name) for name in assessment.measurements if name != "Identity"]
         if not fitted:
             return "No calibrator was fitted."
-        lower = "significantly lower" if few_labels else "lower"  # only few labels are tested
+        lower = "significantly lower" if few_labels else "lower"  # tested only if labels are few
         reason = f"None. No fitted calibrator ({join_names(fitted)}) has a {lower} NLL on held-out data."
         return " ".join(filter(None, [reason, few_labels, gain]))
     before, after = assessment.uncalibrated, assessment.calibrated

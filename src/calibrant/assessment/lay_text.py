@@ -69,7 +69,7 @@ def remedy_answer(assessment: AssessmentData) -> str:
     if assessment.is_identity and assessment.selection != "held_out":
         return f"{calibrator_label('Identity')} {_selection_reason(assessment)}; probabilities stay the same."
     if assessment.is_identity:
-        if not assessment.held_out.deficits:
+        if not assessment.held_out.deficits:  # enough labels: the differences are not tested
             return f"None. No calibrator does better on {units} that it has not seen."
         sentences = ["None. No calibrator does clearly better.", few_labels_sentence(assessment)]
         return " ".join([*sentences, gain_sentence(assessment)])

@@ -95,8 +95,8 @@ class FocalTemperature:
             p: Validation predictions.
             criterion: The metric to minimize, such as "nll", "ece" or "adaptive_ece".
             grid: (gammas, temperatures), or the lists of the paper: those of its "text" (9 by 500) or its "code" (10 by
-                100). To compare with `Temperature`, give both the same temperatures: `grid="komisarenko"` there are
-                those of the text, "komisarenko_code" those of the code.
+                100). To compare with `Temperature`, give both the same temperatures: those of "text" are
+                `Temperature(grid="komisarenko")`, and those of "code" `Temperature(grid="komisarenko_code")`.
             search: "full" searches the whole grid. "line" is the paper's cheaper search with 3 m points for m
                 temperatures: the best T for the smallest and for the largest gamma, then m points on the straight line
                 between the two.

@@ -74,7 +74,8 @@ class Monotone:
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with v = -log softmax(z / T) and m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)
-        mapped = v * self.slopes[-1]  # linear beyond the last knot; below, add the differences of the slopes
+        # m(v) = s_J v + sum_(j < J) (s_j - s_(j+1)) min(v, knot_(j+1)): the pieces summed by parts, with slopes s
+        mapped = v * self.slopes[-1]
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
             mapped.addcmul_(v.clamp_max(knot), change)
         return -mapped
@@ -154,10 +155,12 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
         """Return the value, gradient and Hessian."""
         sum_moments = partial(_sum_length_moments, slopes.to(device), width)
         sums = sum_row_chunks(sum_moments, offset, piece_index, example_weights(v)).cpu() / n
-        log_norm, mean, mean_square, mixed = sums.split([1, pieces, pieces, pieces * pieces])
+        log_norm, mean, mean_square, mean_products = sums.split([1, pieces, pieces, pieces * pieces])
         # Mean products of the lengths in two pieces: a v in the higher one spans the whole width of the lower one
         cross = (width.cpu()[:, None] * mean).triu(1)
-        hessian = cross + cross.mT + mean_square.diag() - mixed.view(pieces, pieces)
+        # the covariance of the lengths L of the pieces under a row's probabilities, averaged over the rows:
+        # E[L_i L_j] (`cross`, or `mean_square` for i = j) - E[L_i] E[L_j]
+        hessian = cross + cross.mT + mean_square.diag() - mean_products.view(pieces, pieces)
         value = log_norm + slopes @ label_lengths + slopes @ penalty @ slopes
         return float(value), label_lengths - mean + 2 * penalty @ slopes, hessian + 2 * penalty
 

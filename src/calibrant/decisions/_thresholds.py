@@ -99,10 +99,11 @@ def check_independent(p: Predictions, remedy: str) -> None:
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
     by_score = p.events.by_score  # sorted once for all risks
+    # index of the first confidence that reaches each threshold, up to rounding
     first = np.searchsorted(by_score.value.cpu().numpy(), np.array(GRID[::-1]) * PROBABILITY_ROUNDING)
 
     def totals_from_first(counts: torch.Tensor) -> np.ndarray:
-        """Return the sums over all confidences from the first one at each threshold on; 0 if there is none."""
+        """Return the sum of the counts at or above every threshold; 0 if no confidence reaches it."""
         return np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)[first].round().astype(np.int64)
 
     n = totals_from_first(by_score.total_weight)

@@ -269,10 +269,11 @@ def require_labels(columns: Columns, frame: Any) -> None:
 
 
 def leave_out_empty_labels(columns: Columns, frame: Any) -> Columns:
-    """Return the columns without the one that tells the truth, correctness or label, if all its values are missing."""
+    """Return the columns without the column of correctness, or else of labels, if all its values are missing."""
     truth = columns.label if columns.correct is None else columns.correct
     if truth is None or len(frame) == 0 or frame[truth].null_count() < len(frame):
         return columns
+    # the same column may have several of these roles
     empty_roles = [role for role in ("label", "correct", "predicted") if getattr(columns, role) == truth]
     return replace(columns, **dict.fromkeys(empty_roles))
 

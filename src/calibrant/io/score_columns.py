@@ -134,10 +134,10 @@ def _find_single_scores(search: RoleSearch) -> list[ScoreColumns]:
 
 
 def _find_columns_named_after_class(search: RoleSearch) -> list[ScoreColumns]:
-    """Return the column of fractions named after a class, such as spam; raise `InputError` for more than one."""
+    """Return a float column named after a class, such as spam, as a list of one or none; refuse several."""
     groups = find_columns_named_after_class(search.unassigned_columns, search.label_texts())
     float_groups = [group for group in groups if search.frame[group.columns[0]].dtype.is_float()]
-    # Several are no rows of probabilities, which `_find_unprefixed_class_columns` would have found before
+    # `_find_unprefixed_class_columns` has already taken several columns that sum to 1
     if len(float_groups) > 1:
         names = [group.columns[0] for group in float_groups]
         raise InputError(

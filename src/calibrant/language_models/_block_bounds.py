@@ -145,7 +145,10 @@ class _Blocks:
         return max(0, end - self.num_known), min(self.missing, end)
 
     def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the range of the number of right ones among the first `end` answers, by the missing among them."""
+        """Return the fewest and most right answers among the first `end`, for each number of missing confidences.
+
+        At most `wrong` of the answers without a confidence are wrong, and at most `right` of them are right.
+        """
         num_known = np.minimum(end - missing, self.num_known)
         fewest_hits = self.fewest_hits[num_known] + np.maximum(0, missing - self.wrong)
         return fewest_hits, self.most_hits[num_known] + np.minimum(missing, self.right)

@@ -93,8 +93,9 @@ class BinSums(EventStatistics):
                 code="num_bins",
             )
         names = "weight", "outcome", "gap", "gap_square", "variance"
-        weight, a, u, u_square, variance = map(self.per_bin, names)
-        return Moments(weight, a + u, a, u, u_square, variance, self._clusters)
+        weight, outcome, gap, gap_square, variance = map(self.per_bin, names)
+        confidence = outcome + gap  # as gap = confidence - outcome
+        return Moments(weight, confidence, outcome, gap, gap_square, variance, self._clusters)
 
 
 @dataclass(frozen=True, eq=False)

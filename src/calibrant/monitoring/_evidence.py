@@ -39,7 +39,10 @@ class Wealth(AlignedArrays):
     @classmethod
     def empty(cls, num_tests: int) -> "Wealth":
         """Return the evidence of tests before the first row."""
-        shape, log_half = (num_tests, len(BETS)), np.log(0.5)
+        shape = num_tests, len(BETS)
+        log_half = np.log(
+            0.5
+        )  # half is bet from the first row on, which is the first start; half is kept for later ones
         return cls(
             log_wealth=np.full(shape, log_half),
             log_reserve=np.full(num_tests, log_half),
@@ -126,9 +129,10 @@ class Wealth(AlignedArrays):
         return state, total
 
     def then(self, later: "Wealth", row: int, thresholds: np.ndarray) -> "Wealth":
-        """Return the evidence of these rows and of later ones: the wealth of these is the stake of the later bets.
+        """Return the evidence of these rows followed by later ones.
 
-        An alarm that only both parts together raise is dated at the peak of the later one.
+        The later bets began with a wealth of 1. They now begin with the wealth of these rows, whose log is added. An
+        alarm that only both parts together raise is dated at the peak of the later one.
 
         Args:
             later: Evidence of the same tests, from rows after these.
@@ -136,7 +140,7 @@ class Wealth(AlignedArrays):
             thresholds: Log wealth that raises the alarm of each test (s).
         """
         stake = self.total
-        # A bet that gained before, and has its best start at the first later row, has been winning since before
+        # A bet whose best start is the first later row keeps its start here if it was already gaining
         continues = (later.best_start == 0) & (self.best > 0)
         best_start = np.where(continues, self.best_start, later.best_start + row)
         peak_bet = np.arange(len(self)), later.peak_bet

@@ -169,17 +169,18 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
 
 
 def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: bool) -> bool:
-    """Whether loaded fields equal the saved ones; the classes may be in another order, and the precision may differ."""
+    """Whether loaded fields equal the saved ones, but for the order of classes and the type of the numbers."""
     k = loaded["logits"].shape[1]
     numbers = tuple(map(str, range(k)))
     names = saved["class_names"] or numbers
     loaded_names = loaded["class_names"] or numbers
     if loaded["logits"].shape != saved["logits"].shape or set(loaded_names) != set(names):
         return False
-    columns = torch.tensor([loaded_names.index(name) for name in names])  # by saved class
+    columns = torch.tensor([loaded_names.index(name) for name in names])  # the loaded class of each saved one
+    saved_classes = columns.argsort()  # the inverse: the saved class of each loaded one
     return (
         _group_name_list(saved) == _group_name_list(loaded)
-        and (not labeled or torch.equal(columns.argsort()[loaded["labels"]], saved["labels"].cpu()))
+        and (not labeled or torch.equal(saved_classes[loaded["labels"]], saved["labels"].cpu()))
         and torch.equal(loaded["logits"][:, columns].double(), saved["logits"].cpu().double())
     )
 

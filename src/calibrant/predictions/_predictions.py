@@ -265,7 +265,7 @@ class Predictions:
         Args:
             table: The table, or the path of one.
             ignore_index: Label of positions to leave out.
-            of: Event to evaluate.
+            of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: Columns by role: `label="answer"`, `probs=["cat", "dog"]`, `probs="p_"` (a prefix),
                 `confidence="stated"`. How to read cells: `positive`, the name of the positive class of a single score;
                 `labels_from=1` for labels counted from 1; `percent` for numbers 0 .. 100; `normalize` divides rows of
@@ -298,7 +298,7 @@ class Predictions:
                 NAME_probs.npy, with NAME_labels.npy beside it. Tables: .csv with any separator, .tsv, .jsonl, also
                 compressed as .gz and .zst; .parquet, .arrow, .xlsx. Evaluation logs of language models.
             ignore_index: Label of positions to leave out.
-            of: Event to evaluate.
+            of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: For tables, as in `from_table`.
         """
         return cls._construct(read_file(path, ignore_index, of, **options))
@@ -322,7 +322,7 @@ class Predictions:
             path: The file, or a folder or pattern of files.
             rows: Rows per chunk; default: about 64 MB.
             ignore_index: Label of positions to leave out.
-            of: Event to evaluate.
+            of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: For tables, as in `from_table`.
         """
         yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, **options))

@@ -69,7 +69,10 @@ def _is_main(drawing: Drawing) -> bool:
 
 
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield the figures of the columns of the histories; columns that belong together have the figures of the first."""
+    """Yield the figures of every column of the histories.
+
+    Of columns that are drawn in one figure, only the first yields it.
+    """
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")

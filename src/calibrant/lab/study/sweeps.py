@@ -122,11 +122,13 @@ def _family_drawings(
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
-    """Yield figures of the parameter of a loss with the best metric at every size of a data set."""
+    """Yield, for every metric, a figure of the best parameter of a loss against the size of the data set."""
     groups = group_pairs(
         ((row["metric"], row["network"], row["calibrator"]), row)
         for row in rows
-        if row["dataset"] in sizes.values and row["loss"] in losses.values and row["metric"] != "temperature"
+        if row["dataset"] in sizes.values
+        and row["loss"] in losses.values
+        and row["metric"] != "temperature"  # of which no value is best
     )
     for (metric, network, calibrator), group_rows in groups.items():
         points: dict[float, list[float]] = {}  # the best parameter, or none, by size

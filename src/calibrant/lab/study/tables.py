@@ -219,7 +219,11 @@ class ResultTable:
         return escape_invisible("\n".join([*map(str.rstrip, aligned), *self.notes]), allowed="\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell as a record for a CSV file, with numbers in the metric's unit."""
+        """Yield every cell as a record for a CSV file, with numbers in the metric's unit.
+
+        Cells that share one of the `letters` do not differ significantly. A `mark` stands beside a mean that is
+        significantly above or below the reference row, and `learned` has the means of other reported numbers.
+        """
         for (row, column), cell in self.cells.items():
             yield {
                 "metric": self.metric,

@@ -25,15 +25,15 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     """
     k = logits.shape[1]
     words = (k + 1) // 2
-    keys = hash_keys(words + 1)
+    keys = hash_keys(words + 1).to(logits.device)
 
     def sums(z: Tensor, y: Tensor) -> Tensor:
-        values = z.detach().cpu().float() + 0.0  # -0 becomes 0
+        values = z.detach().float() + 0.0  # -0 becomes 0
         values = pad(values, (0, 1)) if k % 2 else values.contiguous()
-        return y.cpu().long() * keys[words] + values.view(torch.int64) @ keys[:words]  # GPUs do not multiply integers
+        return y.long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
 
     total = torch.cat(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
-    return _mix_bits(total.numpy().view(np.uint64))
+    return _mix_bits(total.cpu().numpy().view(np.uint64))
 
 
 @lru_cache(8)

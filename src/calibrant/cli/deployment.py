@@ -97,7 +97,9 @@ def export_command(
     formats = {suffix: name for name, suffix in EXPORT_FORMATS.items()}
     if to is None:
         check_suffix(out, formats)
-    export_format: Any = to or formats[out.suffix]  # `export` refuses an unknown one
+    export_format: Any = to or formats[out.suffix]
+    if export_format not in EXPORT_FORMATS:
+        raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
     is_fusion = calibrators.origin(calibrator).calibrator == f"{Fusion.__module__}.{Fusion.__qualname__}"
     fitted_map = Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator)
     fitted_sets = None if sets is None else Sets.load(sets)

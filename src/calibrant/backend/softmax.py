@@ -198,7 +198,7 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
     """
     n, missing = len(labels), -len(labels) % _SUM_COLUMNS
     z, y = (pad(logits, (0, 0, 0, missing)), pad(labels, (0, missing))) if missing else (logits, labels)
-    columns = z.T.to(torch.float64, memory_format=torch.contiguous_format)
+    columns = z.T.to(torch.float64, memory_format=torch.contiguous_format).contiguous()  # `to` leaves float64 as it is
     margin = columns - columns.amax(0)
     odds = margin.mul(LOG2_E).exp2_()
     total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]

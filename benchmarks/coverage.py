@@ -40,11 +40,11 @@ CONFIDENCES = 0.6, 0.9, 0.95, 0.99, "mixed"
 SHIFTS = 0.0, 0.02, 0.1
 BINS = 15
 RANGES = {
-    "signed_gap": _scores._gap_range,
+    "signed_gap": _scores._signed_gap_range,
     "event_brier": _scores._event_brier_range,
     "brier": _scores._brier_range,
     "nll": _scores._nll_range,
-    "class_gap": _scores._gap_range,
+    "class_gap": _scores._signed_gap_range,
     "class_brier": _scores._event_brier_range,
 }
 Limits = dict[str, dict[str, tuple[Any, Any]]]  # by metric and method

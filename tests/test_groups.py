@@ -106,6 +106,27 @@ def test_small_groups_have_finite_intervals_and_weightless_groups_no_row():
     assert bool(torch.isfinite(table.low).all())
 
 
+def test_interval_of_clusters_holds_zero_exactly_if_the_simulated_test_does_not_reject():
+    # with a single confidence, Kuiper's statistic is the absolute gap
+    g, decisions = torch.Generator().manual_seed(3), []
+    for error_rate in 0.05, 0.05, 0.2, 0.2, 0.0:
+        sizes = torch.randint(1, 20, (80,), generator=g)
+        clusters = torch.arange(80).repeat_interleave(sizes)
+        is_error = (torch.rand(80, generator=g) < error_rate)[clusters] & (torch.rand(len(clusters), generator=g) < 0.9)
+        p = Predictions.from_confidence(
+            torch.full(is_error.shape, 0.95, dtype=F), (~is_error).long(), clusters=clusters, groups=clusters % 4
+        )
+        table = groups(p, level=0.9)
+        assert table is not None
+        for i, name in enumerate(table.names):
+            is_rejected = metrics.kuiper.test(p.select_group(name)).p_value <= 0.1 / 4
+            gap, low, high = (float(column[i]) for column in (table.gap, table.low, table.high))
+            assert (low > 0 or high < 0) == is_rejected
+            assert low <= gap <= high
+            decisions.append(is_rejected)
+    assert {True, False} == set(decisions)
+
+
 def coverage(times: int, g: torch.Generator, copies: int = 1) -> float:
     covered = 0
     for _ in range(times):

@@ -1,7 +1,7 @@
 """Tables behind the numbers: the bins of an error, and one row per class, group or threshold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,8 +12,9 @@ from calibrant._validation.arrays import to_tensor
 from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, EventStatistics, GroupedScores
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
-from calibrant.metrics._intervals import share_limits
+from calibrant.metrics._intervals import Interval, share_limits
 from calibrant.metrics._moments import Edges, bin_table
+from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
 from calibrant.metrics._ranking import sums_from
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
@@ -23,6 +24,8 @@ from calibrant.types import InputError
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
+MIN_REJECTED_DRAWS = 10  # of a calibrated model, below which a simulated test is too coarse for its level
+NEXT_TO_ZERO = 1e-9  # end of the interval of a gap that is not 0
 GROUP_RECORD_FIELDS = {  # keys of records, and the attributes of `Groups` that they hold
     "count": "count",
     "said": "mean_confidence",
@@ -82,7 +85,8 @@ def groups(
         p: Predictions with groups, or a summary of them.
         bins: Number of bins of ECE and its floor.
         level: Probability that the intervals of confidence minus frequency hold for all groups (Bonferroni). They are
-            computed from clusters if there are any.
+            computed from clusters if there are any. An interval of clusters that fails with a probability of 1 % or
+            more excludes 0 if and only if 999 simulated calibrated models do not explain the gap.
         by: "row_groups" takes the second grouping, that of the rows, of several labels per example.
 
     Raises:
@@ -123,9 +127,25 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
     """Return the columns of `Groups` for one group, in their order."""
     moments, gap = events.moments(bins), signed_gap.interval(events, level=gap_level)
+    if moments.clusters is not None and round((1 - gap_level) * (NUM_NULL_DRAWS + 1), 6) >= MIN_REJECTED_DRAWS:
+        gap = _decide_zero(gap, events.by_score)
     n, c, a = (float(x.sum()) for x in (moments.total_weight, moments.confidence_sum, moments.outcome_sum))
     ece, floor = float(_binned.ece(events, bins=bins)), _binned.noise_floor.interval(events, level=level, bins=bins)
     return [n, c / n, a / n, gap.low, gap.high, ece, floor.value, floor.high, nll]
+
+
+def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
+    """Return the interval of a gap with 0 inside if and only if a simulation of the calibrated model explains the gap.
+
+    The interval holds for any true gap, and must allow for rare errors that the clusters do not show. Whether the gap
+    is 0 can be tested with more power, because the confidences tell how rare the errors of a calibrated model are.
+    """
+    p_value = NullResiduals.draw(by_score).p_value(lambda residuals: residuals.sum(1).abs())
+    if p_value > 1 - gap.level:
+        return replace(gap, low=min(gap.low, 0.0), high=max(gap.high, 0.0))
+    if gap.value > 0:
+        return replace(gap, low=max(gap.low, NEXT_TO_ZERO))
+    return replace(gap, high=min(gap.high, -NEXT_TO_ZERO))
 
 
 def bins(

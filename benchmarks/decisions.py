@@ -17,7 +17,7 @@ from scipy.special import bdtr, expit, logit
 
 from benchmarks._harness import markdown
 from calibrant import Predictions
-from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.backend.bins import allow_rounding
 from calibrant.decisions import Sets, certify_threshold, decision_loss
 from calibrant.decisions._thresholds import GRID
 
@@ -72,7 +72,7 @@ def threshold_rows(draws: int) -> Iterator[list[Any]]:
         confidence, truth = population(POPULATION, np.random.default_rng(1))
         grid = np.array(sorted(GRID))
         order = np.argsort(confidence)
-        start = np.searchsorted(confidence[order], grid * PROBABILITY_ROUNDING)
+        start = np.searchsorted(confidence[order], allow_rounding(grid))
         errors = np.append(np.cumsum((1 - truth)[order][::-1])[::-1], 0.0)
         counts = POPULATION - start
         true_risk = dict(zip(grid.tolist(), errors[start] / np.maximum(counts, 1), strict=True))
@@ -93,7 +93,7 @@ def holm_share(p: Predictions, grid: np.ndarray, risk: float) -> float:
     """Return the share above the lowest threshold that Holm's procedure certifies."""
     c, a = p.events.confidence.numpy(), p.events.outcome.numpy()
     order = np.argsort(c)
-    start = np.searchsorted(c[order], grid * PROBABILITY_ROUNDING)
+    start = np.searchsorted(c[order], allow_rounding(grid))
     n = len(c) - start
     errors = np.append(np.cumsum((1 - a)[order][::-1])[::-1], 0.0)[start]
     p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)

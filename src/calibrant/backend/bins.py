@@ -23,7 +23,6 @@ NUM_ODDS_CELLS = 60 << _CELL_MANTISSA_BITS  # up to odds of 2^20
 _MIN_CHUNK_ROWS = 1 << 15
 _SUM_BLOCK_ROWS = 1 << 20  # values that are summed before their sum is added to the total
 _NEAR_EDGE = 1e-6  # distance from an edge, in widths of a bin, below which rounding may choose the wrong bin
-PROBABILITY_ROUNDING = 1 - TIE_TOLERANCE  # a probability of 0.9 that was a logarithm reaches 0.9 times this
 MIN_DISPERSION = 1e-12  # smallest dispersion of fractional outcomes; smaller gaps are rounding errors
 WEIGHT_ROUNDING = 1e-9  # largest rounding error of the sum of the weights of the parts of an example
 MAX_CLUSTER_SLOTS = 512  # most clusters, and most bins of confidence, whose sums are kept apart
@@ -535,6 +534,11 @@ def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
     base_size, num_larger = divmod(int(total), bins)
     index = torch.arange(bins + 1, device=total.device)
     return (index * base_size + index.clamp_max(num_larger)).double()
+
+
+def allow_rounding(threshold: Any) -> Any:
+    """Return the threshold, number or array, lowered by a rounding error: 0.9 may be 0.8999... after a logarithm."""
+    return threshold * (1 - TIE_TOLERANCE)
 
 
 def _cumulative_sums(*parts: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.backend.bins import allow_rounding
 from calibrant.decisions import net_benefit
 from calibrant.language_models import Answers
 from calibrant.metrics import Interval, share_interval, signed_gap
@@ -92,7 +92,7 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     thresholds = p.events.by_score.value.flip(0)  # from the most confident answers
     assert curve.low is not None
     assert curve.high is not None
-    first_steps = torch.searchsorted(curve.x, curve.x.new_tensor(COVERAGES) * PROBABILITY_ROUNDING)
+    first_steps = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))
     steps = first_steps.clamp_max(len(curve.x) - 1).unique()
     columns = curve.x, thresholds, 1 - curve.y, 1 - curve.high, 1 - curve.low  # in the order of the fields
     return tuple(CoverageRow(*row) for row in zip(*(column[steps].tolist() for column in columns), strict=True))
@@ -103,7 +103,7 @@ def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
     curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)  # the score is the net benefit of this rule
     rows: list[PolicyRow] = []
     for i, target in enumerate(TARGETS):
-        answered = _weighted_mean(p, p.events.confidence >= target * PROBABILITY_ROUNDING)
+        answered = _weighted_mean(p, p.events.confidence >= allow_rounding(target))
         score = Interval(float(curve.model[i]), float(curve.low[i]), float(curve.high[i]), level)
         rows.append(PolicyRow(target, answered, score, float(curve.treat_all[i])))
     return tuple(rows)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant._validation import check_level
 from calibrant._validation.arrays import check_finite, to_tensor
-from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.backend.bins import allow_rounding
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -137,7 +137,7 @@ def net_benefit(
         for t in cuts.tolist():
             odds = t / (1 - t)
             gain = a - odds * (1 - a)
-            values = torch.where(c >= t * PROBABILITY_ROUNDING, gain, 0.0)  # t itself, apart from rounding, acts
+            values = torch.where(c >= allow_rounding(t), gain, 0.0)  # t itself, apart from rounding, acts
             sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant._text import format_percent, format_percent_range
 from calibrant._validation import check_level, check_range
-from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.backend.bins import allow_rounding
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
@@ -112,5 +112,5 @@ def _losses(t: Tensor, shares: Tensor, confidence: Tensor, above: Tensor, below:
     """
     t = t[:, None]
     # below the frequency t, acting loses t - q; above it, waiting loses q - t
-    gains = torch.where(confidence >= t * PROBABILITY_ROUNDING, t - above, below - t).clamp_min(0)
+    gains = torch.where(confidence >= allow_rounding(t), t - above, below - t).clamp_min(0)
     return (gains @ shares) / torch.maximum(t, 1 - t).squeeze(1)

@@ -8,7 +8,7 @@ import torch
 
 from calibrant._text import format_percent, join_names
 from calibrant._validation import check_range
-from calibrant.backend.bins import PROBABILITY_ROUNDING
+from calibrant.backend.bins import allow_rounding
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
@@ -36,7 +36,7 @@ class CertifiedThreshold:
 
     def acts_on(self, predictions: Predictions) -> torch.Tensor:
         """Return whether to act on each prediction (n), or to abstain."""
-        return predictions.events.confidence >= self.threshold * PROBABILITY_ROUNDING
+        return predictions.events.confidence >= allow_rounding(self.threshold)
 
     def __str__(self) -> str:
         return self.reason
@@ -100,7 +100,7 @@ def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
     by_score = p.events.by_score  # sorted once for all risks
     # index of the first confidence that reaches each threshold, up to rounding
-    first = np.searchsorted(by_score.value.cpu().numpy(), np.array(GRID[::-1]) * PROBABILITY_ROUNDING)
+    first = np.searchsorted(by_score.value.cpu().numpy(), allow_rounding(np.array(GRID[::-1])))
 
     def totals_from_first(counts: torch.Tensor) -> np.ndarray:
         """Return the sum of the counts at or above every threshold; 0 if no confidence reaches it."""

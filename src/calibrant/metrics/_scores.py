@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import PROBABILITY_ROUNDING, Events, Moments
+from calibrant.backend.bins import Events, Moments, allow_rounding
 from calibrant.backend.softmax import entropies
 from calibrant.metrics._intervals import SHARE, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
@@ -216,7 +216,7 @@ def entropy(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
 
 
 def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0.99) -> Interval:
-    return share_interval(events.confidence >= above * PROBABILITY_ROUNDING, events.weights, level, events.clusters)
+    return share_interval(events.confidence >= allow_rounding(above), events.weights, level, events.clusters)
 
 
 @metric(
@@ -236,11 +236,11 @@ def confident_share(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
     >>> confident_share(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 1]))
     tensor(0.5000, dtype=torch.float64)
     """
-    return weighted_mean(events.confidence >= above * PROBABILITY_ROUNDING, events.weights)
+    return weighted_mean(events.confidence >= allow_rounding(above), events.weights)
 
 
 def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFraction = 0.99) -> Interval:
-    confident = events[events.confidence >= above * PROBABILITY_ROUNDING]
+    confident = events[events.confidence >= allow_rounding(above)]
     return share_interval(confident.outcome, confident.weights, level, confident.clusters)
 
 
@@ -262,7 +262,7 @@ def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
     >>> confident_accuracy(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
     tensor(1., dtype=torch.float64)
     """
-    confident = events[events.confidence >= above * PROBABILITY_ROUNDING]
+    confident = events[events.confidence >= allow_rounding(above)]
     return weighted_mean(confident.outcome, confident.weights)
 
 

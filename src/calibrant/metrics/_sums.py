@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import PROBABILITY_ROUNDING, ClusterSums, EventStatistics, GroupedScores, Moments
+from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores, Moments, allow_rounding
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -19,7 +19,7 @@ UNIT_BITS = 52  # numbers are counted in units of 2^-52
 COARSE_UNIT_BITS = 40  # and squared log-likelihoods in units of 2^-40
 WORD_BITS = 26  # bits of each of the three words of a sum, the lowest word first
 MAX_NLL = 65536.0
-HIGH_CONFIDENCE = 0.99 * PROBABILITY_ROUNDING
+HIGH_CONFIDENCE = allow_rounding(0.99)
 NUM_SLOTS = 64  # sets into which clusters are joined
 
 # Row statistics that are summed over every bin of equal width, times the weight of the row but for the first, in the

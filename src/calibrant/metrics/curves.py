@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._validation import check_level
-from calibrant.backend.bins import PROBABILITY_ROUNDING, Bins, ClusterSums, GroupedScores
+from calibrant.backend.bins import Bins, ClusterSums, GroupedScores, allow_rounding
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
@@ -81,7 +81,7 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
     Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
     pointwise = simultaneous_level(by_score, level)
-    first = torch.searchsorted(by_score.value, cuts * PROBABILITY_ROUNDING)
+    first = torch.searchsorted(by_score.value, allow_rounding(cuts))
     if by_score.clusters is not None:
         return cluster_precision_limits(by_score.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))
@@ -136,7 +136,7 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
     They are 0 and 1 if no confidence is as large.
     """
     weight, outcome = (torch.nn.functional.pad(x, (0, 1)) for x in _cluster_sums_above(sums))  # 0 above all
-    first = torch.searchsorted(sums.value.contiguous(), cuts * PROBABILITY_ROUNDING)
+    first = torch.searchsorted(sums.value.contiguous(), allow_rounding(cuts))
     bins, index = first.unique(return_inverse=True)  # an interval takes long
     intervals = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in bins]
     low, high = cuts.new_tensor([(interval.low, interval.high) for interval in intervals])[index].T

@@ -22,6 +22,15 @@ def test_slowdowns_are_ratios_more_than_a_third_above_the_committed_ones():
     assert check.slowdowns({"a": 1.3, "b": 1.4, "c": 9.0}, {"a": 1.0, "b": 1.0}) == ["b: 1.40, was 1.00"]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_finds_what_it_imports(path):
+    try:
+        importlib.import_module(f"benchmarks.{path.stem}")
+    except ModuleNotFoundError as error:
+        assert error.name is not None
+        assert error.name.split(".")[0] not in {"benchmarks", "calibrant"}  # other packages may be missing
+
+
 @pytest.mark.slow
 def test_gpu_table_runs_on_the_cpu():
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}

@@ -14,7 +14,7 @@ from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
 from calibrant.metrics._intervals import Interval, share_limits
 from calibrant.metrics._moments import Edges, bin_table
-from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
+from calibrant.metrics._null import NullResiduals
 from calibrant.metrics._ranking import sums_from
 from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
@@ -24,7 +24,7 @@ from calibrant.types import InputError
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
-MIN_REJECTED_DRAWS = 10  # of a calibrated model, below which a simulated test is too coarse for its level
+MAX_SIMULATED_LEVEL = 0.99 + 1e-9  # at higher levels, fewer than ten of the 999 simulations would decide
 NEXT_TO_ZERO = 1e-9  # end of the interval of a gap that is not 0
 GROUP_RECORD_FIELDS = {  # keys of records, and the attributes of `Groups` that they hold
     "count": "count",
@@ -127,7 +127,7 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
     """Return the columns of `Groups` for one group, in their order."""
     moments, gap = events.moments(bins), signed_gap.interval(events, level=gap_level)
-    if moments.clusters is not None and round((1 - gap_level) * (NUM_NULL_DRAWS + 1), 6) >= MIN_REJECTED_DRAWS:
+    if moments.clusters is not None and gap_level <= MAX_SIMULATED_LEVEL:
         gap = _decide_zero(gap, events.by_score)
     n, c, a = (float(x.sum()) for x in (moments.total_weight, moments.confidence_sum, moments.outcome_sum))
     ece, floor = float(_binned.ece(events, bins=bins)), _binned.noise_floor.interval(events, level=level, bins=bins)

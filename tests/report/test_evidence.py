@@ -31,7 +31,9 @@ def test_measurement_of_small_data_does_not_contradict_itself(seed):
 
 @pytest.mark.slow
 def test_500_measurements_of_small_data_do_not_contradict_themselves():
-    lines_by_seed = {seed: contradictions(measure(small_problem(seed)), full_page=True) for seed in ALL_SEEDS}
+    lines_by_seed = {
+        seed: contradictions(measure(small_problem(seed)), full_page=seed % FULL_PAGE_EVERY == 0) for seed in ALL_SEEDS
+    }
     assert {seed: lines for seed, lines in lines_by_seed.items() if lines} == {}
 
 

@@ -1,4 +1,4 @@
-"""Validate inputs to `Predictions`; errors say how to fix them."""
+"""Validate inputs to `Predictions`. Errors say how to fix them."""
 
 from typing import Any, Literal
 
@@ -89,7 +89,7 @@ def check_range(name: str, value: float | int | None, interval: str, suggested: 
 
 
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
-    """Return an event selector, with the index of a class for its name; raise `InputError` for an unknown one."""
+    """Return the event selector, with a class name replaced by its index. Raise `InputError` for an unknown event."""
     if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
         return of
     if names is not None and of in names:

@@ -27,7 +27,7 @@ def num_elements(array: Any) -> int:
 
 
 def to_tensor(value: Any, name: str) -> Tensor:
-    """Convert an array-like to a detached tensor with at least one dimension; errors call it `name`."""
+    """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`."""
     if isinstance(value, Tensor):
         is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
         is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()
@@ -50,7 +50,7 @@ def to_tensor(value: Any, name: str) -> Tensor:
 
 
 def to_int(labels: Tensor) -> Tensor:
-    """Convert labels to int64; raise `InputError` for fractions and NaN."""
+    """Convert labels to int64. Raise `InputError` for fractions and NaN."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         raise InputError(
             f"Expected labels as whole numbers (class indices), got {labels.dtype} with fractions or NaN.",
@@ -60,7 +60,7 @@ def to_int(labels: Tensor) -> Tensor:
 
 
 def is_text(values: Any) -> bool:
-    """Whether an array-like holds strings; an empty array of objects holds none."""
+    """Return whether an array-like holds strings. An empty array of objects does not."""
     if isinstance(values, Tensor):
         return False
     try:
@@ -73,7 +73,7 @@ def is_text(values: Any) -> bool:
 
 
 def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
-    """Copy a tensor that shares memory with the caller's; return any other tensor, and None, as it is."""
+    """Copy a tensor that shares memory with the caller's. Return any other tensor, and None, unchanged."""
     if x is None or not isinstance(original, Tensor):  # other originals were copied by `to_tensor`
         return x
     is_aliased = x.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
@@ -124,7 +124,7 @@ def flatten_positions(
 
 
 def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Return one value per label, repeating a value per image at every position; None stays None.
+    """Return one value per label, or None for None. A value per image is repeated at every position.
 
     Raises `InputError`, with the `name` of the values, if they have another shape.
     """

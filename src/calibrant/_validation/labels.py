@@ -104,7 +104,7 @@ def _numeric_indices(
 
 
 def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
-    """Return labels -1 and +1 of two classes as 0 and 1; other labels are unchanged."""
+    """Convert labels -1 and +1 of two classes to 0 and 1, with a note. Other labels are unchanged."""
     valid = labels if ignore_index is None else labels[labels != ignore_index]
     may_be_signs = k == 2 and ignore_index not in (0, 1) and valid.numel() > 0 and int(valid.min()) == -1
     if not may_be_signs or valid.unique().tolist() != [-1, 1]:

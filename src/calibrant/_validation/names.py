@@ -14,7 +14,7 @@ from calibrant.types import InputError
 
 
 def check_unique(names: Any, argument: str) -> tuple[str, ...]:
-    """Return a list of names as strings; raise `InputError` for duplicates and for anything but a list."""
+    """Return a list of names as strings. Raise `InputError` for duplicates and for anything but a list of names."""
     if isinstance(names, Tensor):
         names = to_tensor(names, argument)
     if isinstance(names, Tensor | np.ndarray):
@@ -67,7 +67,7 @@ def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str, ...]]:
-    """Return `factorize` of the groups or clusters of n samples; raise `InputError` for another shape."""
+    """Factorize the groups or clusters of n samples. Raise `InputError` unless there is one value per sample."""
     index, names = factorize(values, name)
     if tuple(index.shape) != (n,):
         raise InputError(f"Expected {name} with one value per sample ({n},), got {tuple(index.shape)}.", code="shape")
@@ -75,7 +75,7 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
 
 
 def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
-    """Return the group name of every sample, given indices of `names`; raise `InputError` for others."""
+    """Return each sample's group name, given its index in `names`. Raise `InputError` for an invalid index."""
     name_array, index = np.array(check_unique(names, "group_names")), to_tensor(groups, "groups")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(
@@ -128,7 +128,7 @@ def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, s
 
 
 def _normalize_name(name: str) -> str:
-    """Return the letters and digits of a name without case; a name that has none is unchanged."""
+    """Return a name's letters and digits without case, or the name itself if it has none."""
     return "".join(mark for mark in name.casefold() if mark.isalnum()) or name
 
 

@@ -32,7 +32,7 @@ class SingleScoreEvidence:
         self.num_inside, self.any_outside = 0, False
 
     def add(self, scores: Tensor) -> "SingleScoreEvidence":
-        """Add the scores of a batch; after one outside [0, 1], none need to be counted."""
+        """Add the scores of a batch. After a score outside [0, 1], counting stops."""
         self.any_outside = self.any_outside or not bool(((scores >= 0) & (scores <= 1)).all())
         self.num_inside += 0 if self.any_outside else int(((scores > 0) & (scores < 1)).sum())
         return self
@@ -84,7 +84,7 @@ class RowScoreEvidence:
 
 
 def _possible_kinds(rows: Tensor) -> frozenset[str]:
-    """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that the rows may be; all of them without rows."""
+    """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that the rows may be."""
     if not bool((rows >= 0).all()):
         return frozenset()
     rows = rows.double()
@@ -145,7 +145,7 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
 
 
 def clip_rounding(p: Tensor) -> Tensor:
-    """Return probabilities; those outside [0, 1] by rounding alone, such as 1.0000001, become 0 or 1."""
+    """Clip probabilities to [0, 1] if all of them exceed it by rounding at most, such as 1.0000001."""
     low, high = (float(end) for end in p.aminmax())
     exceeds = low < 0 or high > 1
     return p.clamp(0, 1) if exceeds and low >= -MAX_ROUNDING_EXCESS and high <= 1 + MAX_ROUNDING_EXCESS else p

@@ -69,7 +69,7 @@ class ClusterSums:
         return cls(value, n[:, occupied], total(weights * (a - c))[:, occupied])
 
     def equal_mass(self, bins: int) -> "ClusterSums":
-        """Return the sums over bins of equal mass; an edge inside one of these bins divides its sums."""
+        """Return the sums over bins of equal mass. An edge inside a bin of this object divides its sums by weight."""
         n = self.total_weight.sum(0)
         running = _cumulative_sums(n, n * self.value, *self.total_weight, *self.residual)
         sums = _sums_between_cuts(_equal_mass_cuts(bins, running[0, -1], _is_integer(n)), running)
@@ -102,7 +102,7 @@ class GroupedScores:
         weights: PerExample | None = None,
         clusters: Tensor | None = None,
     ) -> "GroupedScores":
-        """Sort and group examples by confidence; those of weight 0 are left out.
+        """Sort examples by confidence and group equal ones. Examples of weight 0 are left out.
 
         Args:
             confidence: Probability of the event, (n).
@@ -161,7 +161,7 @@ class GroupedScores:
         return _is_integer(self.total_weight)
 
     def slot_indices(self, max_slots: int) -> Tensor:
-        """Return the index of a slot for every group, (g): its own, or one of `max_slots` of nearly equal mass."""
+        """Return each group's slot (g): its own, or one of `max_slots` of nearly equal mass if groups are more."""
         if len(self.value) <= max_slots:
             return torch.arange(len(self.value), device=self.value.device)
         share_below = (self.total_weight.cumsum(0) - self.total_weight / 2) / self.total_weight.sum()  # mid-rank
@@ -194,7 +194,7 @@ class GroupedScores:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Sums over the rows of every bin of equal width, of confidence c, outcome a and u = c - a."""
+    """Sums of confidence c, outcome a and u = c - a in every bin of equal width."""
 
     total_weight: PerBin
     confidence_sum: PerBin
@@ -385,7 +385,7 @@ class Bins:
 
     @property
     def worst_bin(self) -> int:
-        """Index of the bin with the largest absolute gap; see its count before you believe it."""
+        """Index of the bin with the largest absolute gap. Check its count, because the gap of few examples is noisy."""
         return int(self.gap.abs().argmax())
 
     @classmethod
@@ -441,7 +441,7 @@ class Bins:
 
 
 def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
-    """Return the variance of the number of events in every bin of equal mass if every confidence is true."""
+    """Return, for every equal-mass bin, the variance of its number of events if every confidence is true."""
     cumulative_weight_and_variance = by_score.cumulative_sums[::3]  # a view: indexing by [0, 3] would copy
     return _sums_between_cuts(by_score.equal_mass_cuts(bins), cumulative_weight_and_variance)[1]
 
@@ -456,12 +456,12 @@ def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
 
 
 def assign_bins(edges: Tensor, confidence: PerExample) -> Tensor:
-    """Return the index i of the bin (edges[i], edges[i+1]] of every example; -1 below the first, b above the last."""
+    """Return the index i of each example's bin (edges[i], edges[i+1]], from -1 (no edge is lower) to b (all are)."""
     return torch.searchsorted(edges, confidence.to(edges).contiguous()) - 1
 
 
 def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
-    """Return the index of the bin ((i-1)/b, i/b] of every example; 0 belongs to the first bin.
+    """Return the index i of each example's bin (i/b, (i+1)/b], where a confidence of 0 belongs to the first bin.
 
     Only confidences next to an edge (or nan) need a search among the edges.
 

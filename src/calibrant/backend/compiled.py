@@ -1,6 +1,6 @@
-"""Kernels compiled by numba, each beside a plain version where it is called; `backend.dispatch` chooses.
+"""Kernels compiled by numba. `backend.dispatch` chooses between these and the plain versions in their callers.
 
-Kernels fill arrays; an array of length 0 skips an output. Numba compiles on first use, which takes
+Kernels fill arrays. An array of length 0 skips an output. Numba compiles on first use, which takes
 seconds, and caches the result on disk. Few classes are processed in columns of `BLOCK_ROWS` rows, many classes row by
 row, so that sums over classes use vector instructions and never depend on the neighbors of a row.
 
@@ -58,7 +58,7 @@ def _compile_sums(function: Callable[..., Any]) -> Any:
 @_compile
 @no_type_check
 def _exp2(x):
-    """Return 2^x for x in [-1020, 1020]; unlike the library's function it is computed for whole vectors.
+    """Return 2^x for x in [-1020, 1020]. The compiler can vectorize it, unlike the library's function.
 
     x is its nearest integer plus f: a polynomial gives 2^f, and the integer is added to the bits of the exponent.
     """
@@ -97,7 +97,7 @@ def _choose_exp2(x):
 @_compile
 @no_type_check
 def _exp(x):
-    """Return e^x for x <= 0; 0 below e^-707."""
+    """Return e^x for x <= 0, rounded to 0 below e^-707."""
     x = x * _LOG2_E
     value = _exp2(x if x > -1020.0 else -1020.0)
     return value if x > -1020.0 else 0.0
@@ -121,7 +121,7 @@ def _log(x):
 @_compile
 @no_type_check
 def _load_columns(z, m, row_max):
-    """Fill the columns of m (k, BLOCK_ROWS) with the rows of z, and find the maximum of each row."""
+    """Copy the rows of z to the columns of m (k, BLOCK_ROWS), and store each row's maximum in `row_max`."""
     rows, k = z.shape
     for j in range(k):
         for i in range(rows):
@@ -135,7 +135,7 @@ def _load_columns(z, m, row_max):
 @_compile
 @no_type_check
 def _load_margins(row, lanes, d):
-    """Fill d with a row minus its maximum, and return the maximum; `lanes` is memory for 16 running maxima."""
+    """Fill d with a row minus its maximum, and return the maximum. `lanes` is memory for 16 running maxima."""
     end = len(row) - len(row) % _LANES
     lanes[:] = row[0]
     for first in range(0, end, _LANES):
@@ -223,7 +223,7 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
 @_compile
 @no_type_check
 def _brier(squares, odds, total):
-    """Return the Brier score of a row from the sum of squared odds, the odds of the label and the sum of all odds."""
+    """Return a row's Brier score from its sum of squared odds, the label's odds and the total of all odds."""
     return max(squares / (total * total) - 2.0 * (odds / total) + 1.0, 0.0)
 
 
@@ -288,7 +288,7 @@ def _bin_indices(c, edges, index):
 @_compile
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
-    """Add to total (6, b) the sums of `bins.Moments`, in the order of its fields; w has the weights or length 0."""
+    """Add the sums of `bins.Moments` to total (6, b), in the order of its fields. w is empty without weights."""
     index = np.empty(BLOCK_ROWS, np.uint64)
     sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
     for first in range(0, len(c), BLOCK_ROWS):

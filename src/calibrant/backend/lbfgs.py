@@ -85,7 +85,7 @@ def descent_direction(curvature_pairs: CurvaturePairs, gradient: Tensor) -> Tens
 def _line_search(
     f: Callable[[Tensor], tuple[float, Tensor]], x: Tensor, value: float, step: Tensor, slope: float
 ) -> tuple[float, float, Tensor, int]:
-    """Find a length of the step that fulfills Wolfe's conditions; the whole step is tried first.
+    """Find a step length that satisfies Wolfe's conditions, trying the whole step first.
 
     The value falls by at least 1e-4 of what the slope promises, and the slope rises to at least 0.9 times its start.
 

@@ -51,7 +51,7 @@ def _mix_bits(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The hashes of the rows of a data set, or of a sample of them.
+    """The row hashes of a data set, or a sample of them.
 
     A large set keeps the hashes that end in `level` zero bits. All copies of a row are kept or dropped together, so
     that shares of the sketch estimate shares of the set.
@@ -91,7 +91,7 @@ class Sketch:
 
     @property
     def text(self) -> str:
-        """The sketch as one word, for files; `from_text` reads it."""
+        """The sketch as one word, for files. `from_text` is the inverse."""
         return f"{self.n}:{self.level}:{base64.b64encode(self.hashes.astype('<u8').tobytes()).decode()}"
 
     @classmethod
@@ -160,7 +160,7 @@ class Overlap:
 
     @property
     def excess(self) -> float:
-        """The larger share beyond chance; 0 if four standard errors explain it."""
+        """The largest excess of a share over its share by chance, or 0 if four standard errors explain it."""
         if self.is_identical:
             return 1.0
         parts = zip(self.shares, self.expected_shares, self.standard_errors, strict=True)

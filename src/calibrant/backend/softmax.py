@@ -31,7 +31,7 @@ RowCallback = Callable[[slice, Tensor], None]  # takes rows and their probabilit
 
 @dataclass(frozen=True)
 class ChunkVisitor:
-    """Receives the probabilities of all rows; each large chunk has a callback of its own, called in one thread."""
+    """Receives the probabilities of all rows. Each large chunk has its own callback, which is called in one thread."""
 
     begin_chunk: Callable[[], RowCallback]  # returns the callback of the next large chunk, which takes a few rows
     min_rows: int = 1  # smallest number of rows of a large chunk
@@ -140,7 +140,7 @@ def _row_stats(
     visitor: ChunkVisitor | None = None,
     first_row: int = 0,
 ) -> list[Tensor]:
-    """Return the named statistics of all rows, each (n), in the order of the names; the only pass over logits.
+    """Return the named statistics of all rows, each (n), in the order of `names`, in one pass over the logits.
 
     Args:
         logits: Logits of any floating type.
@@ -163,7 +163,7 @@ def _row_stats(
         chunk_rows = large_chunk_rows
 
     def compute(rows: slice, buffer: np.ndarray) -> Tensor:
-        """Write the statistics of a chunk; return its probabilities (rows, k), or none if the buffer is empty."""
+        """Write the statistics of a chunk. Return its probabilities (rows, k), or (0, k) if the buffer is empty."""
         if not compiled:
             computed = reference_stats(z[rows], y[rows], (*names, "probs") if len(buffer) else names, index)
             for name in names:
@@ -192,7 +192,7 @@ def _row_stats(
 
 
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
-    """Return the named statistics of a chunk of rows, each (rows); "probs" are all probabilities (rows, k).
+    """Return the named statistics of a chunk, each (rows). "probs" gives the probabilities of all classes (rows, k).
 
     Rows are columns here, and as many are added at the end as fill torch's vectors.
     """

@@ -1,4 +1,4 @@
-"""Solvers of fits, in float64: Halley's and Newton's method, EM, a grid; and the certificate of a fit."""
+"""Solvers in float64 (Halley's and Newton's methods, EM and grid search), and the certificate of a fit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class Certificate:
 
     @property
     def at_bound(self) -> bool:
-        """Whether the solution lies on a bound of its range; there may be no optimum inside."""
+        """Whether the solution lies on a bound of its range, which may have no optimum inside."""
         return self.status == "at bound"
 
     @property
@@ -161,7 +161,7 @@ def _halley_step(point: PointEvaluation) -> float:
 
 
 def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
-    """Return `f` of chunks of the rows of `arrays`, in order, using several threads for many chunks.
+    """Apply `f` to chunks of rows and return the results in order, using several threads for many chunks.
 
     A chunk has about `elements` elements of the first array, so that it stays in cache; on a GPU chunks are larger.
     """
@@ -172,13 +172,13 @@ def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
 
 
 def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
-    """Return the sum of `map_row_chunks`, in the order of the chunks, so that the number of threads changes no bit."""
+    """Sum the results of `map_row_chunks` in order, so that the number of threads changes no bit."""
     parts = map_row_chunks(f, *arrays, elements=elements)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def first_minimum(f: Callable[[GridPoint], float], grid: Sequence[GridPoint]) -> tuple[GridPoint, float]:
-    """Return the first point of a grid with the smallest value, and this value; nan is ignored.
+    """Return the first grid point with the smallest value, and this value, ignoring nan.
 
     Return the first point and infinity if no value is finite.
     """

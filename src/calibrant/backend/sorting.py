@@ -1,4 +1,4 @@
-"""Sorting of scores together with their outcomes, and of integers, and groups of equal scores."""
+"""Sort scores together with their outcomes, sort integers, and group equal scores."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ TIE_TOLERANCE = 2.0**-48  # relative difference up to which two confidences are 
 
 
 def sort_integers(keys: np.ndarray) -> np.ndarray:
-    """Return sorted uint64 numbers; the memory of the keys is reused.
+    """Return sorted uint64 numbers, reusing the memory of the keys.
 
     The compiled kernel takes a fifth of numpy's time, and the memory of the keys again.
     """

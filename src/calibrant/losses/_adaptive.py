@@ -214,7 +214,7 @@ class AdaFocal:
 
 
 def state(loss: Any) -> dict[str, Any]:
-    """Return the state of a loss, as a dict of tensors and numbers; empty for a loss without state.
+    """Return the state of a loss as a dict of tensors and numbers, which is empty for a loss without state.
 
     >>> state(Scheduled(3))
     {'epoch': 3}

@@ -24,7 +24,7 @@ def check_labels(logits: Logits, labels: Targets) -> None:
 
 
 class _LogLikelihood(torch.autograd.Function):
-    r"""$\sum_k t_k \log p_k$ under the target $t = (1-\epsilon) e_y + \epsilon / k$; $\log p_y$ at $\epsilon = 0$.
+    r"""Log-likelihood $\sum_k t_k \log p_k$ of the target $t = (1-\epsilon) e_y + \epsilon / k$.
 
     Autograd would keep $\log p$ (n, k) until the backward pass and then hold two more tensors of that size. This keeps
     only the logits and computes the gradient $t - p$ directly. The gradient is itself differentiable.
@@ -41,13 +41,13 @@ class _LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-        """Keep what `backward` needs; torch passes the inputs of `forward`."""
+        """Save what `backward` needs from the inputs of `forward`."""
         logits, labels, ctx.epsilon = inputs
         ctx.save_for_backward(logits, labels)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient in the logits, the incoming gradient (n) times t - p; the other inputs have none."""
+        """Return the incoming gradient (n) times t - p for the logits, and None for the other inputs."""
         logits, labels = ctx.saved_tensors
         incoming = gradients[0][:, None]
         p = logits.softmax(-1)
@@ -125,12 +125,12 @@ class _Brier(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Keep what `backward` needs; torch passes the inputs of `forward`."""
+        """Save what `backward` needs from the inputs of `forward`."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        r"""Return the gradient in the logits, $2 (p \circ m - p\, (p \cdot m))$, m = p - e_y; labels have none."""
+        r"""Return the incoming gradient times $2 (p \circ m - p\, (p \cdot m))$, m = p - e_y, and None for labels."""
         logits, labels = ctx.saved_tensors
         factor, p = 2 * gradients[0][:, None], logits.softmax(-1)
         if torch.is_grad_enabled():  # second derivatives need p unchanged

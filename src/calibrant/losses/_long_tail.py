@@ -106,7 +106,7 @@ def balanced_softmax(
 
 
 def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
-    """Return the class counts as a float64 tensor (k); raise `InputError` if they are missing or not one per class.
+    """Return the class counts as a float64 tensor (k). Raise `InputError` unless there is one count per class.
 
     `name` is that of the loss, for the message.
     """

@@ -169,7 +169,7 @@ class RegMixup(Mixup):
     strength: NonNegativeFloat = 1.0
 
     def mix(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> MixedBatch:
-        """Return the batch followed by its mixed copy; the arguments are those of `Mixup.mix`."""
+        """Return the batch followed by its mixed copy. The arguments are those of `Mixup.mix`."""
         mixed = super().mix(inputs, labels, generator=generator)
         return replace(
             mixed,

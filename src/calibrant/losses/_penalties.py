@@ -138,5 +138,5 @@ def _zero_masked_logits(logits: Logits) -> Tensor:
 
 
 def _distance_to_top(logits: Logits, highest: Tensor) -> Tensor:
-    """Return how far each logit lies below `highest` (n, 1); 0 for masked classes."""
+    """Return how far each logit lies below `highest` (n, 1), or 0 for a masked class."""
     return (highest - logits).masked_fill(logits.isneginf(), 0.0)

@@ -10,13 +10,13 @@ from calibrant.types import InputError
 
 
 def format_call(name: str, settings: Mapping[str, Any]) -> str:
-    """Format a name with keyword arguments; whole floats are written without their `.0`."""
+    """Format a name with keyword arguments, writing whole floats without their `.0`."""
     arguments = ", ".join(f"{key}={_format_literal(value)}" for key, value in settings.items())
     return f"{name}({arguments})" if arguments else name
 
 
 def _format_literal(value: Any) -> str:
-    """Return a value as a Python literal; whole floats are written as integers, and lists as tuples."""
+    """Return a value as a Python literal, with whole floats written as integers and lists as tuples."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # larger ones have an exponent
         return str(int(value))
     if isinstance(value, tuple | list):

@@ -67,7 +67,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
     @overload
     def register(self, method: None = None, name: str | None = None, *, revision: int = 1) -> Callable[[M], M]: ...
     def register(self, method: Any = None, name: str | None = None, *, revision: int = 1) -> Any:
-        """Register a function or class; usable as a decorator.
+        """Register a function or class. Can be used as a decorator.
 
         Args:
             method: The function or class.
@@ -108,7 +108,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return self._methods[name]
 
     def _load_entry_point(self, name: str) -> None:
-        """Import and register the method of a package; raise `InputError` if this fails, or the name is taken."""
+        """Import and register a package's method. Raise `InputError` if this fails or the name is taken."""
         entry = self._entry_points[name]
         package = entry.dist.name if entry.dist is not None else entry.value
         try:
@@ -190,7 +190,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return self.method(text).text
 
     def title(self, text: str) -> str:
-        """Return a method's title, the first phrase of its docstring without verb and article; "" if unknown.
+        """Return a method's title, the first phrase of its docstring without verb and article, or "" if unknown.
 
         >>> LOSSES.title("focal(gamma=3)"), LOSSES.title("mine")
         ('Focal loss', '')
@@ -203,7 +203,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
 
 class Method:
-    """A method with its hyperparameters; calling it calls `bound_function`.
+    """A method with its hyperparameters. Calling it calls `bound_function`.
 
     Methods are equal if they are the same registry entry with equal hyperparameters.
     """
@@ -274,7 +274,7 @@ class Method:
 
 
 def _method_from_text(kind: str, text: str) -> Method:
-    """Return a method from the name of its registry and its text, such as "focal(gamma=3)"; pickles call this."""
+    """Return a method from the name of its registry and its text, such as "focal(gamma=3)". Unpickling calls this."""
     return REGISTRIES[kind].method(text)
 
 

@@ -129,7 +129,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
 
 
 def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
-    """Describe the mismatch of a tuple or sequence, or of its first wrong item; "" without one."""
+    """Return a description of the tuple that an annotation allows, or "" if this is one."""
     if not isinstance(value, tuple | list):
         return "a tuple"
     items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]

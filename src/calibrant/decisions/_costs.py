@@ -31,7 +31,7 @@ class CostTable:
 
 @dataclass(frozen=True, eq=False)
 class NetBenefit:
-    """Net benefit per example of acting on all probabilities of at least a threshold, in units of a true positive."""
+    """Net benefit per example of acting at or above each threshold, in units of a true positive."""
 
     threshold: Tensor  # (t)
     model: Tensor  # (t)
@@ -41,7 +41,7 @@ class NetBenefit:
 
 
 def choose_actions(predictions: Any, costs: Any) -> Tensor:
-    """Return the action of least expected cost for each example (n); of equal costs the first action.
+    """Return the action of least expected cost for each example (n). Ties go to the first action.
 
     Args:
         predictions: Predictions, or logits (n, k).
@@ -147,7 +147,7 @@ def net_benefit(
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:
-    """Return the costs in float64 (k, actions); refuse other shapes, texts, NaN and infinity."""
+    """Return the costs in float64 (k, actions). Raise `InputError` for other shapes, texts, NaN and infinity."""
     try:
         matrix = torch.as_tensor(costs, dtype=torch.float64)
     except (TypeError, ValueError):  # texts, or rows of different lengths

@@ -121,7 +121,7 @@ class CrossSets:
         return self(predictions.reorder_classes(self.class_names).logits)
 
     def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
-        """Return coverage and size of the sets of labeled predictions other than those of the fit.
+        """Return coverage and size of the sets for labeled predictions that were not used in the fit.
 
         Args:
             predictions: Labeled predictions as the network gives them.

@@ -40,7 +40,7 @@ class SetRow:
 
 @dataclass(frozen=True)
 class SetTable:
-    """Coverage and size of prediction sets: of all examples, and of every class or group."""
+    """Coverage and size of prediction sets, over all examples and for every class or group."""
 
     alpha: float
     rows: tuple[SetRow, ...]  # all examples first
@@ -180,7 +180,7 @@ class Sets:
         return (f"{effect}: at alpha {self.alpha:g} a threshold needs at least {needed:,} examples.",)
 
     def unseen_groups(self, predictions: Predictions) -> tuple[str, ...]:
-        """Return the groups of predictions that the sets were not fitted on; they have the threshold of all."""
+        """Return the groups that the sets were not fitted on, which have the threshold of all examples."""
         return tuple(name for name in dict.fromkeys(_group_names(predictions)) if name not in self.names)
 
     def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
@@ -228,7 +228,7 @@ def check_set_settings(alpha: float, score: str, penalty: float) -> None:
 
 
 def checked_logits(logits: Any, k: int) -> Tensor:
-    """Return logits (n, k) as a tensor; raise `InputError` for another shape, and for NaN or infinity."""
+    """Return logits (n, k) as a tensor. Raise `InputError` for another shape, and as `check_finite` does."""
     z = to_tensor(logits, "logits")
     if z.ndim != 2 or z.shape[1] != k:
         raise InputError(f"Expected logits (n, {k}), got {tuple(z.shape)}.", code="num_classes")
@@ -237,7 +237,7 @@ def checked_logits(logits: Any, k: int) -> Tensor:
 
 
 def save_sets(sets: Any, path: str | Path) -> None:
-    """Write `Sets` or `CrossSets` to a .safetensors file; an existing one is replaced only if writing succeeds."""
+    """Write `Sets` or `CrossSets` to a .safetensors file. An existing one is replaced only if writing succeeds."""
     path = Path(path)
     check_suffix(path, (CALIBRATOR_SUFFIX,))
     with atomic_write(path) as draft:
@@ -247,7 +247,7 @@ def save_sets(sets: Any, path: str | Path) -> None:
 def set_table(
     sets: Tensor, p: Predictions, alpha: float, by: Literal["class", "groups"] | None, level: float
 ) -> SetTable:
-    """Return coverage and size of sets (n, k) of labeled predictions, and of every class or group."""
+    """Return coverage and size of sets (n, k) for labeled predictions, in total and for every class or group."""
     check_level(level)
     rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
     rows += [_table_row(name, sets, p, mask, level) for name, mask in _parts(p, by)]
@@ -281,7 +281,7 @@ def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tu
 def _conformal_quantile(
     scores: Tensor, alpha: float, weights: Tensor | None, clusters: Tensor | None
 ) -> tuple[float, int]:
-    """Return the smallest score that (n + 1) (1 - alpha) of n scores do not exceed, or inf if n is too small; and n."""
+    """Return the least score that (n + 1) (1 - alpha) of n scores do not exceed (inf if n is too small), and n."""
     w = torch.ones_like(scores) if weights is None else weights.to(scores)
     if clusters is not None:
         index = clusters.unique(return_inverse=True)[1]
@@ -296,7 +296,7 @@ def _conformal_quantile(
 
 
 def groups_of(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the index of each row's group, and the names of groups; refuse predictions without groups."""
+    """Return each row's group index, and the group names. Raise `InputError` for predictions without groups."""
     if p.groups is None or p.group_names is None:
         raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
     return p.groups, p.group_names

@@ -87,7 +87,7 @@ def certify_threshold(
 
 
 def check_independent(p: Predictions, remedy: str) -> None:
-    """Raise `InputError` for predictions with weights, clusters or groups of rows; `remedy` is what to try."""
+    """Raise `InputError` for predictions with weights, clusters or groups of rows. The error suggests `remedy`."""
     names = {"weights": p.weights, "clusters": p.clusters, "groups of rows": p.row_groups}
     if refused := [name for name, column in names.items() if column is not None]:
         raise InputError(
@@ -97,13 +97,13 @@ def check_independent(p: Predictions, remedy: str) -> None:
 
 
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of examples and of errors at or above every threshold of the grid, from the highest down."""
+    """Return the numbers of examples and errors at or above every threshold in the grid, from the highest down."""
     by_score = p.events.by_score  # sorted once for all risks
     # index of the first confidence that reaches each threshold, up to rounding
     first = np.searchsorted(by_score.value.cpu().numpy(), allow_rounding(np.array(GRID[::-1])))
 
     def totals_from_first(counts: torch.Tensor) -> np.ndarray:
-        """Return the sum of the counts at or above every threshold; 0 if no confidence reaches it."""
+        """Return the sum of the counts at or above every threshold, or 0 if no confidence reaches it."""
         return np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)[first].round().astype(np.int64)
 
     n = totals_from_first(by_score.total_weight)

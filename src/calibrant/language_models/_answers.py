@@ -11,7 +11,7 @@ from calibrant.types import InputError
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers of a log, in the order of its rows; NaN for an answer without a score or a confidence."""
+    """The answers in a log, in the order of its rows. NaN stands for a missing score or confidence."""
 
     question: np.ndarray  # (n) int64, index of `question_names`
     question_names: tuple[tuple[str, str], ...]  # task and id, sorted
@@ -39,7 +39,7 @@ class Answers:
         return len(self.question)
 
     def __getitem__(self, rows: np.ndarray) -> "Answers":
-        """Select rows by mask or indices; the questions keep their indices."""
+        """Select rows by mask or indices. Questions keep their indices."""
         subjects = np.array(self.subject, dtype=object)[rows]
         arrays = self.correct[rows], self.confidence[rows], self.is_answered[rows]
         return Answers(self.question[rows], self.question_names, *arrays, tuple(subjects))

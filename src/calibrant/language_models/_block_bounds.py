@@ -141,7 +141,7 @@ class _Blocks:
         return step
 
     def missing_range(self, end: int) -> tuple[int, int]:
-        """Return the range of the number of missing answers among the first `end`; the others are known."""
+        """Return the least and the greatest number of missing answers that the first `end` answers can include."""
         return max(0, end - self.num_known), min(self.missing, end)
 
     def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +217,7 @@ class _Blocks:
     def extensions(
         self, prefix: _Prefix, cost: float, tables: list[np.ndarray], sign: int
     ) -> Iterator[tuple[float, _Prefix]]:
-        """Yield arrangements of one more block with lower bounds of their signed cost, in order of these bounds.
+        """Yield (bound, arrangement) for `prefix` and one more block, by increasing lower bound of the signed cost.
 
         The block has m missing and q right answers; both take all possible values, m along rows and q along columns.
         `cost` is the exact signed cost of the blocks of `prefix`.
@@ -309,7 +309,7 @@ def _least_sum(terms: tuple[_Term, ...]) -> float:
 
 
 def _minus_greatest_sum(terms: tuple[_Term, ...]) -> float:
-    """Return minus the greatest sum of the terms over means in order, each of which is an end of a range."""
+    """Return minus the greatest sum of the terms over nondecreasing means, each at an end of some range."""
     free = [term for term in terms if term.weight > 0 and term.m > 0]
     fixed = math.fsum(term.weight * term.rest**2 for term in terms if term.m == 0)
     z = np.unique([end for term in free for end in (term.lowest, term.highest)])

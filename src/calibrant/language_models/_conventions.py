@@ -1,4 +1,4 @@
-"""Calibration numbers of published evaluations, each with its treatment of missing confidences and of ties."""
+"""Calibration numbers of published evaluations, each with its treatment of missing confidences and ties."""
 
 import math
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def conventions(log: EvaluationLog) -> dict[str, PublishedValue]:
 
 
 def block_ends(n: int, size: int) -> np.ndarray:
-    """Return the ends of blocks of equal size, of which the last takes the rest; empty for n below the size.
+    """Return the ends of blocks of equal size. The last block takes the rest. There are no blocks if n < size.
 
     >>> block_ends(350, 100)
     array([100, 200, 350])
@@ -133,14 +133,14 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
 
 
 def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
-    """Return the index of the bin of each confidence, and -1 for a confidence of 0."""
+    """Return the bin index of each confidence, or -1 for a confidence of 0."""
     return np.digitize(confidence, np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1), right=True) - 1
 
 
 def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
-    """Return the F-score of SimpleQA, the harmonic mean of the shares correct of all and of attempted questions.
+    """Return SimpleQA's F-score, the harmonic mean of the accuracies over all and over attempted questions.
 
-    An answer that is missing is not attempted; 0 without a correct answer.
+    A missing answer is not attempted. The score is 0 without a correct answer, and nan without any questions.
 
     >>> simpleqa_f(np.array([1, 0, 0]), np.array([True, True, False]))
     0.4

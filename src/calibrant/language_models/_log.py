@@ -18,7 +18,7 @@ from calibrant.types import InputError, prefix_errors
 
 @dataclass(frozen=True, repr=False)
 class EvaluationLog:
-    """The answers of a language model to the questions of one or more tasks, read from the logs of an evaluation.
+    """A language model's answers to the questions of one or more tasks, read from evaluation logs.
 
     Each answer has one of three outcomes: answered with a confidence, answered without a confidence, not answered or
     not gradable. No missing confidence or score is filled in.
@@ -83,7 +83,7 @@ class EvaluationLog:
 
     @property
     def num_questions(self) -> int:
-        """Number of questions; repeats count once."""
+        """Number of distinct questions."""
         return len({(row.task, row.question) for row in self.rows})
 
     @property

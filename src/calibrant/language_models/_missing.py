@@ -169,7 +169,7 @@ def hle_bounds(
 
 
 def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
-    """Return weights that sum to 1, equal ones by default; empty without answers."""
+    """Return weights that sum to 1 (equal ones by default), or no weights without answers."""
     w = np.ones(n) if weights is None else weights
     return w / w.sum() if n else w
 
@@ -197,7 +197,7 @@ def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
 
 
 def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
-    """Return the least sum of |G_b|, and whether it is proven to be the least; otherwise it is a lower bound.
+    """Return the least sum of |G_b|, or a lower bound, and whether the value is proven to be the least sum.
 
     The variables of the integer program are p, q and |G| of every bin, as in `browsecomp_bounds`, all of them at least
     0. G ranges from g + (p + q) l - p to g + (p + q) u - p, with g the sum over stated confidences. Therefore |G| is at

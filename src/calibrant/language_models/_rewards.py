@@ -92,7 +92,7 @@ def confidence_reward(
     _, *column_parameters = inspect.signature(is_correct).parameters  # after the text of the completion
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
-        """Return the reward of each completion; columns have an entry per completion."""
+        """Return the reward of each completion. Columns have an entry per completion."""
         names = [name for name in column_parameters if name in columns]
         rewards = list[float]()
         for i, text in enumerate(map(_completion_text, completions)):
@@ -122,7 +122,7 @@ def _credit(grade: Any) -> float:
 
 
 def _completion_text(completion: Any) -> str:
-    """Return the text of a completion: a text, or a conversation as a list of messages, of which the last counts."""
+    """Return a completion's text: the completion itself, or the last message in a list of messages."""
     if isinstance(completion, str):
         return completion
     return str(completion[-1]["content"])

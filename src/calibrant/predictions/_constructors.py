@@ -24,7 +24,7 @@ SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels fro
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
-    """Validate probabilities; see `Predictions.from_probs`."""
+    """Validate the arguments of `Predictions.from_probs`."""
     with thread_limit(num_elements(probs)):
         p = to_tensor(probs, "probs")
         logits, notes = log_probs(p, normalize=normalize)
@@ -39,7 +39,7 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
 def fields_from_confidence(
     confidence: Any, correct: Any, weights: Any, *, of: str = "correct", **options: Any
 ) -> Fields:
-    """Validate stated confidences; see `Predictions.from_confidence`."""
+    """Validate the arguments of `Predictions.from_confidence`."""
     with thread_limit(num_elements(confidence)):
         c, y = to_tensor(confidence, "confidence").double(), to_tensor(correct, "correct").double()
         if c.ndim != 1:
@@ -66,7 +66,7 @@ def fields_from_confidence(
 
 
 def _range_without_nan(values: Tensor, name: str) -> tuple[float, float]:
-    """Return the smallest and the largest value, 0 without values; raise `InputError` for NaN."""
+    """Return the smallest and the largest value, or 0 and 0 without values. Raise `InputError` for NaN."""
     if values.isnan().any():
         raise InputError(
             f"Expected {name} without NaN, got {int(values.isnan().sum())} NaN of {len(values)}. Try dropping these "
@@ -98,7 +98,7 @@ def fields_from_soft_labels(
     groups: Any = None,
     class_names: Any = None,
 ) -> Fields:
-    """Validate soft labels; see `Predictions.from_soft_labels`."""
+    """Validate the arguments of `Predictions.from_soft_labels`."""
     with thread_limit(num_elements(scores)):
         z, y = to_tensor(scores, "scores"), to_tensor(soft_labels, "soft_labels").double()
         if z.ndim != 2 or z.shape != y.shape:
@@ -146,7 +146,7 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
 def fields_from_binary_logits(
     scores: Any, labels: Any, weights: Any, *, logits: bool = False, **options: Any
 ) -> Fields:
-    """Validate single logits; see `Predictions.from_binary_logits`."""
+    """Validate the arguments of `Predictions.from_binary_logits`."""
     with thread_limit(num_elements(scores)):
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
@@ -185,7 +185,7 @@ def fields_from_labels(
     logits: bool = False,
     ignore_index: int | None = None,
 ) -> Fields:
-    """Validate several labels per sample; see `Predictions.multilabel`."""
+    """Validate the arguments of `Predictions.multilabel`."""
     if probs and logits:
         raise InputError("Expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
     with thread_limit(num_elements(scores)):
@@ -227,7 +227,7 @@ def fields_from_labels(
 
 
 def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
-    """Return the weights of all labels that are not ignored, from weights of samples (n) or of labels (n m)."""
+    """Return the weight of every label that is not ignored, from weights per sample (n) or per label (n m)."""
     w = to_tensor(weights, "weights")
     if w.shape not in (is_ignored.shape[:1], is_ignored.shape):
         raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")

@@ -29,7 +29,7 @@ MIN_SCORES_TO_REFUSE_EARLY = 1000  # single scores in [0, 1] that refuse a chunk
 
 
 def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) -> Fields:
-    """Read a table in memory; see `Predictions.from_table`."""
+    """Read a table in memory for `Predictions.from_table`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     frame = replace_missing_words(as_frame(table), table_options.na)
     columns = infer_columns(frame, table_options)
@@ -39,14 +39,14 @@ def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) ->
 
 
 def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: Any) -> Fields:
-    """Read a file, a folder or a pattern; see `Predictions.load`."""
+    """Read a file, a folder or a pattern for `Predictions.load`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     with prefix_errors(f"{path}"):
         return fields_from_arrays(read(path, table_options), ignore_index, of, are_logits=table_options.are_logits)
 
 
 def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
-    """Read a file, and the id of each row if every row has one; see `load_with_ids`."""
+    """Read a file for `load_with_ids`, with the id of each row if every row has one."""
     table_options = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
         arrays = read(path, table_options)
@@ -64,7 +64,7 @@ def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]
 
 
 def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
-    """Validate arrays whose labels may be missing; missing ones become 0.
+    """Validate arrays whose labels may be missing. Missing labels become 0.
 
     Returns:
         The fields, and whether the arrays have labels.
@@ -81,7 +81,7 @@ def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool 
 def read_chunks(
     path: str | Path, rows: int | None, ignore_index: int | None, of: Any, **options: Any
 ) -> Iterator[Fields]:
-    """Read a file in chunks of rows; see `Predictions.load_chunks`."""
+    """Read a file in chunks of rows for `Predictions.load_chunks`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     num_classes, rows_read, evidence = 0, 0, SingleScoreEvidence()  # 0 classes before the first chunk
     for arrays, labels in _read_arrays(path, rows, table_options):
@@ -108,7 +108,7 @@ def read_chunks(
 
 
 def _read_arrays(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """Yield the arrays of each chunk, and its labels; errors name the file."""
+    """Yield each chunk's arrays and its labels. Errors name the file."""
     parts = chunks.read_chunks(path, rows, options)
     while True:
         with prefix_errors(f"{path}"):  # not around `yield`, where errors are those of the caller
@@ -119,7 +119,7 @@ def _read_arrays(path: str | Path, rows: int | None, options: TableOptions) -> I
 
 
 def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
-    """Write predictions; see `Predictions.save`.
+    """Write predictions for `Predictions.save`.
 
     Names that a format may change, such as "1.0" or " a", are checked by reading the file back.
 

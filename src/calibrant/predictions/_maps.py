@@ -12,7 +12,7 @@ BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
 
 
 def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield blocks of rows of the logits and of other columns, which bound the memory of a computation."""
+    """Yield the logits and other columns in blocks of rows, to bound the memory of a computation."""
     rows = max(1, BLOCK_ELEMENTS // logits.shape[1])
     return zip(*(part.split(rows) for part in (logits, *columns)), strict=True)
 
@@ -44,7 +44,7 @@ def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
 
 
 def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
-    """Map the logits of a block of rows (n, k), and check the shape and values of the result."""
+    """Map a block of logits (n, k), and check the shape and values of the result."""
     output = apply_map(calibrator, logits, columns)
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(output, Tensor) or output.shape != logits.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -56,7 +56,7 @@ def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
 
 
 def apply_map(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
-    """Apply a map to logits; a `ColumnMap` also receives the columns, if there are any."""
+    """Apply a map to logits. A `ColumnMap` also receives the columns, if there are any."""
     if columns and isinstance(calibrator, ColumnMap):
         return calibrator.map_columns(logits, columns)
     return calibrator(logits)

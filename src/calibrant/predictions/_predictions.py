@@ -1,4 +1,4 @@
-"""The class `Predictions`; the documentation of its constructors makes the file long."""
+"""The class `Predictions`. The documentation of its constructors makes the file long."""
 
 import hashlib
 from collections.abc import Generator, Iterator, Mapping
@@ -47,7 +47,7 @@ __all__ += ["load_unlabeled", "load_with_ids", "to_predictions"]
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Predictions:
-    """Logits and labels of samples, with optional weights, clusters and groups; validated once and immutable.
+    """Validated, immutable logits and labels of samples, with optional weights, clusters and groups.
 
     Logits are any unnormalized log-probabilities; -inf means probability 0. Arrays may be torch, numpy, jax or nested
     lists; they are copied, so later changes to them have no effect. Other sources have their own constructors:
@@ -123,7 +123,7 @@ class Predictions:
     def from_probs(
         cls, probs: Any, labels: Any, weights: Any = None, *, normalize: bool = False, **options: Any
     ) -> "Predictions":
-        """Build from probabilities; their logarithms in float64 are the logits.
+        """Build from probabilities. Their logarithms in float64 are the logits.
 
         Args:
             probs: Probabilities (n, k) with rows that sum to 1, or of class 1 of 2, (n,), which is the event then.
@@ -328,7 +328,7 @@ class Predictions:
         yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, **options))
 
     def save(self, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
-        """Write a file that `Predictions.load` reads; an existing file is replaced only if writing succeeds.
+        """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
 
         Tables hold no event. Loaded from one, class 1 of two is the event of `measure`, but not of metrics, unless the
         classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`.
@@ -381,7 +381,7 @@ class Predictions:
         return f"Predictions({', '.join(parts)})"
 
     def __getitem__(self, rows: Any) -> "Predictions":
-        """Select rows by slice, mask or indices, or one row by its index; cached statistics are kept.
+        """Select rows by slice, mask or indices, or one row by its index. Cached statistics are kept.
 
         Raises:
             InputError: If no row is selected.
@@ -410,7 +410,7 @@ class Predictions:
         return self.with_event(default if of is None else of)
 
     def reorder_classes(self, names: tuple[str, ...] | None) -> "Predictions":
-        """Return the same samples with the classes in the order of `names`; no change if either has no names.
+        """Return the samples with the classes in the order of `names`, or self if either side has no names.
 
         Raises:
             InputError: If the classes have other names.
@@ -430,7 +430,7 @@ class Predictions:
         return self._replace(logits=self.logits[:, columns], labels=labels, of=of, class_names=names)
 
     def select_group(self, name: str) -> "Predictions":
-        """Return the samples of one group; raise `InputError` without groups, and for an unknown name."""
+        """Return the samples of one group. Raise `InputError` without groups, and for an unknown name."""
         if self.groups is None or self.group_names is None:
             raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
         if name not in self.group_names:
@@ -494,7 +494,7 @@ class Predictions:
         return self.__dict__.get("outcomes")
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
-        """Compute the outcomes unless they are cached; a visitor always sees all probabilities, in the same pass."""
+        """Return the outcomes. With a visitor, compute them again, in the pass that shows it all probabilities."""
         if visitor is not None:
             self.__dict__["outcomes"] = self._pass_over_logits(visitor)
         return self.outcomes
@@ -532,7 +532,7 @@ class Predictions:
 
     @property
     def predicted(self) -> Tensor:
-        """Predicted class of each sample (n) int64; the lowest index wins ties."""
+        """Predicted class of each sample (n) int64. Ties go to the lowest index."""
         outcomes = self._cached_outcomes
         return self.logits.argmax(1) if outcomes is None else outcomes.predicted
 
@@ -560,7 +560,7 @@ class Predictions:
 
     @cached_property
     def row_hashes(self) -> np.ndarray:
-        """64-bit hash of the logits and label of each row; float64 logits are rounded to float32."""
+        """64-bit hash of each row's logits and label. Float64 logits are rounded to float32."""
         return overlap.hash_rows(self.logits, self.labels)
 
     @cached_property
@@ -609,13 +609,13 @@ def as_predictions(
 
 
 def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[str] | None]:
-    """Read a file as `Predictions.load`; also return the id of each row as text, if every row has one."""
+    """Read a file as `Predictions.load` does, and return also the row ids as text if every row has one."""
     values, ids = read_file_with_ids(path, **options)
     return Predictions._construct(values), ids  # pyright: ignore[reportPrivateUsage]
 
 
 def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
-    """Read a file whose labels may be missing, and are 0 then; also return whether there are labels."""
+    """Return the predictions in a file, and whether it has labels. Missing labels become 0."""
     values, has_labels = read_unlabeled_file(path, **options)
     return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]
 
@@ -626,6 +626,6 @@ def from_arrays(arrays: Mapping[str, Any]) -> Predictions:
 
 
 def from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:
-    """Build from arrays whose labels may be missing, and are 0 then; also return whether there are labels."""
+    """Return the predictions in arrays, and whether they have labels. Missing labels become 0."""
     values, has_labels = fields_from_unlabeled_arrays(arrays, are_logits=are_logits)
     return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]

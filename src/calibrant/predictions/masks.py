@@ -52,7 +52,7 @@ def mask_depth(p: Predictions) -> float:
 
 
 def _depths(logits: Tensor) -> Tensor:
-    """Return how far each logit lies below the top of its row; infinite only for -inf."""
+    """Return how far each logit lies below the top of its row. Only -inf has an infinite distance."""
     z = logits.double()
     depth = z.amax(1, keepdim=True) - z  # which overflows for masks such as the lowest float64
     return torch.where(z.isneginf(), torch.inf, depth.clamp_max(torch.finfo(torch.float64).max))

@@ -57,7 +57,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
 def adaptive_ece(
     events: EventStatistics, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass"
 ) -> Scalar:
-    """Return the ECE over bins of equal numbers of examples (Nguyen & O'Connor 2015; Mukhoti et al. 2020, eq. 3).
+    """Return the ECE over equal-mass bins (Nguyen & O'Connor 2015; Mukhoti et al. 2020, eq. 3).
 
     Args:
         events: Predictions, or logits and labels.
@@ -103,7 +103,7 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     by_class=True,
 )
 def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> Scalar:
-    """Return the mean over classes j of the ECE of p_j as a forecast of y = j (Kull et al. 2019, eq. 3).
+    """Return the mean ECE over all classes j, with p_j as the forecast of y = j (Kull et al. 2019, eq. 3).
 
     Args:
         p: Predictions, or logits and labels. A class without examples counts.
@@ -136,7 +136,7 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     interval=_squared_interval,
 )
 def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = False) -> Scalar:
-    r"""Return the calibration error of norm 2 without the bias of ECE: the root of an unbiased estimate of its square.
+    r"""Return the L2 calibration error without ECE's bias, the root of an unbiased estimate of its square.
 
     The square is $\sum_b w_b \,\mathrm{mean}_{i \ne j} u_i u_j$ over pairs in a bin of equal width, u = confidence -
     correct (Broecker 2012; Lee et al. 2023). Its mean is 0 for a calibrated model, so it can be negative; its root is

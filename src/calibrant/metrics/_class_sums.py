@@ -14,7 +14,7 @@ from calibrant.types import Labels, PerExample
 
 
 class ClassBinSums:
-    """Sums of every class in bins of equal width of its probability, added up by a pass over the probabilities.
+    """Sums for every class in equal-width bins of its probability, added up in one pass over all probabilities.
 
     Most probabilities lie in the first bin. Only the probabilities above it are summed by bin; the first bin is what
     remains of the totals.

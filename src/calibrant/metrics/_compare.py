@@ -124,7 +124,7 @@ def compare(
 def _compare_metric(
     method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
 ) -> Difference:
-    """Return the difference of one metric: of means by pairs of examples, of other metrics by the jackknife."""
+    """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife."""
     metric, a, b = method.target, first.predictions, second.predictions
     assert isinstance(metric, Metric)
     if metric.per_example is not None and not method.settings:
@@ -303,7 +303,7 @@ def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
 
 
 def _range_from_squares(low: float, high: float) -> ScoreRange:
-    """Return the range of the difference of an unseen example, from mean squares of the most extreme differences.
+    """Return the range of an unseen example's difference, from mean squares of the most extreme differences.
 
     A root mean square lies between the mean over examples and the most extreme example. It comes near to the most
     extreme example if few examples make up the mean difference.

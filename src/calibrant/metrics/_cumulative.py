@@ -71,7 +71,7 @@ def ks(events: EventStatistics) -> Scalar:
 def _skce_test(
     events: EventStatistics, *, width: Width = 0.4, draws: Count = NUM_NULL_DRAWS, seed: int = 0
 ) -> Evidence:
-    """Test the SKCE by simulating calibrated models; see `skce`."""
+    """Test the SKCE by simulating calibrated models, as described at `skce`."""
     null = NullResiduals.draw(events.by_score, draws, seed)
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from calibrant.registry import METRICS
 
 
 def metric_info(name: str) -> MetricInfo:
-    """Return the words for a metric, given by its text or name; for an unknown metric, its own name.
+    """Return the words for a metric, given by its text or name. An unknown metric has only its own name.
 
     >>> metric_info("ece(bins=10)").heading()
     'ECE (%)'

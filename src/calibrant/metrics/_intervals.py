@@ -71,7 +71,7 @@ class Curve:
 
 
 def student_quantile(level: float, degrees: float | int) -> float:
-    """Return the two-sided quantile of Student's t: 1.677 for 0.90 and 49 degrees of freedom; inf without any."""
+    """Return the two-sided quantile of Student's t (1.677 for 0.90 and 49 degrees), or inf without degrees."""
     if degrees <= 0:
         return math.inf
     from scipy.special import stdtrit  # slow to import
@@ -107,7 +107,7 @@ class Sample:
         clusters: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> "Sample":
-        """Compute from one value per row; examples of a cluster may depend on each other.
+        """Compute from one value per row. Examples of a cluster may depend on each other.
 
         Rows that are parts of one of the `examples` count as one value, their mean.
         """
@@ -125,7 +125,7 @@ class Sample:
 
     @classmethod
     def from_sums(cls, n: float, mean: float, square: float, clusters: tuple[Tensor, Tensor] | None = None) -> "Sample":
-        """Compute from the sum of squared distances to the mean; `clusters` are their weights and sums of values."""
+        """Compute from the sum of squared distances to the mean. `clusters` holds their weights and sums of values."""
         variance = max(square, 0.0) / n if n else 0.0
         if clusters is not None and n:
             _, error, degrees = cluster_mean_error(*clusters)
@@ -149,13 +149,13 @@ class Sample:
         return count, self.variance * (count - 1) / (examples - 1)
 
     def normal_interval(self, level: float) -> Interval:
-        """Return the interval of a mean of unbounded values by Student's t; unbounded for a single example."""
+        """Return the interval of a mean of unbounded values by Student's t. It is infinite for a single example."""
         half = student_quantile(level, self.degrees) * self.error
         ends = (self.mean - half, self.mean + half) if math.isfinite(self.mean + half) else (-math.inf, math.inf)
         return Interval(self.mean, *ends, level)
 
     def normal_p_value(self) -> float:
-        """Return the p-value of the mean 0 by Student's t; 1 for a single example."""
+        """Return the p-value of the mean 0 by Student's t, or 1 for a single example."""
         if self.error == 0 or math.isnan(self.error):
             return float(self.mean == 0)
         from scipy.special import stdtr  # slow to import
@@ -218,7 +218,7 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level
 
 
 def _unit_moments(mean: Any, variance: Any, score_range: ScoreRange) -> tuple[Any, Any]:
-    """Return the mean and variance of scores whose range is scaled to [0, 1]; 0 if the range is one number."""
+    """Return the mean and variance of scores after scaling their range to [0, 1], or to 0 if it is one number."""
     width = np.asarray(score_range.high) - score_range.low
     safe_width = np.where(width > 0, width, 1.0)
     return np.clip((mean - score_range.low) / safe_width, 0.0, 1.0), variance / safe_width**2
@@ -249,7 +249,7 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
 
 
 def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
-    """Return the last point from `start` to `outer` at which `inside` holds, by bisection; elementwise for arrays."""
+    """Find the last point from `start` to `outer` at which `inside` holds, by bisection, elementwise for arrays."""
     for _ in range(NUM_BISECTIONS):
         middle = (start + outer) / 2
         is_inside = inside(middle)
@@ -311,7 +311,7 @@ def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
-    """Return the interval of a share from the weights of clusters and of the hits among them."""
+    """Return the interval of a share from each cluster's weight and the total weight of its hits."""
     n = float(weight.sum())
     p = float(total.sum()) / n if n else math.nan
     return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(SHARE, level)

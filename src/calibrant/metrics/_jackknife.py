@@ -45,7 +45,7 @@ class Jackknife:
         return self.predictions.events
 
     def sums(self, cell: Tensor, num_cells: int, *values: Tensor) -> Tensor:
-        """Return weighted sums of values by group and cell, (values, groups + 1, cells); the last group is all rows.
+        """Return weighted sums of values by group and cell, (values, groups + 1, cells). The last group is all rows.
 
         Args:
             cell: Cell of each row, such as its bin or its distinct confidence, (n) int64 below `num_cells`.
@@ -77,7 +77,7 @@ class Jackknife:
         return cache[bins]
 
     def cluster_sums(self, bins: int) -> ClusterSums | None:
-        """Return the sums of sets of clusters by bin of equal width; None without clusters.
+        """Return the sums of sets of clusters in equal-width bins, or None without clusters.
 
         There are at most 512 sets, and set s holds clusters of group s % `groups`.
         """

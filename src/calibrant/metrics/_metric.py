@@ -58,7 +58,7 @@ class MetricInfo:
         return f"{displayed:z.{(2 if self.percent else 4) if digits is None else digits}f}"
 
     def best(self, values: list[float]) -> float:
-        """Return the best of some values; nan if there are none or neither direction is better."""
+        """Return the best value, ignoring nan, or nan if there is none or neither direction is better."""
         not_nan = [value for value in values if not math.isnan(value)]
         if not not_nan or self.higher_is_better is None:
             return math.nan
@@ -220,7 +220,7 @@ class Metric(Generic[P]):
 
     @contextmanager
     def _read(self, predictions: Any, labels: Any, weights: Any) -> Generator[Any]:
-        """Yield what the metric is a function of; statistics of an event, such as a `Summary`, already are that."""
+        """Yield the input of the metric's function. Statistics of an event, such as a `Summary`, are passed on."""
         if isinstance(predictions, EventStatistics):
             if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
                 raise self._summary_error()
@@ -260,7 +260,7 @@ def metric(
     has_slow_test: bool = False,
     revision: int = 1,
 ) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
-    """Declare a metric and register it; no other module needs to know its name.
+    """Declare a metric and register it. No other module needs to know its name.
 
         @metric("top-3 accuracy", unit="share", higher_is_better=True, meaning="the label is among the first three")
         def top3(logits, labels):

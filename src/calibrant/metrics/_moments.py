@@ -1,4 +1,4 @@
-"""Results from sums over bins: norms of the error, the unbiased square of norm 2, and the distribution of noise."""
+"""Results from sums over bins: error norms, the unbiased square of the L2 norm, and the noise distribution."""
 
 import math
 from typing import Literal
@@ -33,7 +33,7 @@ def squared_error(moments: Moments, level: float) -> Interval:
 
 
 def square_estimate(moments: Moments) -> SquareEstimate:
-    r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from independent examples; sums may have leading dimensions before bins.
+    r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from independent examples. Sums may have leading dimensions.
 
     In bin b with the share $w_b$ of n examples and the mean $\mu_b$ of u = confidence - outcome:
 

@@ -17,7 +17,7 @@ PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that are added to t
 
 @dataclass(frozen=True, eq=False)
 class NullResiduals:
-    """Sums of outcomes minus confidences in g bins of confidence: observed, and in d draws of a calibrated model."""
+    """Sums of outcomes minus confidences in g confidence bins: observed, and in d draws of a calibrated model."""
 
     value: Tensor  # (g) float64, mean confidence of a bin
     total_weight: Tensor  # (g)
@@ -27,7 +27,7 @@ class NullResiduals:
 
     @classmethod
     def draw(cls, by_score: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullResiduals":
-        """Draw outcomes of independent examples from their confidences; see `_draw_clustered_residuals` for clusters.
+        """Draw residuals of a calibrated model. Examples in clusters are drawn by `_draw_clustered_residuals`.
 
         Fractional outcomes vary less than events, by the square root of their dispersion.
         """
@@ -55,7 +55,7 @@ class NullResiduals:
 
 
 def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the weight of the events among examples of given weight and confidence; weights below 1 round up."""
+    """Draw the weight of events in groups of given weight and confidence, as if each had ceil(weight) examples."""
     count = weight.ceil()
     hits = torch.binomial(count, value.expand_as(count).contiguous(), generator=generator)
     return hits * weight / count.clamp_min(1)
@@ -119,7 +119,7 @@ def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Ge
 
 @dataclass(frozen=True, eq=False)
 class ClusterModel:
-    r"""A cluster is unanimous with a common probability, the share $\lambda$; otherwise its examples are independent.
+    r"""Model in which each cluster is unanimous with probability $\lambda$, or else has independent examples.
 
     In a cluster of weight N, S events are expected and S + u happen. The variance of u is $V_1$ if the cluster is
     unanimous and $V_0$ if its examples are independent, both times the dispersion of fractional outcomes.
@@ -145,7 +145,7 @@ class ClusterModel:
         return cls(independent * dispersion, unanimous * dispersion, n - 2 * expected, num_events)
 
     def variance(self, share: Tensor) -> Tensor:
-        """Return the variance of the sum of all residuals if this share of the clusters is unanimous."""
+        """Return the variance of the summed residuals if this share of the clusters is unanimous."""
         return share * self.unanimous + (1 - share) * self.independent.sum()
 
     def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 
 
 def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the shares of negatives below and of positives above each distinct score; ties count half."""
+    """Return the shares of negatives below and of positives above each distinct score, counting ties half."""
     below = (misses.cumsum(0) - misses / 2) / misses.sum()
     return below, 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
 

@@ -30,7 +30,7 @@ MIN_ERROR_PROBABILITY = 2.0**-53  # smallest probability of an error that float6
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean in float64, weighted if there are weights; nan without values."""
+    """Return the mean in float64, weighted if there are weights, or nan without values."""
     values = values.double()
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
@@ -41,7 +41,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the share of every bin, its mean confidence c and its mean of c (1 - c); sums may have leading dims."""
+    """Return each bin's share, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
     weight = moments.total_weight
     c, v = (x / weight.clamp_min(1e-300) for x in (moments.confidence_sum, moments.variance))
     return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)

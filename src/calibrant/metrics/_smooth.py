@@ -73,7 +73,7 @@ def smooth_ece(events: EventStatistics) -> Scalar:
         return np.asarray(idct(coefficients, type=2))
 
     def width_minus_error(s: float) -> PointEvaluation:
-        """Evaluate the width s minus the error seen through it, and the derivative; the second derivative is unused."""
+        """Evaluate the width s minus the error seen through it, and the derivative. The second derivative is unused."""
         num_terms = min(NUM_GRID_CELLS, int(9 / (np.pi * max(s, 1e-9))) + 2)  # later factors are below e^-40
         damped, derivative = np.zeros((2, NUM_GRID_CELLS))
         damped[:num_terms] = coefficients[:num_terms] * np.exp(rate[:num_terms] * s * s)

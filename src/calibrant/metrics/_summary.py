@@ -86,7 +86,7 @@ class Summary(BinSums):
         device: torch.device | str = "cpu",
         by_class: bool = False,
     ) -> "Summary":
-        """Return the summary of no predictions, whose state lives on `device`; batches may come from any device."""
+        """Return the summary of no predictions, with its state on `device`. Batches may come from any device."""
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         return cls(k, bins, zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS), of, by_class=by_class)
 

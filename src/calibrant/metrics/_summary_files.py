@@ -54,7 +54,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 
 def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the fields that are not tensors; add the others to `tensors`, with a prefix such as "groups."."""
+    """Return the fields that are not tensors, and add the others to `tensors`, with a prefix such as "groups."."""
     settings = dict[str, Any]()
     for field in fields(value):
         part = getattr(value, field.name)

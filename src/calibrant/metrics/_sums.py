@@ -1,4 +1,4 @@
-"""Exact sums of row statistics over bins: of all examples, of every group, and of sets of clusters."""
+"""Exact sums of row statistics over bins, for all examples, every group and sets of clusters."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and
 
 
 class BinSums(EventStatistics):
-    """Statistics of an event from sums over bins of equal width, and over bins of sets of clusters."""
+    """Statistics of an event from sums over equal-width bins, in total and for every set of clusters."""
 
     k: int  # number of classes
     bins: int
@@ -50,7 +50,7 @@ class BinSums(EventStatistics):
         return float(self.per_bin(name).sum())
 
     def mean(self, name: str, weight: str = "weight") -> float:
-        """Return the sum of one feature as a share of another; nan without weight."""
+        """Return the sum of one feature divided by that of another, or nan if the divisor is 0."""
         if name == "nll" and self.total("infinite") > 0:
             return math.inf
         n = self.total(weight)
@@ -71,7 +71,7 @@ class BinSums(EventStatistics):
         return from_fixed_point(self.sums[:, FEATURES.index(name)], name)
 
     def _per_slot(self, name: str) -> Tensor:
-        """Return the sums of a feature over the bins of every set of clusters (m b)."""
+        """Return a feature's sums in every bin and set of clusters, (m b)."""
         assert self.slots is not None
         return from_fixed_point(self.slots[:, FEATURES.index(name)].flatten(1), name).view(NUM_SLOTS, self.bins)
 
@@ -150,7 +150,7 @@ class GroupSums:
 
 
 class SumBuilder:
-    """Sums of one batch over bins, and over bins of groups and sets of clusters, added up chunk by chunk."""
+    """Sums of one batch over bins, in total and by group and set of clusters, added up chunk by chunk."""
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.bins, self._device = bins, p.labels.device

@@ -89,7 +89,7 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
 
 
 def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
-    r"""Return limits of the frequency in every bin that hold for all bins at once; 0 and 1 in empty bins.
+    r"""Return limits of the frequency in every bin that hold for all bins at once, or 0 and 1 in empty bins.
 
     Bins are independent: limits of level $l^{1/b}$ in b bins with examples hold together with probability l (Sidak
     1967).

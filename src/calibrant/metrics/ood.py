@@ -145,6 +145,6 @@ def _pass_rates(
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the precision averaged over the positives, best score first; ties count together."""
+    """Return the precision averaged over the positives, best score first. Ties count together."""
     true_positives = positive.cumsum(0)
     return (positive * true_positives / (true_positives + negative.cumsum(0))).sum() / true_positives[-1]

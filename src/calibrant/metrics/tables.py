@@ -57,7 +57,7 @@ class Groups:
 
     @property
     def significant_gap(self) -> Tensor:
-        """Distance of the interval of `gap` from 0; 0 if chance explains the difference."""
+        """Distance of the interval of `gap` from 0, which is 0 if chance explains the difference."""
         return torch.maximum(self.low, -self.high).clamp_min(0)
 
     @property
@@ -79,7 +79,7 @@ class Groups:
 def groups(
     p: Predictions | Summary, *, bins: int = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
 ) -> Groups | None:
-    """Return a row for every group with examples; None if there are no groups.
+    """Return a row for every group with examples, or None if there are no groups.
 
     Args:
         p: Predictions with groups, or a summary of them.

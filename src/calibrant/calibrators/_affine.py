@@ -263,7 +263,7 @@ def _log_prob_floor(values: Tensor) -> float:
 
 
 def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
-    """Return the floor of z / T relative to the top of each row, by the rule of `_log_prob_floor`."""
+    """Return `_log_prob_floor` of z / T relative to the top of each row."""
     x = p.logits.double() / temperature
     return _log_prob_floor(x - x.amax(-1, keepdim=True))
 
@@ -328,7 +328,7 @@ def _fit_odir(x: Predictions, penalty: float | None, start: AffineFit | None = N
 def _choose_penalty(
     x: Predictions, fit: Callable[[Predictions, float, AffineFit | None, float], AffineFit]
 ) -> tuple[float, AffineFit | None]:
-    """Choose the penalty by cross-validated NLL, from the strongest down; return it with a fit to start from.
+    """Choose the penalty by cross-validated NLL, from the strongest down, and return it with a fit to start from.
 
     `fit` takes predictions, a penalty, a fit to start from, and a gradient tolerance. Each fit starts from the previous
     one: of another fold, or of the next stronger penalty. The search ends when two penalties in a row are worse than

@@ -133,7 +133,7 @@ def fit_affine(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The penalized NLL of an affine map, as a function of packed parameters: the changes of w, and c (`pack`)."""
+    """The penalized NLL of an affine map in packed parameters: the changes of w, and c (`pack`)."""
 
     logits: Tensor  # (n k) less the center, float64
     x: Tensor  # (n k) the same in the precision of the passes
@@ -186,7 +186,7 @@ class _Problem:
         )
 
     def unpack(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the change of w from the identity, in the shape of w, and the intercepts c (k) of centered columns."""
+        """Return the change of w from the identity, shaped like w, and the intercepts c (k) for centered columns."""
         if self.identity.ndim == 0:
             return packed[0], packed[1:]
         by_class = packed.view(len(self.center), -1)

@@ -1,4 +1,4 @@
-"""Capabilities of calibrators, and the checks of every call of a fitted map.
+"""Capabilities of calibrators, and the checks on every call of a fitted map.
 
 Learned tensors stay on the CPU and are copied to the device of the logits.
 """
@@ -39,7 +39,7 @@ class Capabilities:
 
 
 def capabilities(calibrator: Any) -> Capabilities:
-    """Return the capabilities of a calibrator or its class; a user's own class promises nothing."""
+    """Return a calibrator's capabilities, or the defaults for any number of classes if its class declares none."""
     return getattr(calibrator, "capabilities", Capabilities(num_classes=0))
 
 
@@ -92,7 +92,7 @@ def prepare(calibrator: Any, logits: Tensor) -> Any:
 
 
 def to_device(value: Any, device: torch.device | str) -> Any:
-    """Copy the tensors in a fitted map or tuple to a device; any other value, or one that is there, stays as it is."""
+    """Copy the tensors in a fitted map or tuple to a device. Return the value itself if there is nothing to copy."""
     if isinstance(value, Tensor):
         return value.to(device)
     if type(value) is tuple:  # no NamedTuple, whose class would be lost

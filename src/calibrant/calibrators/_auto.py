@@ -102,7 +102,7 @@ class Auto:
 
     @property
     def weights(self) -> Tensor:
-        """Weights of the members, (members) float64; with more than two classes their sum is 1."""
+        """Weights of the members, (members) float64. They sum to 1 if there are more than two classes."""
         weights = [candidate.weight for candidate in self.candidates if candidate.weight > 0]
         return torch.tensor(weights, dtype=torch.float64)
 
@@ -164,7 +164,7 @@ class Auto:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p of the mixture; for two classes, minus and plus half of the mixed log-odds."""
+        """Return log p of the mixture, or minus and plus half its log-odds if there are two classes."""
         z = logits.double()
         if z.shape[-1] == 2:
             half_log_odds = self._extrapolated_log_odds(z) / 2
@@ -258,14 +258,14 @@ def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, fo
 
 
 def _label_scores(p: Predictions) -> Tensor:
-    """Return log p of each label, (n); for two classes, the log-odds of the label."""
+    """Return log p of each label (n), or its log-odds if there are two classes."""
     if p.k == 2:
         return _log_odds(p.logits) * (2 * p.labels - 1)  # the sign is reversed for label 0
     return p.log_likelihood.clamp_min(-MAX_LOG_ODDS)
 
 
 def _log_odds(logits: Tensor) -> Tensor:
-    """Return the log-odds of class 1 of two, (n); log-probabilities are clipped at -10,000."""
+    """Return the log-odds of class 1 of two, (n), from log-probabilities clipped at -10,000."""
     log_p = logits.double().log_softmax(-1).clamp_min(-MAX_LOG_ODDS)
     return log_p[..., 1] - log_p[..., 0]
 

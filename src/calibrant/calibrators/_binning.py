@@ -144,7 +144,7 @@ class TopLabelBinning:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p; a confidence in an empty bin is unchanged."""
+        """Return log p. A confidence in an empty bin is unchanged."""
         class_index = _binned_class(logits, self.of)
         row = self.group[class_index]
         bin_index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
@@ -246,7 +246,7 @@ def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
 
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
-    """Return the value of each confidence's bin; a confidence in an empty bin (nan) stays as it is."""
+    """Return the value of each confidence's bin, or the confidence itself if the bin is empty (nan)."""
     bin_index = assign_bins(edges, confidence).clamp(0, len(value) - 1)  # beyond the edges, the outermost bin
     return _fill_nan(value[bin_index], confidence)
 

@@ -21,7 +21,7 @@ def binned_event(p: Predictions) -> BinnedEvent:
 
 
 def binned_num_classes(calibrator: Any) -> int:
-    """Return the number of classes that a map of a confidence accepts, 0 if unknown; 2 if it maps one of two."""
+    """Return the number of classes that a confidence map accepts: 2 if it maps one of two, 0 if unknown."""
     return certified_classes(calibrator) if calibrator.of == "top" else 2
 
 
@@ -31,7 +31,7 @@ def confidence(logits: Logits, event: BinnedEvent) -> PerExample:
 
 
 def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEvent = "top") -> Logits:
-    """Return log p with a new probability of the predicted class, or of one class of two.
+    """Return log p with a new probability for the predicted class, or for one class of two.
 
     The other classes keep their proportions, but none exceeds the predicted class: the surplus goes to smaller ones.
     The predicted class changes only if its new probability is 1/k or less, or too few classes are possible.

@@ -96,7 +96,7 @@ FAMILIES = (
 
 @dataclass(frozen=True, eq=False)
 class FittedFamilies:
-    """Families of `Auto` fitted to the same data, some of them to the output of another one, their base."""
+    """Families of `Auto` fitted to the same data. Some are fitted to the output of another family, their base."""
 
     inputs: dict[str, TemperatureCache]  # what families are fitted to: the data under "", a base's output by its name
     solutions: dict[str, Solution[Any]]  # by name of the family

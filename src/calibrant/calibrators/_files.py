@@ -91,13 +91,13 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
 
 def content_digest(value: object) -> str:
-    """Return the SHA-256 digest, as hex digits, of what `save` writes of the fields of a value."""
+    """Return the SHA-256 hex digest of a value's fields, as `save` writes them."""
     tensors: dict[str, Tensor] = {}
     return tensors_digest({"content": json.dumps(_encode(value, "", tensors), sort_keys=True)}, tensors)
 
 
 def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
-    """Read a calibrator that `save` wrote; learned tensors come back on the CPU, bit for bit.
+    """Read a calibrator that `save` wrote. Learned tensors are restored bit for bit, on the CPU.
 
     Builds registered calibrators only (your own by `calibrators.register`) and `extra_classes`: no name in a file makes
     Python import or run anything. Fields must have the declared shapes and ranges.
@@ -220,7 +220,7 @@ def _class_name(cls: type) -> str:
 
 
 def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON; its tensors are added to `tensors`, under the path of their field."""
+    """Return a value as JSON, and add its tensors to `tensors` under the path of their field."""
     if isinstance(value, Tensor):
         key = field_path or "value"  # safetensors takes only contiguous tensors that share no memory
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -310,7 +310,7 @@ def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def _matches_hint(value: Any, hint: Any) -> bool:
-    """Return whether a value fits an annotation by type, shape, literals and range; other hints accept everything."""
+    """Return whether a value fits a type, union, tuple, literal or range. Any other hint accepts everything."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]

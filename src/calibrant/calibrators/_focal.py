@@ -49,7 +49,7 @@ class FocalMap:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, gamma: Gamma = 3.0) -> "FocalMap":
-        """Use a given gamma, usually that of the training loss; the data serve for the certificate only."""
+        """Use a given gamma, usually that of the training loss. Only the certificate needs the data."""
         return Solution(cls(gamma), "closed form").with_certificate(p)
 
     @calibrator_call

@@ -1,4 +1,4 @@
-r"""Find the minimum of a metric over a grid of temperatures, or of (gamma, T), exactly as a loop over the grid would.
+r"""Minimize a metric over a grid of temperatures, or of (gamma, T), exactly as a loop over the grid would.
 
 Top confidences never rise with T, also after the focal map. A grid point between two evaluated ones therefore has a
 lower bound, and most of the grid is never evaluated:
@@ -104,7 +104,7 @@ def _apply_point(p: Predictions, gamma: float, t: float) -> Predictions:
 
 
 def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
-    """Return the logits z after temperature t and the focal map; z comes last so that `partial` fixes the others."""
+    """Return the logits z after temperature t and the focal map. z comes last so that `partial` fixes the others."""
     return theory.focal_map(z / t, gamma=gamma)
 
 
@@ -125,6 +125,6 @@ def _gap_parts(p: Predictions, _: float) -> tuple[float, float]:
 
 
 def _nll_parts(p: Predictions, nll: float) -> tuple[float, float]:
-    """Return the two parts of the NLL, which is their sum: the means of log(p_top / p_y) and of -log p_top."""
+    """Return the means of log(p_top / p_y) and of -log p_top, whose sum is the NLL."""
     rising = -float(example_mean(p.outcomes.confidence.log(), p))
     return (nll - rising if nll < math.inf else math.inf), rising

@@ -169,7 +169,7 @@ def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
 
 
 def _posterior_weights(likelihood: Tensor) -> Tensor:
-    """Return the posterior probability of each of c priors for each of m groups, (m c).
+    """Return each group's posterior probabilities of the priors, (m c) for m groups and c priors.
 
     Averages over hypotheses: that all groups have the same prior; or, for every pair of priors and every share of
     outliers, that most groups have the first prior and that share of them the second.
@@ -217,7 +217,7 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _design_effect(log_probs: Tensor, p: Predictions) -> float:
-    """Return the design effect of clusters: the number of examples over the number of independent ones, at least 1.
+    """Return the design effect of clusters, the ratio of examples to independent examples, at least 1.
 
     It is the variance of the summed residuals 1[y = j] - p_j, estimated as if only clusters were independent, over the
     one estimated as if all examples were.

@@ -117,7 +117,7 @@ class VennAbers:
         return fit_venn_abers(p).with_certificate(p)
 
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
-        """Return p0 and p1 of every example and class, both (n k); probabilities that differ by rounding are equal.
+        """Return p0 and p1 of every example and class, both (n k). Probabilities that differ by rounding are equal.
 
         The farther they are apart, the less the data determine the probability.
         """
@@ -164,7 +164,7 @@ def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
 
 
 def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
-    """Interpolate linearly between the points (x, value), constant beyond; x is strictly increasing.
+    """Interpolate linearly between the points (x, value) with strictly increasing x, and constantly beyond them.
 
     A query that differs from a point by rounding has its value: points may lie as close as `TIE_TOLERANCE`.
     """
@@ -180,7 +180,7 @@ def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
 
 
 def _log_shares(p: Tensor) -> Tensor:
-    """Return the logarithm of each row of p, (n k), divided by its sum; a row of zeros becomes uniform."""
+    """Divide each row of p (n k) by its sum and return the logarithm. A row of zeros becomes uniform."""
     total = p.sum(-1, keepdim=True)
     return torch.where(total > 0, p / total, 1 / p.shape[-1]).log()
 

@@ -109,7 +109,7 @@ def slopes_status(minimum: Minimum) -> Status:
 
 
 def _place_knots(v: Predictions, pieces: int) -> Tensor:
-    """Return the knots, (J) increasing from 0: quantiles of the two smallest v of every row and of the label's v.
+    """Return the knots, (J) increasing from 0: quantiles of each row's two smallest v and its label's v.
 
     `v` are predictions whose "logits" are -log p.
     """
@@ -206,7 +206,7 @@ def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_ind
 
 
 def _locate_pieces(v: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the piece of each element of v, (n k), and its offset above the lower end of the piece, (n k).
+    """Return the piece of each element of v (n k), and its offset above the piece's lower end (n k).
 
     The offsets overwrite v, in blocks of rows, to save memory.
     """

@@ -168,7 +168,7 @@ def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
 
 
 def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
-    """Return the weights of the knots for linear interpolation at the contexts, (n 2 j); constant beyond the ends."""
+    """Return the knots' weights (n 2 j) for linear interpolation at the contexts, constant beyond the end knots."""
     width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
     position = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)  # 0 at or below a piece, 1 above, (n 2 j-1)
     # A knot gets what the piece below passes on to it, less what the piece above passes on to the next knot
@@ -176,7 +176,7 @@ def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
 
 
 def _segments(v: Tensor, lowest: Tensor) -> Tensor:
-    """Return the lengths (n k r) of the parts of v (n k) between the neighboring lowest values (n r) of its row."""
+    """Return how much of each segment between a row's lowest values (n r) lies below each v (n k), as (n k r)."""
     upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)  # above every v
     return (v[:, :, None].minimum(upper[:, None, :]) - lowest[:, None, :]).clamp_min(0)
 

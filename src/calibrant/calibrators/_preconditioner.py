@@ -13,7 +13,7 @@ MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the fir
 
 
 def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return w x + c for rows x; w is a number, a diagonal or a matrix."""
+    """Return w x + c for rows x, where w is a number, a diagonal or a matrix."""
     weight, bias = weight.to(x.device), bias.to(x.device)
     return (x @ weight.mT if weight.ndim == 2 else x * weight) + bias
 

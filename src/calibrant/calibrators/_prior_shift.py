@@ -101,7 +101,7 @@ def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> T
 
 
 def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) -> Predictions:
-    """Return unlabeled examples as predictions with the classes of p; their labels mean nothing."""
+    """Return unlabeled examples as predictions with the classes of p. Their labels mean nothing."""
     if isinstance(examples, str | Path):
         examples, _ = load_unlabeled(examples)  # whether the file has labels plays no part
     elif not isinstance(examples, Predictions):

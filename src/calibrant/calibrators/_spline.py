@@ -27,7 +27,7 @@ __all__ = ["Spline"]
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class Spline:
-    r"""Spline calibration of the top label (Gupta et al. 2021, section 4), or of the evaluated class of two.
+    r"""Spline calibration of the top label (Gupta et al. 2021, section 4), or of the evaluated class if there are two.
 
     With the examples sorted by confidence, a natural cubic spline h with evenly spaced knots is fitted by least
     squares to the cumulative accuracy $\frac1n \sum_{j \le i} 1[\hat y_j = y_j]$ at i/n. The new confidence is its

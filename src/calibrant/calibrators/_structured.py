@@ -26,7 +26,7 @@ S = TypeVar("S", "StructuredVector", "StructuredMatrix")
 
 
 def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
-    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64; finite for all logits."""
+    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64. It is finite for all logits."""
     p = (logits.double() / temperature).softmax(-1)
     share = 1 / (count + 1).to(p.device)  # of the uniform pseudo-example
     return (p * (1 - share)).add_(share / logits.shape[-1]).log()  # a softmax or logarithm in place has no gradient

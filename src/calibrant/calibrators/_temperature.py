@@ -165,7 +165,7 @@ class TemperatureFit:
 
 @dataclass(frozen=True)
 class NllDerivatives(PointEvaluation):
-    """The NLL of logits b z and derivatives in u = log b; the first is the inherited `value`, whose root is sought."""
+    """The NLL of logits b z and derivatives in u = log b. The first is the inherited `value`, whose root is sought."""
 
     nll: float
     curvature: float  # second derivative in b, times b^2
@@ -194,7 +194,7 @@ class TemperatureCache:
 
     @cached_property
     def robust_fit(self) -> TemperatureFit:
-        """The temperature that minimizes the NLL of smoothed probabilities; single errors have little effect on it."""
+        """The temperature that minimizes the NLL of smoothed probabilities. Single errors have little effect on it."""
         return _fit_robust_temperature(self.p, self.nll_fit)
 
     def temperature(self, robust: bool) -> TemperatureFit:

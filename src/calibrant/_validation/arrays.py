@@ -163,7 +163,7 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
 
 
 def _label_range_error(low: int, high: int, k: int) -> InputError:
-    """Return the error for labels from `low` to `high` beside k classes, with the most likely cause."""
+    """Return the error for labels from `low` to `high` with k classes, and its most likely remedy."""
     text = f"Expected labels in 0 .. {k - 1}, got {low} .. {high}."
     if low < 0:
         return InputError(f"{text} Try ignore_index to leave out a negative label.", code="negative_labels")

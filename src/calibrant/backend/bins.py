@@ -157,7 +157,7 @@ class GroupedScores:
 
     @cached_property
     def _has_integer_weights(self) -> bool:
-        """Whether the weights may be numbers of copies, which bins of equal mass then do not divide."""
+        """Whether all weights are integers, that is numbers of copies, which bins of equal mass do not divide."""
         return _is_integer(self.total_weight)
 
     def slot_indices(self, max_slots: int) -> Tensor:
@@ -303,7 +303,7 @@ class Events(EventStatistics):
 
 
 def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None = None) -> float:
-    r"""Return the dispersion of outcomes a in [0, 1] with means c: their variance divided by that of outcomes 0 or 1.
+    r"""Return the dispersion of outcomes a in [0, 1] with means c: their variance relative to outcomes 0 or 1.
 
     It is $\sum u^2 / \sum c (1 - c)$ with the gaps u = a - c, each term weighted by w, and at most 1, because no
     outcome in [0, 1] varies more than one of 0 or 1 with the same mean. As few large gaps may determine it, it is
@@ -367,7 +367,7 @@ def _compiled_bin_sums(kernel: Any, c: Tensor, a: Tensor, w: Tensor | None, bins
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """Mean confidence against accuracy, bin by bin: what ECE, reliability diagrams and binning calibrators share.
+    """Mean confidence and accuracy of every bin, for ECE, reliability diagrams and binning calibrators.
 
     Empty bins have weight 0 and nan for confidence and accuracy.
     """

@@ -157,7 +157,7 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 @_compile
 @no_type_check
 def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
-    """Compute `row_stats` for few classes: a block of rows at a time, of which each class is a column.
+    """Compute `row_stats` for few classes, in blocks of rows in which each class is a column.
 
     `odds` are e^(z - max z), the probabilities of a row before division by their total. The function is long because
     every statistic is computed while its block is in cache.

@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def json_digest(content: Any) -> str:
-    """Return the SHA-256 digest, as hex digits, of JSON content with sorted keys."""
+    """Return the SHA-256 hex digest of JSON content with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def tensors_digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 digest, as hex digits, of metadata and tensors on the CPU, in the order of their names."""
+    """Return the SHA-256 hex digest of metadata and CPU tensors, in the order of their names."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for key in sorted(tensors):
         value = tensors[key]

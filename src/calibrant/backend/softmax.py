@@ -1,4 +1,4 @@
-"""Softmax statistics of every row, in float64: what losses, metrics and calibrators need of the logits.
+"""Softmax statistics of every row, in float64, for losses, metrics and calibrators.
 
 `reference_stats` has the equations. A compiled kernel of the same statistics, equal to rounding, replaces it where
 numba is installed. The numbers of a row depend neither on its neighbors nor on the number of threads, so that summaries
@@ -94,7 +94,7 @@ def outcomes(
 
 
 def runner_up(logits: Logits, predicted: Labels) -> Labels:
-    """Return the most likely class of each row beside the predicted one."""
+    """Return each row's most likely class other than the predicted one."""
     if logits.shape[1] == 2:
         return 1 - predicted
     first, second = logits.topk(2, dim=1).indices.T

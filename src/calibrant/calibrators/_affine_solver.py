@@ -288,5 +288,5 @@ class _Problem:
 
 
 def _transform_center(weight: Tensor, center: Tensor) -> Tensor:
-    """Return w times the center of the columns: what the intercepts of centered columns have more than the given."""
+    """Return w times the columns' center, by which intercepts for centered columns exceed the original ones."""
     return weight @ center if weight.ndim == 2 else weight * center

@@ -188,7 +188,7 @@ class Auto:
         return torch.where(excess == 0, mixed, mixed_at_end + change)
 
     def _mixed_log_odds(self, z: Tensor) -> Tensor:
-        """Return the weighted sum, (n), of the log-odds that the members give logits (n 2)."""
+        """Return the weighted sum, (n), of the members' log-odds for logits (n 2)."""
         return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)
 
     def __str__(self) -> str:
@@ -271,7 +271,7 @@ def _log_odds(logits: Tensor) -> Tensor:
 
 
 def _log_odds_range(p: Predictions) -> tuple[float, float]:
-    """Return the smallest and the largest log-odds of class 1 in the data, of which one may be replaced by 0."""
+    """Return the smallest and the largest log-odds of class 1 in the data, extended to include 0."""
     log_odds = _log_odds(p.logits)
     return min(float(log_odds.min()), 0.0), max(float(log_odds.max()), 0.0)
 

@@ -236,7 +236,7 @@ def _binned_class(logits: Tensor, event: BinnedEvent) -> Tensor:
 
 
 def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return the log-odds log(c / (1 - c)), (n), of the probability c of one class per row.
+    """Return the log-odds log(c / (1 - c)) of one class per row, with probability c, (n).
 
     Computed from the logits, so that they differ between rows whose probabilities round to 1.
     """

@@ -1,4 +1,4 @@
-"""The families that `Auto` mixes, and how all of them are fitted to the same data."""
+"""The families that `Auto` mixes, and their fits to the same data."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +133,7 @@ class FittedFamilies:
         return {name: solution.warm_start for name, solution in self.solutions.items()}
 
     def apply_each(self, families: Sequence[CalibratorFamily], p: Predictions) -> Iterator[Predictions]:
-        """Yield predictions, such as those of the fold left out, as calibrated by each family."""
+        """Yield predictions calibrated by each family, for example those of a held-out fold."""
         base_outputs = {name: p.apply(self.solutions[name].calibrator) if name else p for name in self.inputs}
         for family in families:
             if family.name in base_outputs:  # a base, which was applied already

@@ -183,9 +183,9 @@ def _description(meta: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_applies(calibrator: Any) -> Any:
-    """Return a loaded calibrator, after letting one of this package map three rows of logits as a test.
+    """Return a loaded calibrator. If it belongs to this package, check first that it maps three rows of logits.
 
-    Fields that are valid on their own but do not fit together make the test fail.
+    Fields that are valid on their own but do not fit together make this check fail.
     """
     if not isinstance(calibrator, Calibrator) or not type(calibrator).__module__.startswith("calibrant."):
         return calibrator

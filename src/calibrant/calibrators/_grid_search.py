@@ -119,7 +119,7 @@ def _bound_parts(metric: registry.Method, p: Predictions) -> BoundParts | None:
 
 
 def _gap_parts(p: Predictions, _: float) -> tuple[float, float]:
-    """Return the two parts of |mean confidence - accuracy|, a lower bound of a binned error that is their maximum."""
+    """Return mean confidence - accuracy and its negative, whose maximum is a lower bound of a binned error."""
     gap = float(example_mean(p.events.confidence - p.events.outcome, p))
     return gap, -gap
 

@@ -141,7 +141,7 @@ class GroupCalibrated:
 
 
 def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
-    """Return the names of the groups that have examples, none without groups, and the index of each example's group."""
+    """Return the names of nonempty groups (none without groups), and the index of each example's group."""
     if p.groups is None or p.group_names is None:
         return (), torch.zeros(len(p), dtype=torch.int64)
     codes, index = p.groups.unique(return_inverse=True)

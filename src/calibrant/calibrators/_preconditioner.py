@@ -19,7 +19,7 @@ def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def pack(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return numbers that belong to the elements of w and to the intercepts (k) in the order of packed parameters, (d).
+    """Pack numbers for the elements of w and the intercepts (k) into the order of packed parameters, (d).
 
     They are, class by class, the row of a matrix w or the element of a diagonal w, and then the intercept. If w is a
     number, they are w and all intercepts.
@@ -46,11 +46,11 @@ class Preconditioner:
         return torch.linalg.inv(self.root)
 
     def to_parameters(self, t: Tensor) -> Tensor:
-        """Return the packed parameters d, flat, of coordinates t."""
+        """Return the flat packed parameters d for coordinates t."""
         return ((t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale).flatten()
 
     def to_coordinates(self, packed: Tensor) -> Tensor:
-        """Return the coordinates t, flat, of packed parameters d."""
+        """Return the flat coordinates t for packed parameters d."""
         return ((packed.view_as(self.scale) / self.scale).unsqueeze(1) @ self.root).flatten()
 
     def gradient_to_coordinates(self, gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Correction for class shares that differ from those of the fitting data: given, or estimated without labels."""
+"""Correction for class shares that differ from the fitting data, given or estimated without labels."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Actions of least expected cost, what they cost, and the net benefit of acting above a threshold."""
+"""Actions of least expected cost, their realized costs, and the net benefit of acting above a threshold."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +63,7 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
 
 
 def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90) -> CostTable:
-    """Return what the actions of least expected cost really cost, beside other policies, per example.
+    """Return the realized cost per example of choosing the least expected cost, and of simpler policies.
 
     Args:
         predictions: Labeled predictions.

@@ -19,7 +19,7 @@ STARTS = (0.999, 0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share o
 
 @dataclass(frozen=True)
 class CertifiedThreshold:
-    """A threshold on the confidence, and what is known of the predictions at or above it."""
+    """A confidence threshold, with its certificate and the counts of predictions and errors at or above it."""
 
     threshold: float  # inf if no threshold is certified
     risk: float

@@ -126,7 +126,7 @@ class _Blocks:
         self.step = self._table_step()
 
     def _table_step(self) -> int:
-        """Return the least power of 2 that, as the right answers per cell of a table, keeps to `MAX_TABLE_STEPS`."""
+        """Return the least number of right answers per table cell, a power of 2, that keeps to `MAX_TABLE_STEPS`."""
         shapes: list[tuple[int, int, int]] = []  # of every block: pairs of m and missing before, its size, its cells
         for start, end in zip(self.starts, self.ends, strict=True):
             least, greatest = self.missing_range(start)

@@ -30,7 +30,7 @@ class PublishedValue:
 
 @dataclass(frozen=True)
 class Convention:
-    """A published convention: what it computes, and from which source."""
+    """A published convention: its definition, source and computation."""
 
     name: str
     title: str

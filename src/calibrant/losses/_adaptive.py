@@ -168,7 +168,7 @@ class AdaFocal:
         """Return the focal, or inverse focal, loss with the gamma of each sample."""
 
         def weight(log_p: Tensor) -> Tensor:
-            """Return the weight of focal loss where gamma > 0, elsewhere that of inverse focal loss."""
+            """Return the weight of focal loss where gamma > 0, and of inverse focal loss elsewhere."""
             gamma = self.gamma_of(log_p.detach().exp())
             base = torch.where(gamma > 0, one_minus_p(log_p), 1 + log_p.exp())
             return power(base, gamma.abs())

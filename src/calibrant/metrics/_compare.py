@@ -210,7 +210,7 @@ def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, T
 
 
 def _extremes(values: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the smallest, first and largest of several values per example, among those that are finite."""
+    """Return the smallest, first and largest of several values per example, ignoring infinite later values."""
     value = low = high = values[0]
     for relabeled in values[1:]:
         finite = relabeled.where(relabeled.isfinite(), value)  # a model excludes the label
@@ -219,7 +219,7 @@ def _extremes(values: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _other_labels(first: Predictions, second: Predictions) -> Tensor:
-    """Return for each example the class that the models find most likely beside its label.
+    """Return for each example the class other than its label that the models find most likely.
 
     If they evaluate the event of one class, it is that class for all examples with another label.
     """

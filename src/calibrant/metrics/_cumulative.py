@@ -161,7 +161,7 @@ def cumulative_residuals(by_score: GroupedScores) -> Tensor:
 
 
 def _running_sums(steps: Tensor) -> Tensor:
-    """Return the running sums from 0, of one row or of several."""
+    """Return the running sums along the last dimension, starting at 0."""
     return torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
 
 

@@ -21,7 +21,7 @@ _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default
 
 @contextmanager
 def strict_limits() -> Generator[None]:
-    """Compute intervals of bounded means whose ends each err with at most their probability, instead of about it.
+    """Compute conservative intervals of bounded means: each end errs with at most, not about, its probability.
 
     Limits of a share are those of Clopper & Pearson (1934) then, instead of mid-p limits.
     """

@@ -153,7 +153,7 @@ class Metric(Generic[P]):
         return value
 
     def values(self, p: Predictions) -> PerExample:
-        """Return the number per example of which the metric is the mean."""
+        """Return one value per example, whose mean is the metric."""
         assert self.per_example is not None
         return self.per_example(self.view(p))
 

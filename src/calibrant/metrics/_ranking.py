@@ -198,7 +198,7 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
 
 
 def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
-    r"""Return the influence of a right example on the AURC in every group (g), and what a wrong example adds to it.
+    r"""Return a right example's influence on the AURC in every group (g), and what a wrong example adds to it.
 
     With the share G of examples that are at least as confident, the AURC is $E[e\,(-\log G)]$ of errors e. A wrong
     example adds $-\log G$. Every example of confidence c lowers the area by $E[e_i / G_i]$ over the examples with

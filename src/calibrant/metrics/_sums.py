@@ -268,7 +268,7 @@ def add_words(first: Tensor, second: Tensor) -> Tensor:
 
 
 def add_optional_words(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Add two sums, either of which may be missing."""
+    """Add two sums, each of which may be None."""
     if first is None or second is None:
         return second if first is None else first
     return add_words(first, second)

@@ -144,7 +144,7 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
 
 
 def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Curve:
-    """Return the CORP curve and its band of sorted examples, first merged into at most 4,096 groups of confidence."""
+    """Return the CORP curve of sorted examples and its band, after merging them into at most 4,096 groups."""
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
     weight = by_score.total_weight / by_score.total_weight.sum()
     y = _corp.isotonic_fit(by_score)

@@ -116,7 +116,7 @@ def roc(
     *,
     score: Callable[[Tensor], Tensor] = max_probability,
 ) -> Curve:
-    """Return the ROC curve: the share of inside examples above a threshold (y) against that of outside ones (x).
+    """Return the ROC curve: the shares of inside (y) and outside (x) examples that score above a threshold.
 
     >>> curve = roc(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 3.0]]))
     >>> curve.x.tolist(), curve.y.tolist()

@@ -350,7 +350,7 @@ class Predictions:
 
     @property
     def num_examples(self) -> int:
-        """Number of examples: of rows, unless soft labels divide an example into several rows."""
+        """Number of examples. It is the number of rows unless soft labels divide an example into several rows."""
         return len(self) if self.examples is None else len(self.examples.unique())
 
     @property
@@ -480,7 +480,7 @@ class Predictions:
     # Statistics, computed on first use
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: no statistics, which can be computed again."""
+        """Return the attributes to pickle, without statistics, which can be computed again."""
         return {name: value for name, value in self.__dict__.items() if name not in STATISTICS}
 
     @cached_property
@@ -538,7 +538,7 @@ class Predictions:
 
     @property
     def runner_up(self) -> Tensor:
-        """The most likely class of each sample beside the predicted one (n) int64."""
+        """The most likely class of each sample other than the predicted one (n) int64."""
         return softmax.runner_up(self.logits, self.predicted)
 
     @property

@@ -65,7 +65,7 @@ def _class_ranks(p: Predictions) -> Tensor:
 
 
 def _project(logits: Tensor, direction: Tensor) -> Tensor:
-    """Return the product, (n), of the centered logits of each row with a direction (k).
+    """Return the dot product of each row's centered logits with a direction (k), as (n).
 
     Impossible classes count as 1 below the lowest finite logit.
     """

@@ -202,7 +202,7 @@ class Evaluation:
 
 
 def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
-    """Measure the evaluation data after each calibrator; out of fold if there is no evaluation data."""
+    """Measure the evaluation data, or the out-of-fold predictions if there are none, after each calibrator."""
     data = _apply_fits(plan, fits)
     plan.on_progress("evaluating")
     measurements = {name: plan.measure(p) for name, p in data.calibrated.items()}
@@ -212,7 +212,7 @@ def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
 
 
 def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | StreamedEvaluation:
-    """Calibrate the evaluation data with every fit; without such data, calibrate each fold with fits to the others."""
+    """Calibrate the evaluation data with every fit, or cross-fit the calibrators if there are no such data."""
     test, selector = plan.test, plan.event.selector
     if test is None:
         p = plan.val.double()

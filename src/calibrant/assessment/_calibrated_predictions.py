@@ -1,4 +1,4 @@
-"""Predictions of a map, computed in blocks of rows instead of kept in memory."""
+"""Predictions of a calibrator, computed in blocks of rows to bound memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,7 +61,7 @@ class CalibratedPredictions(Predictions):
         return CalibratedPredictions(self.source.with_event(of), self.calibrator)
 
     def with_labels(self, labels: Tensor) -> Predictions:
-        """Return the same samples with other labels; their outcomes are updated instead of computed anew."""
+        """Return the same samples with other labels, without computing every outcome anew."""
         outcomes = [
             self.outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]) for rows, logits in self._blocks()
         ]
@@ -74,7 +74,7 @@ class CalibratedPredictions(Predictions):
         return self
 
     def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
-        """Return the outcomes, computed in blocks of rows; the visitor sees the logits of each block too."""
+        """Return the outcomes, computed in blocks of rows, and show the logits of each block to the visitor."""
         index = self.of if isinstance(self.of, int) else None
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
             callback = visitor.begin_chunk()  # a block has too few rows for a chunk: all blocks share one callback

@@ -59,7 +59,7 @@ class CandidateCalibrator:
         return self.calibrate(p)
 
     def calibrate(self, p: Predictions) -> Predictions:
-        """Calibrate any predictions; the result has their order of classes."""
+        """Calibrate predictions. Their order of classes is kept."""
         return apply_calibrator(self.align_classes(p).double(), self.fitted_map).reorder_classes(p.class_names)
 
     def align_classes(self, p: Predictions) -> Predictions:
@@ -75,14 +75,14 @@ class CandidateCalibrator:
         return calibrators_.fit(self.source, p)
 
     def out_of_fold(self, p: Predictions, fitted: Any, folds: int, on_progress: Progress, seed: int = 0) -> Predictions:
-        """Calibrate each fold with a fit on the other folds; apply fitted calibrators and Identity as they are."""
+        """Calibrate each fold with a fit on the other folds. Fitted calibrators and Identity apply as they are."""
         if self.fitted_map is not None or isinstance(fitted, calibrators_.Identity):
             return apply_calibrator(p, fitted)
         on_progress(f"cross-fitting {self.name}")
         return calibrators_.cross_fit(self.source, p, folds=folds, seed=seed)
 
     def overlap_message(self, p: Predictions) -> str:
-        """Return a message if the calibrator was fitted on these predictions or many of their rows; else ""."""
+        """Return a message if the calibrator was fitted on these predictions or many of their rows, else ""."""
         if p.digest in self.fitting_digests:
             return f"{self.name} was fitted on these predictions ({p.digest})"
         if self.fitting_sketch is None:  # do not hash the rows for nothing

@@ -14,7 +14,7 @@ GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE 
 
 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
-    """Return the cells of a row per group, worst first, then of the mean over groups and of all rows together."""
+    """Return the table rows of groups, worst first, then the mean over groups, then the row "all"."""
     groups, info = measurement.groups, measurement["nll"].info
     assert groups is not None
     signed_gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
@@ -29,7 +29,7 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
 
 
 def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
-    """Return the cells of a row of the table of groups; means over groups have no count and no intervals."""
+    """Return the cells of a row in the table of groups. Means over groups have no count and no intervals."""
     count = values.get("count")
     count_text = "" if count is None else f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be shares
     floor = f"{100 * values['floor']:.2f}"

@@ -257,7 +257,7 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
 
 
 def _error_texts(precision: float, low: float, high: float, level: str) -> tuple[str, str]:
-    """Return the error rate 1 - precision as text, and its interval; a dash if nothing is acted on."""
+    """Return the error rate 1 - precision as text and its interval, or a dash if nothing is acted on."""
     if math.isnan(precision):
         return "\N{EN DASH}", ""
     interval = f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"

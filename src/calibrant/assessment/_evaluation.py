@@ -133,7 +133,7 @@ def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
 
 
 def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
-    """Return the rows of wrong predictions by decreasing confidence; ties by decreasing loss."""
+    """Return the rows of wrong predictions by decreasing confidence, then by decreasing loss."""
     outcomes = p.outcomes
     is_wrong = outcomes.correct == 0
     if p.examples is not None:  # an example of several rows has a partial credit, and is not wrong
@@ -182,7 +182,7 @@ def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:
 
 
 def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
-    """Return the summary with a chunk added; for many classes the outcomes are computed first, in one pass."""
+    """Return the summary with a chunk added. Many classes share one pass that computes the outcomes first."""
     if chunk.k > Summary.MAX_CLASSES:
         chunk.outcomes  # noqa: B018  cached for the slices that the summary takes
     return summary.add(chunk)

@@ -37,7 +37,7 @@ class HeldOutComparison:
 
     @property
     def simplest(self) -> str | None:
-        """The simplest of the indistinguishable calibrators; None unless there are few labels.
+        """The simplest of the indistinguishable calibrators, or None unless there are few labels.
 
         `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
         """
@@ -138,7 +138,7 @@ def _student_interval(value: float, error: float, degrees: int) -> Interval:
 
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
-    """Return the NLL per example, (n); infinite for all if the calibrator introduces a probability of 0."""
+    """Return the NLL per example (n), infinite for all if the calibrator introduces a probability of 0."""
     return -calibrated.log_likelihood + (math.inf if introduces_zeros(calibrated, uncalibrated) else 0.0)
 
 

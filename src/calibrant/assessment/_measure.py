@@ -156,7 +156,7 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 def _measure_in_memory(
     p: Predictions, extra_methods: list[Method], bins: int, level: float, tolerance: float, fit: Any
 ) -> Measurement:
-    """Measure predictions in memory; see `measure` for the parameters."""
+    """Measure predictions in memory (parameters as in `measure`)."""
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # one pass, cached for all sums over bins
     event = describe_event(p.of, p.k, p.class_names)
@@ -204,7 +204,7 @@ def _measure_summary(
     level: float,
     tolerance: float,
 ) -> Measurement:
-    """Measure a summary, with the metrics that it can compute; see `measure` for the parameters.
+    """Measure a summary with the metrics that it can compute (parameters as in `measure`).
 
     Raises:
         InputError: The event or the number of bins is not that of the summary, or it lacks what a metric needs.
@@ -247,7 +247,7 @@ def _build_measurement(
     num_impossible: float,
     **data: Any,
 ) -> Measurement:
-    """Decide the verdict, and add notes and texts to the rows; leave out rows that are NaN and were not requested."""
+    """Decide the verdict, add notes and texts to the rows, and leave out NaN rows that were not requested."""
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
     signed_gap = by_name["signed_gap"]
     verdict = Verdict.decide(
@@ -298,7 +298,10 @@ def _require_metric(method: Method) -> Metric[...]:
 
 
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
-    """Compute a metric with its interval, else with its test if that is fast; with settings, the value alone."""
+    """Compute a metric with its interval, or with its test if that is fast.
+
+    A metric with settings is computed alone.
+    """
     metric = _require_metric(method)
     if method.settings:
         return Row(method.text, float(metric(p, **method.settings)))
@@ -323,7 +326,7 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
 
 
 def _classwise_row(name: str, class_errors: Tensor) -> Row:
-    """Return the row of the class-wise ECE: the mean of the errors of all classes, with the worst one in the note."""
+    """Return the row of the class-wise ECE, the mean over the classes. Its note states the worst class."""
     return Row(name, float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
 
 

@@ -79,7 +79,7 @@ def class_counts(p: Predictions) -> Tensor:
 
 
 def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ...] | None) -> str:
-    """Return a sentence, with a leading space, if class frequencies differ significantly; else an empty text.
+    """Return a sentence with a leading space if class frequencies differ significantly, else "".
 
     Args:
         fitted: Counts of the classes in the fitting data.

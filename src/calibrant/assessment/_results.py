@@ -221,11 +221,11 @@ class MeasurementData:
         return polars.DataFrame(self.records())
 
     def describe_source(self, role: str) -> dict[str, Any]:
-        """Describe the measured data for the provenance; data read in chunks has no digest."""
+        """Describe the measured data for the provenance. Data read in chunks have no digest."""
         return data_source(role, self.source if isinstance(self.source, Predictions) else None, n=self.n)
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON; missing numbers are null, infinity is "inf".
+        """Return all numbers as JSON, with null for missing numbers and "inf" for infinity.
 
         Args:
             source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
@@ -299,12 +299,12 @@ class AssessmentData:
 
     @property
     def changes_by_metric(self) -> dict[str, Difference]:
-        """The changes by metric; empty for a single row."""
+        """The changes by metric, or {} for a single row."""
         return {row.name: row for row in self.changes or ()}
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:
-        """The selected calibrator, or Auto if that has no gain, with its NLL gain; None if that gain is not finite."""
+        """The selected calibrator, or else Auto, with its NLL gain, or None if the gain is not finite."""
         gains = self.held_out.gains
         name = self.chosen_name if self.chosen_name in gains else "Auto"
         return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None
@@ -335,7 +335,7 @@ class AssessmentData:
         return [{"calibrator": name} | serialize_fitted(fitted) for name, fitted in self.calibrators.items()]
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers and fitted parameters as JSON; missing numbers are null, infinity is "inf".
+        """Return all numbers and fitted parameters as JSON, with null for missing numbers and "inf" for infinity.
 
         Args:
             source: Entries that replace those of the block "provenance" (version, time, data, calibrators).

@@ -134,7 +134,7 @@ def _held_out_table(assessment: AssessmentData) -> Markup:
 
 
 def classes_table(measurements: LabeledMeasurements) -> Markup:
-    """Return a row per class, worst first, before calibration; ECE after calibration too if it was measured."""
+    """Return the table of classes before calibration, worst first, with the ECE after calibration if measured."""
     first = next(iter(measurements.values()))
     class_tables = [m.classes for m in measurements.values() if m.classes is not None]
     classes = class_tables[0]
@@ -241,7 +241,7 @@ def mistakes_table(assessment: AssessmentData) -> Markup:
 
 
 def _foldable_table(head: list[str], rows: list[list[str]], caption: str, row_noun: str) -> Markup:
-    """Return a table whose rows after the first 15 are folded; `row_noun` names the rows in its heading."""
+    """Return a table whose rows after the first 15 are folded under a heading that calls them `row_noun`."""
     body = report.table(head, rows[:MAX_UNFOLDED_ROWS], caption=caption)
     if len(rows) <= MAX_UNFOLDED_ROWS:
         return body
@@ -251,7 +251,7 @@ def _foldable_table(head: list[str], rows: list[list[str]], caption: str, row_no
 
 
 def _truncation_note(total: int, row_noun: str, full_list_hint: str = "") -> Markup:
-    """Return a note if there are more rows than the table lists, with a hint where to find all; else nothing."""
+    """Return a note, with a hint where to find all rows, if the table does not list them all, else nothing."""
     if total <= MAX_TABLE_ROWS:
         return Markup()
     return report.note(f"The table lists the worst {MAX_TABLE_ROWS:,} of {total:,} {row_noun}. {full_list_hint}")

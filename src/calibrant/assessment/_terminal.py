@@ -84,7 +84,7 @@ def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
 
 
 def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
-    """Return a table of groups per measurement, worst first, and one of the row groups of multilabel data."""
+    """Return a table of groups, worst first, per measurement, and the same for row groups of multilabel data."""
     renderables: list[Any] = []
     row_grouped = [(name, measurement.with_row_groups()) for name, measurement in measurements.items()]
     for name, measurement in [*measurements.items(), *row_grouped]:

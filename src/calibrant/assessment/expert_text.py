@@ -135,7 +135,7 @@ def event_sentence(measurement: MeasurementData) -> str:
 
 
 def remedy_answer(assessment: AssessmentData) -> str:
-    """Describe the selected calibrator, the reason for it, and its effects; for Identity, that none helps."""
+    """Describe the selected calibrator, the reason for it and its effects, or say that none helps."""
     few_labels, gain = few_labels_sentence(assessment), gain_sentence(assessment)
     if assessment.is_identity and assessment.selection != "held_out":
         identity = f"Identity {selection_reason(assessment)}; it leaves predictions unchanged."
@@ -190,7 +190,7 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
 
 
 def gain_sentence(assessment: AssessmentData) -> str:
-    """State the interval of the gain of the selected calibrator, or else of Auto; empty if neither has one."""
+    """State the gain interval of the selected calibrator, or else of Auto. Return "" if neither has one."""
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
@@ -201,7 +201,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
 
 
 def _accuracy_sentence(assessment: AssessmentData) -> str:
-    """Say how the accuracy changes, and whether a loss is significant; empty if accuracy is not compared."""
+    """Say how the accuracy changes, and whether a loss is significant. Return "" if it is not compared."""
     if assessment.changes is None:
         return "It may change predicted classes."
     change = assessment.changes_by_metric.get("accuracy")
@@ -227,7 +227,7 @@ def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
 
 
 def direction_change_sentences(assessment: AssessmentData) -> list[str]:
-    """Compare the directions before and after calibration; no sentence if neither is significant."""
+    """Compare the directions before and after calibration, or say nothing if neither is significant."""
     before, after = assessment.uncalibrated, assessment.calibrated
     start, end = (m.event.predicate(m.verdict.direction) for m in (before, after))  # verb phrases, or empty
     if not (start or end):
@@ -311,7 +311,7 @@ def score_changes(assessment: AssessmentData) -> list[Difference]:
 
 
 def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
-    """Return the score changes that split a score into refinement and calibration; none for Identity.
+    """Return the score changes that split a score into refinement and calibration, or [] for Identity.
 
     If a single event is evaluated, the Brier score is that of the event.
     """

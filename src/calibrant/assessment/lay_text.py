@@ -64,7 +64,7 @@ def group_answer(measurement: MeasurementData) -> str:
 
 
 def remedy_answer(assessment: AssessmentData) -> str:
-    """Describe the selected calibrator and its effects; for Identity, that none does better, or not clearly."""
+    """Describe the selected calibrator and its effects, or say that none does better, or not clearly."""
     units = assessment.calibrated.event.units
     if assessment.is_identity and assessment.selection != "held_out":
         return f"{calibrator_label('Identity')} {_selection_reason(assessment)}; probabilities stay the same."
@@ -108,7 +108,7 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
 
 
 def gain_sentence(assessment: AssessmentData) -> str:
-    """Say by how much the typical probability of the true outcome changes; empty without an interval of the gain."""
+    """Say how much the typical probability of the true outcome changes. Return "" without a gain interval."""
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
@@ -122,7 +122,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
 
 
 def _reversal_sentence(assessment: AssessmentData) -> str:
-    """Say that probabilities were too high and are now too low, or the reverse; else return an empty text."""
+    """Say that probabilities were too high and are now too low, or the reverse, else return ""."""
     before, after = assessment.uncalibrated, assessment.calibrated
     scores = before.event.scores.capitalize()
     match before.verdict.direction, after.verdict.direction:

@@ -200,7 +200,7 @@ def _group_section(measurements: LabeledMeasurements) -> report.Section | None:
 
 
 def _row_group_section(measurements: LabeledMeasurements) -> report.Section | None:
-    """Return the section on the row groups of multilabel data, whose labels have their own section; None without."""
+    """Return the section on the row groups of multilabel data, or None if there are none."""
     grouped = {name: measurement.with_row_groups() for name, measurement in measurements.items()}
     return _group_section({name: measurement for name, measurement in grouped.items() if measurement is not None})
 
@@ -224,7 +224,7 @@ def _class_section(measurements: LabeledMeasurements) -> report.Section | None:
 
 
 def _coverage_section(measurements: LabeledMeasurements) -> report.Section | None:
-    """Return the section on the error rate of the most confident predictions; None if a class is evaluated."""
+    """Return the section on risk and coverage, or None if a class is evaluated."""
     first = next(iter(measurements.values()))
     event = first.event
     if not event.is_confidence:
@@ -340,7 +340,7 @@ def _detail_sections(measurements: LabeledMeasurements) -> list[report.Section]:
 
 
 def _reverse_order(measurements: LabeledMeasurements) -> LabeledMeasurements:
-    """Return the measurements with the calibrated one, which users will act on, first; controls start with that."""
+    """Return the measurements in reverse order, so that controls start with the calibrated ones."""
     return dict(list(measurements.items())[::-1])
 
 

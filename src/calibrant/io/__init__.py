@@ -1,1 +1,1 @@
-"""Read and write files of predictions; the table of formats is in `formats`, `read` and `write` in `reading`."""
+"""Read and write files of predictions (formats in `formats`, `read` and `write` in `reading`)."""

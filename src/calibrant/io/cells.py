@@ -64,7 +64,7 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
 
 
 def _parse_percentages(name: str, texts: Any) -> Any:
-    """Return texts as numbers, null if they are none; those with a percent sign are divided by 100.
+    """Return texts as numbers, with percentages divided by 100 and other texts as null.
 
     Raises `InputError` if some texts of the column `name` have the sign and others do not.
     """
@@ -90,7 +90,7 @@ def missing_hint(texts: Iterable[str]) -> str:
 
 
 def to_probabilities(column: Any, options: TableOptions) -> np.ndarray:
-    """Return a column of probabilities; divide by 100 cells with a percent sign, or all with the option `percent`."""
+    """Return a column of probabilities, divided by 100 in cells with "%" or with the option `percent`."""
     column = column.cast(polars.String) if is_text(column) else column
     has_percent_signs = column.dtype == polars.String and column.str.contains("%", literal=True).any()
     values = to_numbers(column).to_numpy()
@@ -118,7 +118,7 @@ def is_list(column: Any) -> bool:
 
 
 def lists_to_matrix(column: Any) -> np.ndarray:
-    """Return a column of lists, or of texts of lists, as the rows of an array.
+    """Return a column of lists, given as lists or as texts, as a matrix.
 
     Raises:
         InputError: For lists of different lengths, empty lists, and cells that hold no lists of numbers.
@@ -147,7 +147,7 @@ def lists_to_matrix(column: Any) -> np.ndarray:
 
 
 def to_numbers_or_texts(column: Any) -> np.ndarray:
-    """Return a column as numbers, or as texts; texts of numbers stay texts."""
+    """Return a column as numbers, or as texts if it has texts, even those that spell numbers."""
     if str(column.dtype) in NON_NUMPY_INTEGER_DTYPES:
         as_int64 = column.cast(polars.Int64, strict=False)  # null for integers that need more bits: these are names
         column = as_int64 if as_int64.null_count() == column.null_count() else column.cast(polars.String)
@@ -169,7 +169,7 @@ def _convert(name: str, convert: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 def class_keys(column: Any) -> np.ndarray:
-    """Return cells as texts that are equal for the same class, such as 1, 1.0 and "1"; missing cells are empty."""
+    """Return cells as texts that are equal for the same class, such as 1, 1.0 and "1". Missing cells give ""."""
     if column.dtype.is_nested():
         raise InputError(f"Expected classes in column {column.name!r}, got lists.", code="label_kind")
     texts = np.array(column.cast(polars.String).fill_null("").to_list(), dtype=str)

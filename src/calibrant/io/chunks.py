@@ -52,7 +52,7 @@ def _available_memory() -> float:
 
 
 def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[Arrays]:
-    """Read arrays in chunks of `rows` samples, or of about 64 MB; a thread reads the next chunk ahead."""
+    """Read arrays in chunks of `rows` samples, or of about 64 MB, with a thread that reads one chunk ahead."""
     file = open_chunked(path, options)
     rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
     starts = range(0, file.num_rows, rows_per_chunk)

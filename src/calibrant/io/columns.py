@@ -31,7 +31,7 @@ class TableOptions:
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> "TableOptions":
-        """Build options from keywords, which include roles; keywords that are None count as absent.
+        """Build options from keywords, which include roles. Keywords that are None count as absent.
 
         Raises:
             InputError: If an option is unknown, or its value has another type.
@@ -48,7 +48,7 @@ class TableOptions:
 
 
 def _check_role(role: str, value: Any) -> Any:
-    """Return the column name, or names of several score columns; raise `InputError` for anything else."""
+    """Return a column name, or several for scores, or raise `InputError` for anything else."""
     accepts_list = role in SCORE_COLUMN_NAMES
     names: Iterable[Any] = value if accepts_list and isinstance(value, Iterable) else [value]
     if not all(isinstance(name, str) for name in names):
@@ -58,7 +58,7 @@ def _check_role(role: str, value: Any) -> Any:
 
 
 def _check_option(name: str, value: Any) -> Any:
-    """Return the value of an option in its type; raise `InputError` for another type."""
+    """Return the value of an option in its type, or raise `InputError` for another type."""
     hint = get_type_hints(TableOptions)[name]
     if isinstance(value, np.integer):
         value = int(value)

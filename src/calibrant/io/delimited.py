@@ -1,4 +1,4 @@
-"""Delimited text: detect the separator, the header and decimal commas; read and write tables without loss."""
+"""Read and write delimited text without loss, and detect separators, headers and decimal commas."""
 
 import csv
 import io
@@ -258,7 +258,7 @@ def _check_field_counts(body: bytes, separator: str, width: int, lines_above: in
 
 
 def _drop_empty_rows_at_end(frame: Any) -> Any:
-    """Return a frame without the rows at its end that have no value; raise `InputError` if no row has one."""
+    """Drop the empty rows at the end of a frame, or raise `InputError` if all rows are empty."""
     if any(value is not None and str(value).strip() for value in frame.row(-1)):
         return frame  # most files have no such row
     texts = frame.select(polars.all().cast(polars.String).str.strip_chars())

@@ -1,4 +1,4 @@
-"""Excel workbooks (.xlsx) as polars frames; needs the packages of the extra `excel`."""
+"""Excel workbooks (.xlsx) as polars frames, with the packages of the extra `excel`."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
 def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
-    """Read the first sheet that has cells, in which formulas have their last value; a note names other sheets.
+    """Read the first sheet that has cells, with the last values of its formulas. A note names other sheets.
 
     Raises:
         InputError: If there is no such sheet, or a package is missing.
@@ -67,7 +67,7 @@ def _read_sheet(book: Any, name: str) -> Any:
 
 
 def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
-    """Write a frame to the only sheet of a workbook; texts are never formulas, and numbers have no dialect.
+    """Write a frame to the only sheet of a workbook. Texts are never formulas, and `dialect` is ignored.
 
     Raises:
         InputError: If a sheet cannot hold the frame, or a package is missing.
@@ -92,7 +92,7 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
 
 
 def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
-    """Write a value to row i and column j of a sheet; None leaves the cell empty.
+    """Write a value to row i and column j of a sheet. None leaves the cell empty.
 
     Infinite numbers, NaN and integers that float64 does not hold are written as texts.
     """
@@ -118,7 +118,7 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
 
 
 def _exact_worksheet_class(worksheet: Any) -> Any:
-    """Return a class of sheets that write all 17 digits of a number instead of 16."""
+    """Return a worksheet class that writes all 17 digits of numbers instead of 16."""
 
     class ExactSheet(worksheet):
         def _xml_number_element(self, number: Any, attributes: Any = ()) -> None:

@@ -108,7 +108,7 @@ def check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | P
 
 
 def _list_input_files(source: Path) -> list[Path]:
-    """Return every file that a command reads for a file, folder or pattern; a file may have companions."""
+    """Return every file that a command reads for a file, folder or pattern, including companion files."""
     if source.is_dir():
         return [file for file in source.iterdir() if format_suffix(file) in TABLE_SUFFIXES]
     if is_pattern(source):
@@ -118,7 +118,7 @@ def _list_input_files(source: Path) -> list[Path]:
 
 
 def _matches_source(path: Path, source: Path) -> bool:
-    """Whether a new file at `path` would be one of the tables of a folder or pattern; no file adds to a single file."""
+    """Return whether a new file at `path` would be read as a table of the folder or pattern `source`."""
     if source.is_dir():
         return is_same_file(path.parent, source) and is_visible_table(path)
     if not is_pattern(source) or not is_same_file(path.parent, source.parent):

@@ -149,7 +149,7 @@ def is_delimited(path: str | Path) -> bool:
 
 
 def get_writer(path: str | Path) -> Callable[..., None]:
-    """Return the writer of a path's format; raise `InputError` if it cannot be written."""
+    """Return the writer of a path's format, or raise `InputError` if it cannot be written."""
     file_format = format_of(path)
     if file_format is None or file_format.writer is None:
         raise InputError(

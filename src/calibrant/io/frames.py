@@ -35,7 +35,7 @@ MAX_WEIGHT_SUM_DEVIATION = 0.2  # relative to the number of rows, for weights fo
 def frame_to_arrays(
     frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool = True
 ) -> dict[str, Any]:
-    """Return the arrays of a polars frame by the names of the arguments of predictions.
+    """Return the arrays of a polars frame under the argument names of `Predictions`.
 
     Args:
         frame: The frame.
@@ -114,7 +114,7 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
 
 
 def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
-    """Drop rows with the ignored label, and return notes on them; a table or chunk that has no others keeps them."""
+    """Drop rows with the ignored label, unless all rows have it, and return notes on them."""
     has_class_labels = columns.label is not None and columns.confidence is None
     if options.ignore_index is None or not has_class_labels or frame[columns.label].dtype.is_nested():
         return frame, []

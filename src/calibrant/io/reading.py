@@ -22,7 +22,7 @@ from calibrant.types import InputError
 
 
 def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
-    """Read the arrays of a file, of all tables of a folder or pattern, or of evaluation logs.
+    """Read the arrays of a file, a folder or pattern of tables, or evaluation logs.
 
     Args:
         path: The file, folder or pattern.
@@ -80,7 +80,7 @@ def write(
 
 
 def write_table(path: str | Path, frame: Any, dialect: Dialect | None = None) -> None:
-    """Write a polars frame in the format of the path's suffix; only delimited text has a `dialect`."""
+    """Write a polars frame in the format of the path's suffix. Only delimited text has a `dialect`."""
     with _open_draft(path) as (draft, writer):
         writer(frame, draft, dialect)
 

@@ -23,7 +23,7 @@ def result_json(content: Mapping[str, Any], source: Mapping[str, Any] | None = N
 
 
 def provenance(source: Mapping[str, Any] | None = None, **parts: Any) -> dict[str, Any]:
-    """Return the version, the time and other parts; entries of `source` are added, or replace these."""
+    """Return the version, the time and other parts. Entries of `source` are added or replace these."""
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"version": __version__, "time": time} | parts | dict(source or {})
 
@@ -38,7 +38,7 @@ def null_nonfinite(value: Any) -> Any:
 
 
 def check_suffix(path: Path, suffixes: Collection[str]) -> None:
-    """Raise `InputError` unless the name of a file ends in one of the suffixes, of which the first is suggested."""
+    """Raise `InputError`, which suggests the first suffix, unless a file name ends in one of the suffixes."""
     if path.suffix not in suffixes:
         raise InputError(
             f"Expected a file name that ends in {', '.join(suffixes)}, got {str(path)!r}. Try "

@@ -70,7 +70,7 @@ def _match_column_names(value: Any, columns: Sequence[str]) -> Any:
 
 
 def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[str, Any]) -> None:
-    """Raise `InputError` if a chosen column is missing, or has two roles; scores may be chosen by a prefix."""
+    """Raise `InputError` if a chosen column, or prefix of scores, is missing or has two roles."""
     roles: dict[str, str] = {}
     for role, value in explicit_columns.items():
         for name in [value] if isinstance(value, str) else value:

@@ -60,7 +60,7 @@ def _assign_confidence(search: RoleSearch) -> None:
 
 
 def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return the columns with a score per class, or a list per row; None if there is no such group.
+    """Return the columns with a score per class, or a list per row, or None without such a group.
 
     Names make some groups certain. Without these, the groups whose rows sum to 1 are certain, if no column is the
     confidence. Beside answers with a confidence, only columns of several labels make a group the scores.
@@ -134,7 +134,7 @@ def _find_single_scores(search: RoleSearch) -> list[ScoreColumns]:
 
 
 def _find_columns_named_after_class(search: RoleSearch) -> list[ScoreColumns]:
-    """Return a float column named after a class, such as spam, as a list of one or none; refuse several."""
+    """Return a list of the float column named after a class. Raise `InputError` for several."""
     groups = find_columns_named_after_class(search.unassigned_columns, search.label_texts())
     float_groups = [group for group in groups if search.frame[group.columns[0]].dtype.is_float()]
     # `_find_unprefixed_class_columns` has already taken several columns that sum to 1

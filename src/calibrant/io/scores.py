@@ -37,7 +37,7 @@ def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarr
 
 
 def normalize_rows(probs: np.ndarray) -> np.ndarray:
-    """Return rows of probabilities divided by their sum; raise `InputError` if this is more than rounding."""
+    """Divide rows of probabilities by their sum, or raise `InputError` if that is more than rounding."""
     if not sums_to(probs):
         sums = probs.sum(1)
         raise InputError(

@@ -1,4 +1,4 @@
-"""State of the search for the roles of columns, and questions about the values of columns."""
+"""State of the search for column roles, and questions about column values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,7 @@ class RoleSearch:
         return self.classes(self.roles["label"])[:MAX_LABEL_TEXTS]
 
     def read_probabilities(self, name: str) -> np.ndarray:
-        """Return a column as probabilities, whose values decide; raise `InputError` for the head of a table."""
+        """Return a column as probabilities, or raise `InputError` if only the head of a table is known."""
         if not self.has_all_rows:
             raise ambiguous_score_error(name, "only the whole table can tell")
         return to_probabilities(self.frame[name], self.options)

@@ -66,7 +66,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
 
 
 def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
-    """Return the first of several scores of one kind with the same values; raise `InputError` for others."""
+    """Return the first of several equal scores of one kind, or raise `InputError` if they differ."""
     first, *alternatives = candidates
     are_equal = search.has_all_rows and all(
         group.kind == first.kind and search.have_equal_values(first.columns[0], group.columns[0])
@@ -78,7 +78,7 @@ def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> Sc
 
 
 def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
-    """Return a score beside a confidence if the confidence is computed from it; otherwise None.
+    """Return a score if the confidence beside it is computed from it, else None.
 
     It is then the confidence under another name, or whether answers were correct, which is noted among the roles of the
     search. Raises `InputError` if it is none of these.
@@ -216,7 +216,7 @@ def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, w
 
 
 def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -> str | None:
-    """Return the one of two classes that is predicted above some threshold, and the other below it; None if none is.
+    """Return the class, of two, that is predicted exactly above some threshold, or None.
 
     Each class must be predicted for at least `min_rows` rows.
     """

@@ -32,7 +32,7 @@ class LoadedTable:
         return self.delimited[0].dialect if self.delimited else None
 
     def texts(self, columns: Sequence[str] | None = None) -> Any:
-        """Return columns of delimited text as they are spelled, with nulls for empty cells; None for other formats."""
+        """Return columns of delimited text as spelled, with nulls for empty cells, or None for other formats."""
         if not self.delimited:
             return None
         names = self.frame.columns if columns is None else list(columns)
@@ -83,7 +83,7 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
 
 
 def align_columns(frames: list[Any]) -> list[Any]:
-    """Return frames with columns in the order of the first; raise `InputError` if they have other columns."""
+    """Return frames with columns in the order of the first, or raise `InputError` if they have other columns."""
     columns = [frame.collect_schema().names() for frame in frames]
     if len({frozenset(names) for names in columns}) > 1:
         raise InputError("Expected the same columns in all files of a folder or pattern.", code="columns_differ")

@@ -1,4 +1,4 @@
-"""Readers of evaluation logs of language models; each format is a module."""
+"""Readers of evaluation logs of language models, with a module per format."""
 
 from calibrant.io.logs.reading import is_log, list_logs, read_arrays, read_logs
 from calibrant.io.logs.rows import LogOptions, LogRow, Outcome, rows_to_arrays

@@ -46,7 +46,7 @@ def task_name(path: Path) -> str | None:
 
 
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
-    """Return the answers of one file, which is of one task: multiple choice if every record has scores of choices.
+    """Return the answers of a file of one task, which is multiple choice if all records score choices.
 
     Raises:
         InputError: If the confidence is to be read from elsewhere than responses, or a filter or score is ambiguous.

@@ -26,7 +26,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def read_run(path: Path, options: LogOptions) -> LogContent:
-    """Return the answers of a run; perturbed instances and trials are further epochs of a question."""
+    """Return the answers of a run. Perturbed instances and trials are further epochs of a question."""
     state, stats = (json.loads((path / name).read_text("utf-8")) for name in REQUIRED_FILES)
     spec_path = path / "run_spec.json"
     spec = json.loads(spec_path.read_text("utf-8")) if spec_path.is_file() else {}
@@ -72,7 +72,7 @@ def _stat_means(stats: Sequence[Record]) -> dict[str, float]:
 
 
 def _max_probability(means: Mapping[str, float]) -> float | None:
-    """Return the probability of the response, or None without a valid one; rounding may have put it above 1."""
+    """Return the probability of the response, cut to 1 after rounding, or None without a valid one."""
     value = means.get(CONFIDENCE_STAT, -1.0)
     return min(value, 1.0) if 0 <= value <= 1 + 1e-6 else None
 

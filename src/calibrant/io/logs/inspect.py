@@ -61,7 +61,7 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of a member of a zip file; polars decompresses Zstandard.
+    """Return the bytes of a member of a zip file, which polars decompresses if it is Zstandard.
 
     `zipfile` reads no such member, so that the position of its bytes and its checksum are looked up here.
     """

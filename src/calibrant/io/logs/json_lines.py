@@ -28,7 +28,7 @@ def has_token_log_probs(record: Record) -> bool:
 
 
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
-    """Return the answers of one file; fields are found by name, as the columns of tables.
+    """Return the answers of one file, whose fields are found by name, as columns of tables are.
 
     Without a field of confidences, the probabilities of tokens are the confidences if there are any.
 
@@ -64,7 +64,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:
-    """Return the name of the field of each role, if there is one; a field has one role."""
+    """Return the name of the field of each role, if there is one. A field has one role."""
     by_key = {normalize_column_name(name): name for name in reversed(names)}  # the first of several with one key
     fields: dict[str, str] = {}
     for role, candidates in LOG_FIELD_NAMES.items():
@@ -75,7 +75,7 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
 
 
 def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> LogAnswer:
-    """Return the answer of a record; its fields are found by role, and its confidence at `source`."""
+    """Return the answer of a record with these `fields` by role and its confidence from `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
     correct, reason = _read_grade(values["correct"])
     response = find_response_text(record)

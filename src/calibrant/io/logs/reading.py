@@ -37,7 +37,9 @@ _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of 
 
 
 def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
-    """Read the arrays of a log; the roles correct, confidence and group name the score, the confidence and the subject.
+    """Read the arrays of a log.
+
+    The roles correct, confidence and group name the score, the confidence and the subject.
 
     Raises:
         InputError: If another role is given, or the log cannot be read as predictions.
@@ -212,7 +214,7 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
 
 
 def _parse_line(line: bytes, number: int) -> dict[str, Any]:
-    """Return the JSON object of a line; raise `InputError`, with the number of the line, for anything else."""
+    """Return the JSON object of a line, or raise `InputError` with the line number for anything else."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # such as the last line of an evaluation that was interrupted
@@ -227,7 +229,7 @@ def _parse_line(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _read_json(content: Any, path: Path, options: LogOptions) -> LogContent:
-    """Read a JSON value: a log of Inspect, or a list of records as in JSON lines; raise `InputError` for others."""
+    """Read a log of Inspect or a list of records, or raise `InputError` for any other JSON value."""
     if inspect.is_log(content):
         return inspect.read_log(content, path, options)
     if isinstance(content, list) and content and all(isinstance(record, dict) for record in content):

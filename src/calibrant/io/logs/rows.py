@@ -95,7 +95,7 @@ def select_single_name(candidates: Sequence[str], names: Sequence[str], title: s
 
 
 def single_model(models: Iterable[str | None]) -> str | None:
-    """Return the only model that is named, None if none is; raise `InputError` for several."""
+    """Return the only model name, or None if there is none, or raise `InputError` for several."""
     names = list(dict.fromkeys(filter(None, models)))
     if len(names) > 1:
         raise InputError(

@@ -45,7 +45,7 @@ _RESPONSE = re.compile(r"(?<![^\W_])confidence(?: (?:score|level))?[ \t*_]*[:=][
 
 
 def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
-    """Return the probabilities of words: the table of this name, or the given ones; raise `InputError` for others."""
+    """Return the probabilities of words, given or from a named table. Raise `InputError` for unknown names."""
     if not isinstance(words, str):
         return {_normalize(word): float(value) for word, value in words.items()}
     if words not in WORD_TABLES:
@@ -80,7 +80,7 @@ def parse_confidence(stated: Any, *, percent: bool = False, words: str | Probabi
 
 
 def parse_plain_number(stated: Any) -> float | None:
-    """Return the number that `stated` is, or that its whole text spells; None otherwise, also for True and False."""
+    """Return the number that `stated` is or spells, or None for other values, True and False."""
     if isinstance(stated, bool):
         return None
     if isinstance(stated, Real):
@@ -98,7 +98,7 @@ def is_missing(value: Any) -> bool:
 
 
 def read_grade(grade: Any) -> float | None:
-    """Return a grade as a number in [0, 1], None if it is missing; raise `InputError` for any other value.
+    """Return a grade in [0, 1], or None if it is missing, or raise `InputError` for any other value.
 
     It may be a number, its text, True or False, or one of `GRADE_WORDS` in any case.
 
@@ -116,7 +116,7 @@ def read_grade(grade: Any) -> float | None:
 
 
 def parse_grade(grade: Any) -> float | None:
-    """Return a number or its text, or True or False, as a grade in [0, 1]; None for everything else."""
+    """Return a number, its text, True or False as a grade in [0, 1], or None for everything else."""
     if not isinstance(grade, str | int | float):
         return None
     number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)  # which reads no True

@@ -29,7 +29,7 @@ def find_token_log_probs(record: Any) -> list[float] | None:
 
 
 def find_response_text(record: Any) -> str | None:
-    """Return the text of a response, or None without one; it is looked for where the log-probabilities are."""
+    """Return the text of a response, found where log-probabilities are, or None without one."""
     for part in _nested_responses(record):
         message = part.get("message")
         content = message.get("content") if isinstance(message, dict) else part.get("text")

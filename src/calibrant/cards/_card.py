@@ -204,7 +204,7 @@ def card(
 
 
 def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
-    """Return the logs by the name of their model, or "model" without one; a name that repeats gets a number."""
+    """Return the logs by model name, or "model" without one. Repeated names get a number."""
     named: dict[str, EvaluationLog] = {}
     for log in logs:
         base = log.model or _UNNAMED

@@ -75,7 +75,7 @@ def stated_predictions(p: Predictions) -> Predictions:
 
 
 def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
-    """Return the mean of `hits`, a number in [0, 1] per answer, with its interval; questions count once."""
+    """Return the mean of `hits`, a number in [0, 1] per answer, with its interval. Questions have equal weight."""
     outcomes = torch.from_numpy(hits.astype(np.float64))
     weights = torch.from_numpy(answers.question_weights)
     clusters = torch.from_numpy(np.unique(answers.question, return_inverse=True)[1])  # questions, from 0 on

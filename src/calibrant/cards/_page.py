@@ -40,7 +40,7 @@ def card_page(card: "Card", command: str) -> str:
 
 
 def _model_sections(card: "Card") -> list[report.Section]:
-    """Return the sections on models with graded answers; ranks need several models, and subjects a log with them."""
+    """Return the sections on models with graded answers, without ranks or subjects if there are none."""
     models = card.models
     return [
         report.Section("Accuracy and calibration", _summary(models)),
@@ -206,12 +206,12 @@ def _convention_text(value: PublishedValue) -> str:
 
 
 def _bounds_text(bounds: Bounds) -> str:
-    """Return the bounds over missing confidences; outer bounds are marked."""
+    """Return the bounds over missing confidences as text, which marks outer bounds."""
     return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
 
 
 def _coverage(models: "Sequence[ModelCard]") -> Markup:
-    """Return the accuracy of the most confident answers; the name of a model stands in its first row."""
+    """Return the table of accuracy at coverage. The name of a model stands in its first row."""
     head = ["model", "answers", "confidence from", "accuracy"]
     rows = [
         [
@@ -232,7 +232,7 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _policies(models: "Sequence[ModelCard]") -> Markup:
-    """Return the scores of answering from a confidence on; the name of a model stands in its first row."""
+    """Return the scores of answering from a confidence on. The name of a model stands in its first row."""
     head = ["model", "t", "answered", "score", "always answering"]
     rows = [
         [

@@ -39,7 +39,7 @@ class Ranking:
 def rank_models(
     title: str, scores: Mapping[str, Mapping[tuple[str, str], float]], *, higher_is_better: bool, level: float
 ) -> Ranking | None:
-    r"""Return the ranking of models by their mean score per question; None with fewer than two shared questions.
+    r"""Return the ranking of models by mean score per question, or None below two shared questions.
 
     A model ranks below every model that is significantly better. The paired differences of all pairs are tested
     together: the critical value is the quantile of $\max_{i<j} |Z_i - Z_j| / s_{ij}$ over draws in which the deviation
@@ -91,7 +91,7 @@ def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
 
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:
-    """Return the mean over the values of every question, without NaN; questions with NaN alone are left out."""
+    """Return the mean of every question's values except NaN. Questions with only NaN are left out."""
     sums: dict[tuple[str, str], list[float]] = {}
     for question, value in zip(questions, values.tolist(), strict=True):
         if not math.isnan(value):

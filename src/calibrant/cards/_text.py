@@ -34,7 +34,7 @@ def card_text(card: "Card") -> str:
 
 
 def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
-    """Yield all numbers of a model; its name and headline are in the title of the card if it is the only one."""
+    """Yield all numbers of a model, below its name and headline if `with_name`."""
     if with_name:
         yield f"{display_name(model.name)}: {model.headline}"
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in model.outcomes.items() if count)

@@ -31,7 +31,7 @@ class UngradedAnswers:
 
     @property
     def sentence(self) -> str:
-        """What the numbers mean; with fewer than `MIN_LABELS` grades, that they do not reveal the accuracy."""
+        """What the numbers mean, or that fewer than `MIN_LABELS` grades do not reveal the accuracy."""
         total, mean = f"{self.graded + self.ungraded:,}", format_percent(self.confidence)
         if self.graded < MIN_LABELS:
             count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"

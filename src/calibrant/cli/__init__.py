@@ -1,4 +1,4 @@
-"""The command line; each command calls a function that Python users have too.
+"""The command line, whose commands call functions that Python users have too.
 
 Help loads neither torch nor polars: a command imports what it needs when it runs.
 """
@@ -41,7 +41,7 @@ PREDICTION_COMMANDS = {  # train no network
 
 
 def main() -> None:
-    """Run the command line; invalid input ends it with one line and exit status 2."""
+    """Run the command line. Invalid input ends it with one line and exit status 2."""
     _set_thread_defaults(sys.argv[1:])
     try:
         app()
@@ -74,7 +74,7 @@ def _set_thread_defaults(arguments: list[str]) -> None:
 
 
 def _count_bytes(path: Path) -> float:
-    """Return the size of a file, or of the files of a folder; a pattern counts as large, and other words as 0."""
+    """Return the size of a file or folder. A pattern counts as large, and other words as 0."""
     if "*" in path.name:
         return MIN_PARALLEL_BYTES
     try:

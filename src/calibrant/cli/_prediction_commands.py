@@ -106,7 +106,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _split_names(role: str, value: Any) -> Any:
-    """Return the value of an option; several columns of scores, separated by commas, become a list."""
+    """Return the value of an option, or a list for several columns of scores separated by commas."""
     return value.split(",") if role in ("probs", "logits") and "," in value else value
 
 

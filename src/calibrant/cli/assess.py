@@ -269,7 +269,7 @@ def _load(
 
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
-    """Print the role of each column of tables; logs and files of arrays have none."""
+    """Print the role of each column of tables. Logs and files of arrays have no columns."""
     from calibrant.io.columns import TableOptions
     from calibrant.io.formats import is_table
     from calibrant.io.logs import is_log
@@ -294,7 +294,7 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
 
 
 def _describe_file(path: Path, p: Any, n: int) -> str:
-    """Return a file's name, size and digest; data read in chunks has no digest."""
+    """Return a file's name, size and digest. Data read in chunks have no digest."""
     return f"{path}: {n:,} examples, in chunks" if p is None else f"{path}: {p!r}, digest {p.digest}"
 
 

@@ -44,7 +44,7 @@ def list_command(
 
 
 def registry_entries(registry: Any) -> Iterable[tuple[str, str]]:
-    """Yield the call and the summary of each method of a registry, or the error of a package that does not load."""
+    """Yield the call and summary of each method in a registry, or the error if its package does not load."""
     for name in registry:
         try:
             yield describe_method(name, registry[name])

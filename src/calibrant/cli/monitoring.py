@@ -192,7 +192,7 @@ def drift_command(
 
 
 def _output_differences(result: Any, is_different: bool, html: Path | None, json_: Path | None) -> None:
-    """Write the page and the result of two sets of predictions, and exit with the status of a difference."""
+    """Write the page and the result of a comparison, and exit with `DIFFERENCE_STATUS` if they differ."""
     output_result(result, json_, html=html, page=lambda: result.html(command_line()))
     if is_different:
         raise Exit(DIFFERENCE_STATUS)
@@ -279,7 +279,7 @@ def watch_command(
 
 
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
-    """Return the state of a file, or a new one; refuse settings that are given and differ from the state."""
+    """Return the state of a file, or a new one. Raise `InputError` if given settings differ from the state."""
     from calibrant.monitoring import Watch
 
     if not path.exists():

@@ -238,7 +238,10 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
 
 
 def _print_result(result: "Result | Status") -> None:
-    """Print a status, or the tables, report and failures of a result; exit with 1 if a run failed or lacks data."""
+    """Print a status, or the tables, report and failures of a result.
+
+    Exit with status 1 if a run failed or lacks data.
+    """
     from calibrant.lab.study import Result
 
     if not isinstance(result, Result):

@@ -144,7 +144,7 @@ def _caption(title: str, note: str) -> Markup:
 
 
 def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Mark]:
-    """Return a mark per step of a curve: range, height, number of rows, and the mean band of a calibrated model."""
+    """Return a mark per step of a curve with its range, height, rows and the mean band of a calibrated model."""
     assert curve.low is not None
     assert curve.high is not None
     assert curve.weight is not None
@@ -163,7 +163,7 @@ def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Ma
 
 
 def _histogram_marks(bins: Bins, event: EventKind) -> list[Mark]:
-    """Return a mark per nonempty bin: range of the probability, number of rows, and share of all rows."""
+    """Return a mark per nonempty bin with its probability range, number of rows and share."""
     return [
         Mark(
             b.center,

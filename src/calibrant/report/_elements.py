@@ -98,7 +98,7 @@ def breakable(name: str) -> Markup:
 
 
 def switchable_text(expert: Markup, lay: Markup) -> Markup:
-    """Return two versions of a text; the button "In plain words" switches to the second."""
+    """Return two versions of a text. The button "In plain words" switches to the second."""
     return render('<span class="exact">{}</span><span class="plain">{}</span>', expert, lay)
 
 
@@ -189,7 +189,7 @@ def table(
 
 
 def _head_cell(cell: str) -> Markup:
-    """Return the heading of a column; an empty heading becomes an ordinary cell."""
+    """Return the heading of a column, or an ordinary cell if it is empty."""
     if not cell:
         return render("<td></td>")
     return render('<th scope="col">{}</th>', cell if isinstance(cell, Markup) else breakable(cell))

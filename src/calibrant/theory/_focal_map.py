@@ -109,7 +109,7 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
 
 
 def _check_gamma(gamma: Tensor | float) -> None:
-    """Raise `InputError` unless gamma is above -1; skipped while torch compiles, where values are unknown."""
+    """Raise `InputError` unless gamma is above -1. Check nothing while torch compiles and hides the values."""
     if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
         raise InputError(
             f"Expected gamma > -1, got {gamma}. Other weights of the focal map are not positive.", code="gamma_range"
@@ -133,7 +133,7 @@ def _log1p_ratio(d: Tensor) -> Tensor:
 
 
 class _ProbabilityTerms:
-    """Terms of the focal map at q = softmax(z): logarithms of q and of o = 1 - q, accurate for every class.
+    """Terms of the focal map at q = softmax(z), with accurate logarithms of q and o = 1 - q.
 
     Args:
         z: Logits (n, k).
@@ -169,7 +169,7 @@ class _ProbabilityTerms:
         return self.relative_logits - (log_g - top_log_g)
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
-        """Return log p of the map minus `target`; 0 for the top class and impossible classes."""
+        """Return log p of the map minus `target`, and 0 for the top class and impossible classes."""
         ignored = self.top | target.isinf()
         return self.focal_logits(gamma).masked_fill(ignored, 0) - target.masked_fill(ignored, 0)
 

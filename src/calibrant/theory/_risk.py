@@ -48,7 +48,7 @@ def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) 
 
 
 def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExample:
-    r"""Return $-\log p_y - \gamma H(p)$, a lower bound of focal loss (Wang et al. 2021, eq. 2; H in nats).
+    r"""Return $-\log p_y - \gamma H(p)$ in nats, a lower bound of focal loss (Wang et al. 2021, eq. 2).
 
     Lowering focal loss therefore lowers cross-entropy or raises the entropy of the prediction. The usual proof by
     Bernoulli's inequality needs gamma >= 1; the bound holds for all gamma >= 0.

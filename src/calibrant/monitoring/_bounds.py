@@ -1,4 +1,4 @@
-"""Bounds of metrics, and of differences between two models, each of whose ends rarely errs."""
+"""Bounds of metrics and of differences between two models, each with a small probability of error."""
 
 import math
 

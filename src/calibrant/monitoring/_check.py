@@ -219,7 +219,7 @@ def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate:
 
 
 def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
-    """Return whether even the bound next to the limit is beyond it; a bound of NaN, or at the limit, is not."""
+    """Return whether even the bound nearer to the limit violates it. A bound of NaN, or at the limit, does not."""
     bound = bounds.low if requirement.is_upper else bounds.high
     return not math.isnan(bound) and not requirement.is_met(bound) and bound != requirement.limit
 

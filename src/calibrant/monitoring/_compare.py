@@ -30,7 +30,7 @@ _INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compar
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One test of a comparison: of a mean, of the calibration error, or of a distribution."""
+    """The test of a mean, the calibration error or a distribution in a comparison."""
 
     name: str
     group: str | None
@@ -49,7 +49,7 @@ class ComparedRow:
         return TITLES[self.name] + ("" if self.group is None else f" [{display_name(self.group)}]")
 
     def text(self, value: float, sign: str = "") -> str:
-        """Write a value of this row in its unit; empty for nan."""
+        """Write a value of this row in its unit, or nothing for nan."""
         if math.isnan(value):
             return ""
         is_share = self.name in PERCENT_SCORES or math.isnan(self.old)  # distributions differ in shares

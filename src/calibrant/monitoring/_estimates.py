@@ -115,7 +115,7 @@ def _fit_folds(reference: Predictions) -> _FoldMaps:
 
 
 def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
-    """Return the calibrated probability of each row's event: of the class that the model predicts, or of one class."""
+    """Return the calibrated probability of each row's event, the predicted class or a fixed one."""
     calibrated = p.apply(fitted).logits.double().softmax(1)
     index = p.predicted if p.of == "top" else torch.full_like(p.labels, int(p.of))
     return calibrated.gather(1, index[:, None]).squeeze(1).cpu().numpy()
@@ -164,7 +164,7 @@ def _residual_error(
 
 
 def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
-    """Return the density of new rows over that of the reference, at each row of the reference; its mean is 1.
+    """Return the density ratio of new to reference rows at each reference row, with mean 1.
 
     A logistic regression tells new rows from the reference by the log-odds of the confidence, their square, and the
     predicted class. Ratios beyond 20 are cut.
@@ -195,7 +195,7 @@ def _discriminating_features(reference: Predictions, new: Predictions) -> np.nda
 
 
 def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the coefficients of a ridge logistic regression by Newton's method; the intercept has no penalty."""
+    """Fit a ridge logistic regression by Newton's method, without a penalty on the intercept."""
     penalty = np.full(x.shape[1], _RIDGE)
     penalty[0] = 1e-9  # of the intercept; above 0, to keep the Hessian regular
     coefficients = np.zeros(x.shape[1])

@@ -1,4 +1,4 @@
-r"""Evidence against calibration: the wealth of several series of bets, and the sums of their confidence sequences.
+r"""Evidence against calibration from bets, and the sums for confidence sequences.
 
 Each test (the event, a class, a group) has one wealth process. It mixes bets and starting times: half of the wealth is
 bet from the first row on, the rest is put in piece by piece every `START_ROWS` rows, so that a late change is found

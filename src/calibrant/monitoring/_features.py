@@ -24,7 +24,7 @@ UNLABELED_SCORES = ("confidence",)
 
 @dataclass(frozen=True)
 class TestKey:
-    """A test: of the mean of a score, in all rows or in a group, or of a distribution."""
+    """Name of a test of a mean score, in all rows or a group, or of a distribution."""
 
     __test__ = False  # no test for pytest
 
@@ -114,13 +114,13 @@ class FeatureFrame:
 
 
 def _means(sums: np.ndarray) -> np.ndarray:
-    """Return means (draws, m) from the sums of the weight and of m columns; 0 without weight."""
+    """Return means (draws, m) from the sums of the weight and m columns, or 0 without weight."""
     weight, totals = sums[:, :1], sums[:, 1:]
     return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
 
 def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
-    """Return the mean scores of all rows, or of a group, with one test of each."""
+    """Return the feature that tests each mean score, in all rows or in a group."""
     tests = tuple(TestKey(name, group) for name in scores)
     return Feature(
         tests,
@@ -132,7 +132,7 @@ def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature
 
 
 def _error_feature(edges: np.ndarray) -> Feature:
-    """Return confidence minus outcome in each bin; the absolute means sum to the calibration error, which is tested."""
+    """Return the feature that tests the calibration error, from confidence minus outcome in each bin."""
     num_bins = max(len(edges) - 1, 1)  # a single edge is one bin
 
     def columns(p: Predictions) -> np.ndarray:
@@ -152,7 +152,7 @@ def _error_feature(edges: np.ndarray) -> Feature:
 def _share_feature(
     name: str, old: Predictions, new: Predictions, index: Callable[[Predictions], torch.Tensor]
 ) -> Feature:
-    """Return the shares of the most frequent classes of both sets, with a test of their largest change.
+    """Return the feature that tests the largest change in the shares of the most frequent classes.
 
     Changes are divided by the standard deviation of belonging to the class. `index` returns the class of each row, its
     label or the predicted one.
@@ -228,7 +228,7 @@ def score_value(p: Predictions, name: str) -> float:
 
 
 def used_groups(p: Predictions) -> list[str]:
-    """Return the names of the groups that occur, in the order of their indices; refuse predictions without groups."""
+    """Return the names of the groups that occur, by index, or raise `InputError` without groups."""
     groups, names = groups_of(p)
     return [names[i] for i in groups.unique().tolist()]
 

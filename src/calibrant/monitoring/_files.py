@@ -21,7 +21,7 @@ LOCK_SECONDS = 60.0  # before a second writer gives up
 
 
 def save_watch(watch: "Watch", path: Path, periods: int) -> None:
-    """Write a state or its verdict, by the suffix of the path; see `Watch.save`."""
+    """Write a state or its verdict, depending on the suffix (see `Watch.save`)."""
     check_suffix(path, OUTPUT_SUFFIXES)
     if path.suffix == STATE_SUFFIX:
         with atomic_write(path) as draft:
@@ -38,7 +38,7 @@ def save_watch(watch: "Watch", path: Path, periods: int) -> None:
 
 @contextmanager
 def lock_state(path: str | Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
-    """Hold the lock of a state while it is read, changed and written; wait for another writer first.
+    """Wait for another writer, then hold the lock of a state while it is read, changed and written.
 
     The operating system releases the lock of a process that is killed.
 

@@ -1,4 +1,4 @@
-"""The factors of bets and the sums of blocks of rows, for every test."""
+"""Factors of bets and block sums of rows for every test."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class LookSettings:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """The share of alpha of each test; they sum to at most 1, whatever number of groups appears.
+        """The share of alpha for each test. Their sum is at most 1, however many groups appear.
 
         The event has one half. Classes and groups have equal parts of the other half, and the event has all of it if
         there are neither. Classes share equally; the g-th group has the share 1 / (g (g + 1)).
@@ -107,7 +107,7 @@ def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarra
 
 
 def _block_products(factors: np.ndarray) -> np.ndarray:
-    """Return the log of the product of the factors of each look."""
+    """Return the log product of the factors in each look."""
     return np.log(factors.reshape(-1, LOOK_ROWS, *factors.shape[1:]).prod(axis=1))
 
 

@@ -13,7 +13,7 @@ from calibrant.types import InputError
 
 @dataclass(frozen=True, eq=False)
 class ModelPair:
-    """Predictions of an old and a new model: of the same examples in the same order, or of two samples."""
+    """Predictions of an old and a new model for the same examples, or for two samples."""
 
     old: Predictions
     new: Predictions
@@ -21,7 +21,7 @@ class ModelPair:
     note: str  # a sentence on how they were paired
 
     def select_group(self, group: str) -> "ModelPair":
-        """Return the examples of a group in both models; those of a pair have the group of the new model."""
+        """Select the examples of a group in both models. Pairs are grouped by the new model."""
         is_in_group = group_mask(self.new, group)
         old = self.old.select_group(group) if self.paired_by is None else self.old[is_in_group]
         return replace(self, old=old, new=self.new[is_in_group])
@@ -54,7 +54,7 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
 
 
 def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
-    """Return the row of each id; refuse repeated ids."""
+    """Return the row of each id, or raise `InputError` for repeated ids."""
     rows = {str(value): i for i, value in enumerate(ids)}
     if len(rows) < len(ids):
         raise InputError(
@@ -66,7 +66,7 @@ def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
 
 
 def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, new_rows: torch.Tensor) -> ModelPair:
-    """Return the pair of these rows; refuse different labels of the same id."""
+    """Return the pair of these rows, or raise `InputError` if an id has two labels."""
     left_out = len(old) + len(new) - 2 * len(new_rows)
     note = f"Paired {len(new_rows):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")
     old, new = old[old_rows], new[new_rows]

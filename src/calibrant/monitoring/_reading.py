@@ -34,7 +34,7 @@ def add_file(
     on_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Watch:
-    """Return the watch with a file of predictions or of labels; errors name the file.
+    """Return the watch with a file of predictions or labels added. Error messages name the file.
 
     A table without scores, but with ids and labels, holds labels of rows that were predicted before.
 
@@ -128,7 +128,7 @@ def _fractions_refused() -> InputError:
 
 
 def _read_predictions(frame: Any, columns: Columns, options: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the arrays of predictions, and which have a label; missing labels are filled with the first one."""
+    """Return the arrays of predictions and which rows have a label. Others get the first label."""
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)

@@ -138,7 +138,7 @@ class OnlineScaling:
         return math.log(len(self.slopes)) - max(0, self.rows - 1) * math.log1p(-self.share)
 
     def _check_classes(self, logits: Any) -> Tensor:
-        """Return logits in float64; refuse another shape than (n, k)."""
+        """Return logits in float64, or raise `InputError` for another shape than (n, k)."""
         z = torch.as_tensor(logits, dtype=torch.float64)
         if z.ndim != 2 or z.shape[1] != self.k:
             raise InputError(f"Expected logits (n, {self.k}), got {tuple(z.shape)}.", code="num_classes")

@@ -64,7 +64,7 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def _parse_limit(text: str, requirement: str) -> float:
-    """Return a number, or a percentage as a share; refuse other texts."""
+    """Return a number, or a percentage as a share, or raise `InputError` for other texts."""
     number = text.strip().removesuffix("%").strip()
     if _LIMIT_NUMBER.fullmatch(number) is None:
         raise InputError(

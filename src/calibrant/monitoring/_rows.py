@@ -56,7 +56,7 @@ class Rows(AlignedArrays):
         return cls(keys=keys, labels=integers, probs=np.zeros((0, k)), groups=integers, periods=integers)
 
     def with_labels(self, rows: np.ndarray, labels: np.ndarray) -> "Rows":
-        """Return the rows with labels of some of them; an unknown label leaves the known one.
+        """Return a copy with labels of some rows. An unknown label leaves the known one.
 
         Raises:
             InputError: If one of the rows has another label.
@@ -130,7 +130,7 @@ def hash_ids(ids: Any) -> np.ndarray:
 
 
 def _to_texts(ids: Any) -> Sequence[str]:
-    """Return ids as texts; a column with a gap holds floats, whose 7.0 is the id "7"."""
+    """Return ids as texts, with floats such as 7.0 as "7" because gaps turn integer columns into floats."""
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if any(value is None or value != value for value in values):  # NaN differs from itself
         raise InputError("Expected an id in every row, got rows without one.", code="missing_id")

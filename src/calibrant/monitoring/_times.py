@@ -23,7 +23,7 @@ def to_seconds(times: Any) -> tuple[np.ndarray, bool]:
 
 
 def _parse_dates(values: np.ndarray) -> np.ndarray:
-    """Return dates or texts in seconds since 1970, NaN for missing ones; refuse other values."""
+    """Return dates or texts in seconds since 1970, with NaN if missing. Raise `InputError` for others."""
     try:
         if values.dtype.kind in "OU":  # Python objects or texts
             values = np.array([_parse_text(value) for value in values.tolist()], dtype="datetime64[us]")

@@ -20,7 +20,7 @@ MAX_LOG10_PLAIN = 6.0  # that is written without an exponent
 
 @dataclass(frozen=True)
 class TestState:
-    """A test of one event: that of all rows, that of a class, or that of the rows of a group."""
+    """The state of a test of the event in all rows, a class or a group."""
 
     __test__ = False  # no test for pytest
 
@@ -184,7 +184,7 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
 
 
 def _test_content(test: TestState) -> dict[str, Any]:
-    """Return a test as JSON content; without rows, the means are None instead of NaN."""
+    """Return a test as JSON content, with None instead of NaN if it has no rows."""
     content = asdict(test) | {"alarm": test.alarm}
     return content if test.rows else content | {"gap": None, "brier": None}
 

@@ -26,7 +26,7 @@ MAX_CLASSES = 200  # that have tests of their own
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Watch:
-    """The state of a monitor of calibration, fed by batches of predictions whose labels may come later.
+    """The state of a calibration monitor, fed by batches of predictions whose labels may come later.
 
     `add`, `add_labels`, `reset` and `+` return a new state. Rows count in the order of prediction: the longest prefix
     whose labels are all known is processed, in blocks of ten rows, so that no verdict depends on when labels arrive.
@@ -70,7 +70,7 @@ class Watch:
 
     @property
     def settings(self) -> LookSettings:
-        """The tests: one of the event, those of the classes, and those of the groups."""
+        """The tests of the event, the classes and the groups."""
         assert self.of is not None
         assert not isinstance(self.of, str) or self.of == "top"
         classes: tuple[int, ...] = ()
@@ -124,7 +124,7 @@ class Watch:
         return state._append(batch, rows, name)._process()
 
     def add_labels(self, ids: Any, labels: Any) -> "Watch":
-        """Return the state with labels of rows that were predicted before; names are those of the classes.
+        """Return the state with labels added to rows that were predicted before. They may be class names.
 
         Raises:
             InputError: If an id is unknown, or its label was another one before.
@@ -352,7 +352,7 @@ def _join(first: Watch, later: Watch) -> Watch:
 
 
 def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
-    """Return the evidence with tests of these groups in this order; unknown ones are copies of the spare test."""
+    """Return the evidence with tests of these groups, in this order. New ones copy the spare test."""
     assert watch.group_names is not None
     spare = len(watch.evidence) - 1  # the last test, to which no rows have been added
     first_group = spare - len(watch.group_names)  # after the tests of the event and of the classes

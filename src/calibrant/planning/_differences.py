@@ -37,7 +37,7 @@ class PairedUnits:
 
     @classmethod
     def from_examples(cls, values: np.ndarray, weight: np.ndarray, unit: np.ndarray | None) -> "PairedUnits":
-        """Add up the differences of examples by unit; without units, draw each example as often as its weight says.
+        """Add up the differences of examples by unit, or draw examples by weight if there are no units.
 
         Args:
             values: Difference of each example: the smallest over its possible labels, the actual, the largest, (3, n).

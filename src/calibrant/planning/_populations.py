@@ -65,7 +65,7 @@ class Population:
 
     @property
     def unit_size(self) -> float:
-        """Mean number of examples of a unit: of a cluster, or 1."""
+        """Mean number of examples in a cluster, or 1 without clusters."""
         return 1.0 if self.clusters is None else float(self.clusters.sizes.mean())
 
     @cached_property
@@ -137,7 +137,7 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
     weight /= weight.sum()
 
     def covariance(tau: float) -> float:
-        """Return the variance of m(z), the mean covariance of two events of a cluster."""
+        """Return the variance of m(z), the mean covariance of two events in a cluster."""
         mean = share @ ndtr((t[:, None] - math.sqrt(tau) * z) / math.sqrt(1 - tau))
         return float(weight @ mean**2) - float(weight @ mean) ** 2
 
@@ -168,7 +168,7 @@ def observed_population(by_score: GroupedScores, chance: float) -> Population:
 
 
 def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
-    """Return the population of given clusters; outcomes count only for the correlation, unless `icc` gives it."""
+    """Return the population of given clusters. Without `icc`, the outcomes give the correlation."""
     assert events.clusters is not None
     order, start, sizes = group_rows(events.clusters.cpu().numpy())
     confidence, outcome = (x.cpu().double().numpy()[order] for x in (events.confidence, events.outcome))
@@ -188,7 +188,7 @@ def score_clusters(scores: np.ndarray, w: np.ndarray, clusters: np.ndarray, icc:
 
 
 def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the order of rows by cluster, and the first position and the number of rows of each cluster."""
+    """Return the order of rows by cluster, and the first position and the size of each cluster."""
     order = np.argsort(clusters, kind="stable")
     start, sizes = np.unique(clusters[order], return_index=True, return_counts=True)[1:]
     if len(sizes) < 2:
@@ -197,7 +197,7 @@ def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
-    """Return the variance of the signed gap of clusters by that of independent examples, at least 1."""
+    """Return the variance of the clusters' signed gap over that of independent examples, at least 1."""
     residual_sum = sums.residual.sum(1)  # (m)
     n = sums.total_weight.sum(1)
     deviation = residual_sum - n * residual_sum.sum() / n.sum()  # from the mean miscalibration
@@ -206,7 +206,7 @@ def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
-    """Return the correlation within clusters: the mean product of two residuals of a cluster, by that of their scales.
+    """Return the correlation within clusters, the mean product of two residuals over that of their scales.
 
     Residuals are values minus their mean, scales standard deviations. A negative estimate counts as 0.
     """

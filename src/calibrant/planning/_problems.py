@@ -80,7 +80,7 @@ class Problem(NamedTuple):
 def event_problem(
     data: PlanningData, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
 ) -> Problem:
-    """Return the simulation behind a goal for the event of one model, in units of examples or of clusters."""
+    """Return the simulation for a goal of one model, in units of examples or clusters."""
     if data.second is not None:
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
@@ -100,7 +100,7 @@ def event_problem(
 def event_trial(
     population: Population, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
 ) -> Trial:
-    """Return the simulation of a test, or of an upper bound of the error."""
+    """Return the simulation of a test or of an upper bound on the error."""
     metric: Any = method.target
     if goal == "detect":
         miscalibrated = miscalibrate(population, effect, pattern)
@@ -121,7 +121,7 @@ def event_start(population: Population, effect: float) -> float:
 
 
 def _build_population(data: PlanningData) -> Population:
-    """Return the population of assumed confidences, or of the confidences and the clusters of predictions."""
+    """Return the population of assumed confidences, or that of given predictions and their clusters."""
     if data.predictions is None:
         population = assumed_population(data.confidence)
     else:
@@ -151,7 +151,7 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
 def difference_problem(
     data: PlanningData, method: registry.Method, effect: float, correlation: float, level: float, seed: int
 ) -> Problem:
-    """Return the simulation of the paired test of two given models, or of one and an assumed second one."""
+    """Return the simulation of the paired test for two models, of which one or both may be assumed."""
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
         first, second = (p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second))
@@ -249,7 +249,7 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
 
 
 def _is_error_with_interval(metric: Metric[...]) -> bool:
-    """Return whether a metric is an error with an interval; a signed gap is one without a better direction."""
+    """Return whether a metric is an error with an interval, which includes the signed gap."""
     is_error = metric is metrics.signed_gap or metric.about.higher_is_better is False
     return metric.has_interval and metric.is_of_event and is_error
 

@@ -128,7 +128,7 @@ def quick_sample_size(
     power: float = 0.8,
     level: float = 0.05,
 ) -> int:
-    """Return about how many examples a goal needs, in a fraction of a second; see `sample_size`.
+    """Return about how many examples a goal needs, in a fraction of a second (see `sample_size`).
 
     A few hundred simulations of independent examples give n to about 10 %; it is rounded up to two digits. If there are
     clusters, n is multiplied by their design effect, which is estimated from the outcomes; future clusters are assumed

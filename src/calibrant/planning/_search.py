@@ -35,7 +35,7 @@ class PowerPoint:
 
 @dataclass(eq=False)
 class PowerCurve:
-    """Simulated powers, to which draws are added; a pair (successes, draws) by n."""
+    """Simulated powers as counts (successes, draws) by n, to which draws can be added."""
 
     trial: Trial
     seed: int

@@ -181,14 +181,14 @@ class Contract:
 
 
 def _promise(part: Any, name: str, option: str, code: str) -> Any:
-    """Return a part of a contract; raise `InputError` if it is None or empty."""
+    """Return a part of a contract, or raise `InputError` if it is None or empty."""
     if not part:
         raise InputError(f"Expected a contract with {name}, got none. Try Contract.create(..., {option}).", code=code)
     return part
 
 
 def _check_holds(result: CheckResult) -> tuple[str, ...]:
-    """Return the values and bounds of all conditions; raise `InputError` unless all hold."""
+    """Return the values and bounds of all conditions, or raise `InputError` unless all hold."""
     if result.status != "holds":
         failed = [" ".join(str(x).split()) for x in result.conditions if x.status != "holds"]  # without padding
         raise InputError(f"Expected requirements that hold, got {'; '.join(failed)}.", code="requirement_not_met")

@@ -1,4 +1,4 @@
-"""The maps of all calibrators in numpy: the text of this module becomes a part of every exported .py file.
+"""The maps of all calibrators in numpy, whose text becomes a part of every exported .py file.
 
 Each map takes logits (n, k) in float64 and the fitted numbers, and returns calibrated logits (n, k).
 """
@@ -17,7 +17,7 @@ TIE_ROUNDING = 2.0**-48
 
 
 def log_sum_exp(z: Array) -> Array:
-    """Return the logarithm of the sum of exponentials of each row, (n, 1)."""
+    """Return the log-sum-exp of each row, (n, 1)."""
     top = z.max(-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)  # -inf - -inf is NaN
     return top + np.log(np.exp(z - top).sum(-1, keepdims=True))
@@ -35,7 +35,7 @@ def softmax(z: Array) -> Array:
 
 
 def snap(x: Array, values: Array) -> Array:
-    """Return the values; one that differs from a point of the sorted x only by rounding becomes that point."""
+    """Return the values, replaced by the nearest point of the sorted x if they differ only by rounding."""
     upper = np.clip(np.searchsorted(x, values), 1, max(len(x) - 1, 1))
     low, high = x[upper - 1], x[np.minimum(upper, len(x) - 1)]
     nearest = np.where(values - low < high - values, low, high)
@@ -75,7 +75,7 @@ def interpolate(x: Array, value: Array, query: Array) -> Array:
 
 
 def log_shares(p: Array) -> Array:
-    """Return the logarithm of each row divided by its sum; a row of zeros becomes uniform."""
+    """Return the logarithm of each row divided by its sum, or of equal shares for a row of zeros."""
     total = p.sum(-1, keepdims=True)
     return np.log(np.where(total > 0, p / np.where(total > 0, total, 1.0), 1 / p.shape[-1]))
 
@@ -87,7 +87,7 @@ def matrix(z: Array, a: Fitted) -> Array:
 
 
 def structured_matrix(z: Array, a: Fitted) -> Array:
-    """Return (u + W u + b) / T with smoothed log-probabilities u; W is a matrix or a number."""
+    """Return (u + W u + b) / T for smoothed log-probabilities u, where W is a matrix or a number."""
     u, weight = smoothed(z, a), a["weight"]
     return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + a["bias"]) / a["final"]
 
@@ -174,7 +174,7 @@ def isotonic(z: Array, a: Fitted) -> Array:
 
 
 def shared_isotonic(z: Array, a: Fitted) -> Array:
-    """Map the probabilities of all classes by the same points; epsilon p keeps their order."""
+    """Map the probabilities of all classes by the same points, plus epsilon p to keep their order."""
     p = softmax(z)
     return log_shares(interpolate(a["p"], a["value"], p) + a["epsilon"] * p)
 
@@ -197,13 +197,13 @@ def confidence(z: Array, event: Any) -> Array:
 
 
 def look_up(edges: Array, value: Array, c: Array) -> Array:
-    """Return the value of each confidence's bin; a confidence in an empty bin stays as it is."""
+    """Return the value of each confidence's bin, or the confidence itself if the bin is empty."""
     in_bin = value[np.clip(np.searchsorted(edges, c) - 1, 0, len(value) - 1)]
     return np.where(np.isnan(in_bin), c, in_bin)
 
 
 def replace_confidence(z: Array, c: Array, event: Any) -> Array:
-    """Return log p with a new probability c of the predicted class, or of one class of two.
+    """Return log p with a new probability c of the predicted class or, if binary, of the event.
 
     The other classes share 1 - c in their old ratios, but none may exceed c (1 - TOP_LEAD): the argmax stays.
     """
@@ -244,7 +244,7 @@ def data_bins(z: Array, a: Fitted, name: str = "value") -> Array:
 
 
 def top_label_binning(z: Array, a: Fitted) -> Array:
-    """Replace the confidence by the accuracy of its bin, whose edges are those of the group of the predicted class."""
+    """Replace the confidence by the accuracy of its bin among those of the predicted class's group."""
     index = z.argmax(-1) if a["of"] == "top" else np.full(len(z), a["of"])
     rows = np.arange(len(z))
     without_top = z.copy()
@@ -287,7 +287,7 @@ def log_odds(z: Array) -> Array:
 
 
 def group_calibrated(z: Array, a: Fitted, groups: Any) -> Array:
-    """Apply the map of all examples, then the slope and biases of each row's group; without groups, the first alone."""
+    """Apply the common map, then the slope and biases of each row's group if there are groups."""
     common = apply(a["pooled"], z)
     if not len(a["names"]):
         return common

@@ -50,7 +50,7 @@ class CalibrationCalculation(SingleValueCalculation[Calibration]):  # pyright: i
         return METRICS.method(self.metric.name).target.about.title  # pyright: ignore
 
     def _value(self, data: Dataset) -> float:
-        """Return the metric of a data set; refuse NaN."""
+        """Return the metric of a data set, or raise `InputError` if it is NaN."""
         names = ("label", "probs", "confidence", "correct")
         options = {name: column for name in names if (column := getattr(self.metric, name)) is not None}
         p = Predictions.from_table(data.as_dataframe(), **options).with_default_event(self.metric.of)

@@ -60,7 +60,7 @@ def log(result: Measurement | Assessment, prefix: str = "") -> None:
 
 
 def _to_predictions(predictions: Any, targets: Any) -> Predictions:
-    """Build predictions from probabilities, one number or a list per row; refuse predicted classes."""
+    """Build predictions from probabilities, a number or a list per row. Raise `InputError` for classes."""
     values = np.asarray(predictions)
     if values.dtype == object and len(values):  # a list per row
         values = np.stack([np.asarray(row) for row in values])

@@ -140,7 +140,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return (method, np.asarray(values)), dict(final_fit_params)
 
     def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
-        """Return the rows of each fold; refuse folds that divide groups, or lack a class in the training part."""
+        """Return the rows of each fold. Raise `InputError` if folds divide groups, or training lacks a class."""
         if not isinstance(self.cv, int):  # a splitter, or pairs of rows
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
             splits = list(user_splitter.split(x, labels, **split_params))
@@ -216,7 +216,7 @@ def scorer(metric: str, *, pos_label: Any = None) -> "_Scorer":
 
 
 class _Scorer:
-    """A metric of a classifier's predictions; greater values are better."""
+    """A scorer that returns a metric of a classifier's predictions, negated if lower is better."""
 
     def __init__(self, metric: str, pos_label: Any = None) -> None:
         self.metric, self.pos_label = metric, pos_label
@@ -268,7 +268,7 @@ class ReliabilityDisplay:
         name: str = "",
         ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw the diagram of a fitted classifier; the event is `pos_label`, or the second of two classes."""
+        """Draw the diagram of a fitted classifier for the event `pos_label`, or the second of two classes."""
         p = predictions(estimator, X, y, sample_weight, pos_label=pos_label)
         return cls(p, name or type(estimator).__name__).plot(ax)
 
@@ -337,7 +337,7 @@ def _to_predictions(
 
 
 def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the index of each label among the classes, which may have any order; refuse unknown labels."""
+    """Return the index of each label among the unsorted classes, or raise `ValueError` for unknown labels."""
     order = classes.argsort()
     index = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
     if len(unknown := y[classes[index] != y]):
@@ -346,7 +346,7 @@ def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def _positive_index(pos_label: Any, classes: np.ndarray) -> int:
-    """Return the index of a label among the classes; refuse an unknown one."""
+    """Return the index of a label among the classes, or raise `InputError` if it is unknown."""
     matches = [i for i, name in enumerate(classes.tolist()) if name == pos_label]
     if not matches:
         raise InputError(

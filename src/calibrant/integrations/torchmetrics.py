@@ -74,7 +74,7 @@ class CalibrationMetric(Metric):
         self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
 
     def _to_predictions(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
-        """Build predictions from logits, or from probabilities; remember whether all binary logits lie in [0, 1]."""
+        """Build predictions from logits or probabilities. Note whether all binary logits lie in [0, 1]."""
         if not self.probs:
             # Accept all logits here: `compute` refuses probabilities by the evidence of all batches
             p = predictions_from_scores(

@@ -92,7 +92,7 @@ class CalibrationTrainerCallback(TrainerCallback):
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
 
     def _move_classes_to_axis_1(self, logits: Tensor, ndim: int) -> Tensor:
-        """Move the classes of token logits to axis 1; give binary logits the shape of the labels."""
+        """Move the classes of token logits to axis 1, or give binary logits the shape of the labels."""
         if self.criterion.binary:
             return logits.squeeze(-1) if logits.ndim > ndim else logits
         return logits.movedim(-1, 1) if logits.ndim == 3 else logits

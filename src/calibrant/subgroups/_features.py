@@ -115,7 +115,7 @@ def _encode_texts(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray
 
 
 def _to_numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """Return a column as numbers, -inf where one is missing; raise `InputError` for texts."""
+    """Return a column as numbers, with -inf if missing. Raise `InputError` for texts."""
     try:
         numbers = np.array([np.nan if _is_missing(v) else v for v in values.tolist()], dtype=np.float64)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Train networks and reproduce papers; nothing that serves predictions imports this package."""
+"""Train networks and reproduce papers. Code that serves predictions does not import this package."""
 
 import importlib
 

@@ -22,7 +22,7 @@ def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., 
     """
 
     def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return the registered function; its signature tells the registry whether there is a seed."""
+        """Return the registered function, with a seed if the corruption is random."""
 
         def corrupt(images: Tensor, *, severity: Severity = 5) -> Tensor:
             """Corrupt raw images, with rounding at the end."""
@@ -130,16 +130,16 @@ def _crop_center(x: Tensor, size: Iterable[int]) -> Tensor:
 
 
 def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) -> Tensor:
-    """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm; `side` is a power of two.
+    """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm.
 
-    Each pass sets the points halfway between the points of the last pass to the mean of four neighbors plus noise,
-    whose standard deviation falls by `decay`^2. The image is continued periodically.
+    `side` is a power of two. Each pass sets the points halfway between the points of the last pass to the mean of four
+    neighbors plus noise, whose standard deviation falls by `decay`^2. The image is continued periodically.
     """
     height = torch.zeros(n, side, side, device=generator.device)
     step, wobble = side, 100.0
 
     def displaced_mean(total: Tensor) -> Tensor:
-        """Return a quarter of the sum of four neighbors plus noise; the benchmark squares its amplitude."""
+        """Return the mean of four neighbors from their sum, plus noise with the benchmark's squared amplitude."""
         noise = 2 * torch.rand(total.shape, generator=generator, device=generator.device) - 1
         return total / 4 + wobble**2 * noise
 

@@ -1,4 +1,4 @@
-"""Load data sets from local tables, the hub or original files; decode them once and cache the tensors."""
+"""Load data sets from local tables, the hub or original files, and cache the decoded tensors."""
 
 import glob
 import io

@@ -120,7 +120,7 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbers and texts of the lines of a file, without blank lines and the header of word2vec."""
+    """Yield the number and text of each line, except blank lines and the header of word2vec."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip() and not (number == 1 and _is_header(line)):
@@ -150,7 +150,7 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:
-    """Return the numbers of a line; raise `InputError` for text, NaN and infinity."""
+    """Return the numbers of a line, or raise `InputError` for text, NaN and infinity."""
     try:
         numbers = [float(field) for field in fields]
     except ValueError:

@@ -129,7 +129,7 @@ def spatter(x: Tensor, values: tuple[float, float, float, float, float, bool], g
 
 
 def _apply_liquid(x: Tensor, liquid: Tensor, threshold: float, amount: float, *, mud: bool) -> Tensor:
-    """Cover images with a liquid (n h w); `amount` is the brightness of water or the blur of mud."""
+    """Cover images with a liquid (n h w) whose `amount` is the brightness of water or the blur of mud."""
     if mud:
         cover = blur_gaussian((liquid > threshold).float(), amount)[:, None]
         cover = cover.where(cover >= 0.8, 0.0)  # only the middle of a splash is mud

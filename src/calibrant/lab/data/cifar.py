@@ -31,7 +31,7 @@ def _source(
     """
 
     def find(folder: Path) -> SplitFiles:
-        """Return the unpacked folder or the archive, for every split; the folder itself may be the unpacked one."""
+        """Return the unpacked folder, which may be `folder` itself, or the archive, for every split."""
         is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
         archive_name = f"cifar-{classes}-python.tar.gz"
         archive = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)

@@ -97,7 +97,7 @@ def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
 
 @corruption((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 def defocus_blur(x: Tensor, radius_and_sigma: tuple[float, float]) -> Tensor:
-    """Blur with a disk of radius 0.3 .. 1.5 pixels that is smoothed by a Gaussian; edges are mirrored."""
+    """Blur with a Gaussian-smoothed disk of radius 0.3 .. 1.5 pixels, with mirrored edges."""
     radius, sigma = radius_and_sigma
     offset = torch.arange(-2.0, 3.0, device=x.device)  # from the center of the kernel, in pixels
     disk = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
@@ -206,5 +206,5 @@ def _map_pillow(x: Tensor, change: Callable[[Any], Any]) -> Tensor:
 
 
 def _normal_noise(x: Tensor, generator: Generator) -> Tensor:
-    """Return noise N(0, 1) in the shape of the images; randn_like takes no generator."""
+    """Return noise N(0, 1) in the shape of the images. `randn_like` takes no generator."""
     return torch.randn(x.shape, generator=generator, device=x.device)

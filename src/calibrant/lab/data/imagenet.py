@@ -129,7 +129,7 @@ def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, 
     with tempfile.TemporaryDirectory() as scratch:  # decode into a memory-mapped file, because memory may not suffice
 
         def build() -> ConvertedData:
-            """Decode the images of each split; the record is written by the caller."""
+            """Decode the images of each split. The caller writes the record."""
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
         tensors, _ = load_or_build("imagenet", depends_on, build)
@@ -167,7 +167,7 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
 
 
 def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
-    """Return the class by image name, or the classes of all images in the order of their names; None without a list."""
+    """Return classes by image name, or in the order of image names, or None without a list."""
     if (path := first_existing(folder, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
         return {name: prediction.split()[0] for name, prediction in lines}  # the class, then a box around the object

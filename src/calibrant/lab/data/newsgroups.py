@@ -143,7 +143,7 @@ def newsgroups(
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
-    """Shuffle all documents from their `order` by group and number; return the first four fifths and the last fifth."""
+    """Shuffle all documents, first put in `order` by group and number, and split off the last fifth."""
     documents = Split(torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels]))
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5

@@ -145,7 +145,7 @@ def sst(
 
 
 def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
-    """Return the trees of a split with the labels of their roots; for 2 and 3 classes without neutral roots."""
+    """Return the trees of a split with root labels, without neutral roots for 2 and 3 classes."""
     trees = Trees(*(tensors[f"{name}.{field}"].long() for field in ("start", *_NODE_FIELDS)))
     root_label = trees.label[trees.start[1:] - 1]
     if classes == 5:

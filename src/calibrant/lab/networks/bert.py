@@ -11,7 +11,7 @@ from calibrant.types import InputError
 
 
 class _Bert(nn.Module):
-    """A classifier of Transformers that masks padding and returns the logits alone; `origin` is kept in run records."""
+    """A classifier of Transformers that masks padding and returns only logits. Run records keep its `origin`."""
 
     def __init__(self, body: nn.Module, padding: int, origin: str) -> None:
         super().__init__()

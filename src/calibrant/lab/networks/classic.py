@@ -11,7 +11,7 @@ from calibrant.types import Count
 
 @NETWORKS.register
 def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
-    """Build LeNet-5 (LeCun et al. 1998, figure 2); 61,706 parameters for 10 classes.
+    """Build LeNet-5 (LeCun et al. 1998, figure 2) with 61,706 parameters for 10 classes.
 
     The common modern form: 5x5 convolutions with 6 and 16 channels, linear layers of 120 and 84, a fully connected
     third layer, max-pooling, ReLU and a linear output. `size` is the side of the images in pixels.
@@ -42,7 +42,7 @@ def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256,
 
 @NETWORKS.register
 def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build VGG-16 for CIFAR; 14.7 M parameters.
+    """Build VGG-16 for CIFAR with 14.7 M parameters.
 
     13 convolutions with bias and batch norm in five groups, max-pooling after each group, and one linear layer. The
     two wide linear layers of the ImageNet form are omitted, as usual on CIFAR. Needs images of at least 32 x 32.

@@ -56,5 +56,5 @@ def densenet(
 
 @NETWORKS.register
 def densenet121(classes: int, *, growth: Count = 32, channels: Count = 3) -> nn.Module:
-    """Build DenseNet-121 as Mukhoti et al. (2020) train it on CIFAR: blocks 6/12/24/16, growth 32; 7.0 M parameters."""
+    """Build DenseNet-121 for CIFAR (Mukhoti et al. 2020): blocks 6/12/24/16, growth 32, 7.0 M parameters."""
     return densenet(classes, growth=growth, channels=channels)

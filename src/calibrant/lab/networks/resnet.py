@@ -144,37 +144,40 @@ def resnet8(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Modul
 
 @NETWORKS.register
 def resnet20(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """Build ResNet-20 (He et al. 2016, n = 3): three basic blocks per stage; 0.27 M parameters."""
+    """Build ResNet-20 (He et al. 2016, n = 3): three basic blocks per stage, 0.27 M parameters."""
     return _cifar_resnet(classes, 3, channels, width)
 
 
 @NETWORKS.register
 def resnet32(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """Build ResNet-32 (He et al. 2016, n = 5), which Wang et al. (2021) train on SVHN and CIFAR; 0.46 M parameters."""
+    """Build ResNet-32 (He et al. 2016, n = 5) with 0.46 M parameters, as in Wang et al. (2021) for SVHN and CIFAR."""
     return _cifar_resnet(classes, 5, channels, width)
 
 
 @NETWORKS.register
 def resnet44(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """Build ResNet-44 (He et al. 2016, n = 7); 0.66 M parameters."""
+    """Build ResNet-44 (He et al. 2016, n = 7) with 0.66 M parameters."""
     return _cifar_resnet(classes, 7, channels, width)
 
 
 @NETWORKS.register
 def resnet56(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """Build ResNet-56 (He et al. 2016, n = 9); 0.85 M parameters."""
+    """Build ResNet-56 (He et al. 2016, n = 9) with 0.85 M parameters."""
     return _cifar_resnet(classes, 9, channels, width)
 
 
 @NETWORKS.register
 def resnet110(classes: int, *, channels: Count = 3, width: Count = 16) -> nn.Module:
-    """Build ResNet-110 (He et al. 2016, n = 18); 1.7 M parameters. Mukhoti et al. (2020) use `resnet110_bottleneck`."""
+    """Build ResNet-110 (He et al. 2016, n = 18) with 1.7 M parameters.
+
+    Mukhoti et al. (2020) use `resnet110_bottleneck`.
+    """
     return _cifar_resnet(classes, 18, channels, width)
 
 
 @NETWORKS.register
 def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-9 (Page 2018, DAWNBench); 6.6 M parameters.
+    """Build ResNet-9 (Page 2018, DAWNBench) with 6.6 M parameters.
 
     Max-pooling between residual blocks reduces the image. The output is divided by 8, so that initial logits are small.
     Pooling precedes batch norm, as in Jordan (2024, arXiv:2404.00498), which is faster.
@@ -225,37 +228,37 @@ class _Residual(nn.Module):
 
 @NETWORKS.register
 def resnet18(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512; 11.2 M parameters."""
+    """Build ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512, 11.2 M parameters."""
     return _imagenet_resnet(classes, (2, 2, 2, 2), channels, width, use_bottleneck=False)
 
 
 @NETWORKS.register
 def resnet34(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3; 21.3 M parameters."""
+    """Build ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3, 21.3 M parameters."""
     return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=False)
 
 
 @NETWORKS.register
 def resnet50(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-50 of ImageNet with a 3x3 stem: bottlenecks 3/4/6/3; 23.5 M parameters."""
+    """Build ResNet-50 of ImageNet with a 3x3 stem: bottlenecks 3/4/6/3, 23.5 M parameters."""
     return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet101(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3; 42.5 M parameters."""
+    """Build ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3, 42.5 M parameters."""
     return _imagenet_resnet(classes, (3, 4, 23, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet110_bottleneck(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build the ResNet-110 of Mukhoti et al. (2020): bottlenecks 3/4/26/3, widths 256 .. 2048; 45.9 M parameters."""
+    """Build ResNet-110 of Mukhoti et al. (2020): bottlenecks 3/4/26/3, widths 256 .. 2048, 45.9 M parameters."""
     return _imagenet_resnet(classes, (3, 4, 26, 3), channels, width)
 
 
 @NETWORKS.register
 def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3; 58.2 M parameters."""
+    """Build ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3, 58.2 M parameters."""
     return _imagenet_resnet(classes, (3, 8, 36, 3), channels, width)
 
 
@@ -267,10 +270,11 @@ def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Co
 
 @NETWORKS.register
 def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build ResNet-50 for ImageNet (He et al. 2016, table 1): 7x7 stem of stride 2, max-pooling; 25.6 M parameters.
+    """Build ResNet-50 for ImageNet (He et al. 2016, table 1) with 25.6 M parameters.
 
-    The 3x3 convolutions of a stage have the stride, as is common now; He fan-out. Needs images of at least 32 x 32. The
-    sides of its feature maps are a quarter as long as in `resnet50`.
+    The stem is a 7x7 convolution of stride 2 and max-pooling, so that the sides of feature maps are a quarter as long
+    as in `resnet50`. The 3x3 convolutions of a stage have the stride, as is common now. Weights start from He's
+    initialization with fan-out. Images need at least 32 x 32 pixels.
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem), "fan_out", nn.Conv2d)

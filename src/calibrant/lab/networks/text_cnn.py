@@ -102,9 +102,10 @@ def cnn8_text(
     width: Count = 128,
     dropout: HalfOpenFraction = 0.3,
 ) -> nn.Module:
-    """Build an 8-layer 1-D CNN for 20 Newsgroups. Wang et al. (2021) name but do not describe it; this form is ours.
+    """Build an 8-layer 1-D CNN for 20 Newsgroups.
 
-    Six convolutions over 5 tokens, max-pooling over 3 after every second one, the maximum over the document, and two
-    linear layers with dropout between them. `global_pooling_cnn` explains the arguments.
+    Wang et al. (2021) name this network but do not describe it, so the architecture is ours: six convolutions over 5
+    tokens, max-pooling over 3 after every second one, the maximum over the document, and two linear layers with dropout
+    between them. `global_pooling_cnn` explains the arguments.
     """
     return _CNN8(classes, build_embedding(vectors, words=words, dimension=dimension, frozen=frozen), width, dropout)

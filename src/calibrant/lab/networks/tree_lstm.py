@@ -31,7 +31,7 @@ class _TreeLSTM(nn.Module):
         return logits[:, [0, 2]] if self.classes == 2 else logits  # without neutral
 
     def _hidden_states(self, trees: Any) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of all nodes, sorted by height, and the row of each node of `trees` in them."""
+        """Return the hidden states of all nodes, sorted by height, and the row of each node in them."""
         order = trees.height.argsort(stable=True)
         row = torch.empty_like(order)
         row[order] = torch.arange(len(order), device=order.device)
@@ -48,7 +48,7 @@ class _TreeLSTM(nn.Module):
         return states[:, :memory], row
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
-        """Return the hidden states and cells of nodes from their children; `tree_lstm` has the equations."""
+        """Return the hidden states and cells of nodes from their children (equations in `tree_lstm`)."""
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         enter, keep_left, keep_right = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()

@@ -186,7 +186,7 @@ def status(
     estimate: bool = False,
     progress: OnProgress | None = None,
 ) -> Status:
-    """Return the state of every run of a study, and the estimated time of the remaining ones.
+    """Return the state of every run in a study, and the estimated time for the remaining ones.
 
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
@@ -280,7 +280,7 @@ class _NoteLog:
 
 
 def _call_text(function_name: str, study: StudyLike) -> str:
-    """Return the Python call; a study without a file is shown by its name."""
+    """Return the Python call, which shows a study without a file by its name."""
     argument = f"Study({study.name!r}, ...)" if isinstance(study, Study) else repr(str(study))
     return f"calibrant.lab.study.{function_name}({argument})"
 

@@ -149,7 +149,10 @@ class Study:
         return self._method_labels.get(method, method.text)
 
     def names(self, run: Run | Model) -> RunNames:
-        """Return the labels of a run's data set, network and loss; the loss tells variants of the training apart."""
+        """Return the labels of a run's data set, network and loss.
+
+        The loss label tells variants of the training apart.
+        """
         if isinstance(run, Model):
             return run.names
         loss = self.label(run.loss) + self._variant_suffixes[run.recipe, run.split]
@@ -263,7 +266,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
 
 
 def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
-    """Yield the exhibits of tables such as [drawn."study run"], which hold names of output by name of an exhibit."""
+    """Yield the exhibits of tables such as [drawn."study run"], which map exhibits to output names."""
     for command, names_by_exhibit in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
         for exhibit, names in names_by_exhibit.items():
             yield Exhibit(exhibit, command, convert_value(f"drawn.{exhibit!r}", tuple[str, ...], names, parse_method))

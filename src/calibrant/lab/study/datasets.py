@@ -19,7 +19,7 @@ MAX_DIGEST_BYTES = 1 << 30  # of larger tensors, evenly spaced rows of about thi
 
 
 class DatasetCache:
-    """Load the data of runs from a folder or the hub; the most recent data set stays in memory for the next run.
+    """Load the data of runs from a folder or the hub, and keep the last data set in memory.
 
     A copy in another process starts empty.
 
@@ -76,7 +76,7 @@ class DatasetCache:
 
 
 class DataDigest(NamedTuple):
-    """Digests of a data set: of the part that a network learns from, and of everything."""
+    """Digests of a data set, for its training part and as a whole."""
 
     train_digest: str
     full_digest: str

@@ -77,7 +77,7 @@ def reliability_drawing(
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:
-    """Add a legend unless there is only one line; if it is large, put it below the axes and make the figure higher."""
+    """Add a legend unless there is only one line. Put a large one below the axes of a higher figure."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return

@@ -89,7 +89,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
-    """Work on a run and yield its events; any error becomes an event, except errors of the disk or the mirror."""
+    """Work on a run and yield its events. Errors become events, except those of the disk or the mirror."""
     try:
         yield from work(run)
     except (MirrorError, OSError):
@@ -171,7 +171,7 @@ def _start_ray(ray: Any, address: str, **options: Any) -> None:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Raise `InputError` if HOST:PORT does not answer; Ray itself would try for minutes."""
+    """Raise `InputError` if HOST:PORT does not answer. Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition(":")
     try:
         if port.isdigit():
@@ -187,7 +187,7 @@ def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[st
 
 
 def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
-    """Yield the events of pickled work; `sources` and `path` come from the process that started the study."""
+    """Yield the events of pickled work, with `sources` and `path` of the process that started the study."""
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
@@ -246,7 +246,7 @@ class _Task:
     train_digest: str
 
     def execute(self) -> Iterator[RunEvent]:
-        """Train a run, or predict with the network of a finished run that trained the same one; store the predictions.
+        """Train a run, or reuse the network of a finished run with the same training, and store the predictions.
 
         A training continues from its checkpoint. It starts again if that is damaged.
         """

@@ -73,7 +73,7 @@ def error_text(error: Exception) -> str:
 
 
 def _find_registry(key: str, text: str) -> Registry:
-    """Return the registry of a list; for shifts, the registry of corruptions or of data sets that has the name."""
+    """Return the registry of a list. A shift is looked up among corruptions, then among data sets."""
     if (method_registry := LIST_REGISTRIES[key]) is not None:
         return method_registry
     name = text.partition("(")[0].strip()
@@ -177,7 +177,7 @@ class Run:
 
     @property
     def current_code(self) -> tuple[tuple[str, str], ...]:
-        """Code digests of the methods in this process; another process may have started the study with other code."""
+        """Code digests of the methods in this process, which may differ from those at the start of the study."""
         return tuple(sorted({method.canonical: method.code for method in self.methods if method.code}.items()))
 
     @property
@@ -257,7 +257,7 @@ class Grid:
             _check_seed_split(self.datasets, self.seeds)
 
     def runs(self) -> Iterator[Run]:
-        """Yield every run of the grid; seeds vary fastest."""
+        """Yield every run of the grid, with seeds varying fastest."""
         for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
             yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces, self.split)
 

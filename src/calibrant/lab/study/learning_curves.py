@@ -63,7 +63,7 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    """Whether the report shows a figure unfolded: not if it is of training data, of single bins or of some examples."""
+    """Return whether a figure is unfolded. Those of training data, single bins or some examples are folded."""
     is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 
@@ -233,7 +233,7 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
-    """Return a figure of histograms by name, each of the examples of all runs."""
+    """Return a figure of histograms by name, each over the examples of all runs."""
     values: dict[str, np.ndarray] = {}
     numbers: list[dict[str, Any]] = []
     for group, histograms in groups.items():

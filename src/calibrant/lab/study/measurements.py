@@ -89,7 +89,7 @@ def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
-    """Yield the rows of a run or of one of its calibrators without values: nan for every shift and metric."""
+    """Yield rows with the value nan for every shift and metric of a run or calibrator."""
     detection_names = [_detection_name(field.name, score) for score in study.detection for field in fields(Detection)]
     metric_names = [metric.text for metric in study.metrics]
     names_by_shift = {"": metric_names}
@@ -113,7 +113,7 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
-    """Measure runs in new processes, and yield the results in the order of the runs; a failure cancels the rest."""
+    """Measure runs in new processes, and yield the results in order. A failure cancels the rest."""
     arguments = [pickle.dumps((study, store, run)) for run in runs]  # read by workers that have included the sources
     context, sources = get_context("spawn"), list(registry.INCLUDED_SOURCES)
     with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), context, _init_worker, (sources,)) as pool:
@@ -225,7 +225,7 @@ def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultR
 
 
 def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> dict[str, ResultRow]:
-    """Return the values of all metrics if the labels stay valid, and of the detection of the shift by every score."""
+    """Return the metrics if the labels stay valid, and the detection of the shift by every score."""
     values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
     for score in study.detection:
         detection = metrics.ood.detection(test, shifted, score=score)

@@ -234,7 +234,7 @@ def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
 
 
 def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
-    """Return the estimated seconds of the missing runs, from finished runs and trials; nan if nothing is known."""
+    """Return the estimated seconds of the missing runs, from finished runs and trials, or nan if unknown."""
     timings = [(run, trial.seconds) for run, trial in trials.items()]
     epochs_left: dict[Run, int] = {}
     for run in runs:
@@ -305,7 +305,7 @@ def train_all(
 
 
 def _event_text(label: str, event: RunEvent) -> str:
-    """Return an event in one line; `label` names the run."""
+    """Return an event in one line that names the run by `label`."""
     if event.kind == "epoch":
         return f"{label}, epoch {event.content['epoch']} of {event.run.recipe.epochs}"
     if event.kind == "done":

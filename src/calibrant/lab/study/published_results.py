@@ -112,7 +112,7 @@ class PaperComparison:
     examples: Mapping[Method, SplitSizes] = field(default_factory=dict[Method, SplitSizes])  # of the study's data sets
 
     def find_number(self, row: Mapping[str, Any]) -> PaperNumber | None:
-        """Return the paper's number for a row, or None; papers print none for shifts, or for variants of a training."""
+        """Return the paper's number for a row, or None. Shifts and training variants have none."""
         if row["shift"] or ("loss", row["loss"]) not in self._methods:
             return None
         dataset, network, loss, calibrator, metric = (self._methods[column, row[column]] for column in ROW_COLUMNS)
@@ -156,7 +156,7 @@ class PaperComparison:
         return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
-        """Yield the differences of the paper's setting from each training of the study on a data set of the paper."""
+        """Yield how each training of the study on a data set of the paper differs from the paper's setup."""
         trainings = dict.fromkeys((r.dataset, r.network, r.loss, r.recipe, r.split) for r in self.study.runs())
         for dataset, network, loss, our_recipe, split in trainings:
             paper_dataset, paper_network = self._paper_setup(dataset, network)
@@ -216,7 +216,7 @@ def study_tables(
 
 
 def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> Iterator[tuple[NumberKey, PaperNumber]]:
-    """Yield the numbers of all tables; of a repeated number, the first source counts."""
+    """Yield the numbers of all tables. The first source of a repeated number counts."""
     known_keys: set[NumberKey] = set()
     for part in table["tables"]:
         scale = 100.0 if part.get("percent", True) else 1.0

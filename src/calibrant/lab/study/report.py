@@ -177,13 +177,13 @@ def _temperature_range(temperatures: Mapping[str, float]) -> str:
 
 
 def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
-    """Return the table without shift of the main calibration error; if all tables have a shift, the first one."""
+    """Return the unshifted table of the main calibration error, or the first if all have a shift."""
     by_metric = {t.metric: t for t in tables if not t.shift}
     return by_metric[main_calibration_error(by_metric)] if by_metric else tables[0]
 
 
 def _main_tables(tables: Sequence[ResultTable]) -> list[ResultTable]:
-    """Return the tables of the first metric, of NLL and of the main calibration error."""
+    """Return the tables of the first metric, the NLL and the main calibration error."""
     unshifted = [t for t in tables if not t.shift]
     nll_tables = [t for t in unshifted if base_name(t.metric) == "nll"]
     return list({t.metric: t for t in (unshifted[0], *nll_tables, _main_calibration_table(tables))}.values())
@@ -239,7 +239,7 @@ def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
 
 
 def _unbroken_value(value: str) -> Markup:
-    """Return a value that may break only before its deviation; infinity is explained."""
+    """Return a value that may break only before its deviation, with an explanation of infinity."""
     if value == "inf":
         return html.term(value, html.INFINITE_MEAN_EXPLANATION)
     mean, sign, deviation = value.partition(" ± ")
@@ -304,7 +304,7 @@ def _table_legend(tables: Sequence[ResultTable]) -> Markup:
 
 
 def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
-    """Return the tables of every shift; all but the first ECE and the first AUROC are folded."""
+    """Return the tables of every shift. All but the first ECE and the first AUROC are folded."""
     body = Markup()
     for shift, shift_tables in group_pairs((t.shift, t) for t in tables).items():
         first_metrics = {base_name(t.metric): t.metric for t in reversed(shift_tables)}
@@ -319,7 +319,7 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
 
 
 def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_heading: str) -> Markup:
-    """Return the main figures with their explanation, and the others folded; empty without figures."""
+    """Return the main figures with their explanation, and the others folded, or nothing without figures."""
     main_figures, folded_figures = Markup(), Markup()
     for drawing in drawings:
         figure_html = html.figure(drawing.draw, drawing.description, caption=drawing.title, size=FIGURE_INCHES)

@@ -154,7 +154,7 @@ class RunStatus:
 
 @dataclass(frozen=True, eq=False)
 class Status:
-    """State of every run of a study, and the estimated time of the remaining ones."""
+    """State of every run in a study, and the estimated time for the remaining ones."""
 
     study: Study
     runs: tuple[RunStatus, ...]
@@ -183,7 +183,7 @@ class Status:
 
     @property
     def summary(self) -> str:
-        """Number of remaining runs, and their estimated time; without any, whether all are done or lack data."""
+        """Number and estimated time of the remaining runs, or whether all are done or lack data."""
         if not self.remaining:
             return "nothing can be trained" if self.runs_without_data else f"all {len(self.runs)} runs are done"
         wait = "" if math.isnan(self.seconds) else f", {duration_text(self.seconds)}"

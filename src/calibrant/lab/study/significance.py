@@ -14,7 +14,7 @@ ValuesBySeed = Mapping[int, float]  # values of a metric by seed
 
 
 def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
-    """Return the two-sided p-value of Student's paired t-test over shared seeds; nan with fewer than two.
+    """Return the two-sided p-value of Student's paired t-test over shared seeds, or nan below two.
 
     >>> round(paired_p_value({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.5, 1: 2.6, 2: 3.4}), 4)
     0.0131
@@ -34,7 +34,7 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    """Return p-values adjusted by Holm's step-down correction (1979); nan stays nan and does not count as a test.
+    """Return p-values adjusted by Holm's step-down correction (1979). nan stays nan and is not a test.
 
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'c': 0.06, 'b': 0.06}

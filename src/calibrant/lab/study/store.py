@@ -235,7 +235,10 @@ class Store:
         return stored_run
 
     def _partial_folder(self, run: Run) -> Path | None:
-        """Return the folder of an unfinished run, or None; on any data if the digest of its data is unknown."""
+        """Return the folder of an unfinished run, or None.
+
+        With an unknown digest of the data, a folder of the run on any data counts.
+        """
         folder = self.root / "partial" / self.name(run)
         if folder.is_dir():
             return folder
@@ -247,7 +250,7 @@ class Store:
 
     @contextmanager
     def claim(self, run: Run) -> Generator[bool, None, None]:
-        """Try to claim a run for this process until the end of the block; yield whether it was free.
+        """Try to claim a run for this process until the end of the block, and yield whether it was free.
 
         The operating system releases the claim of a process that dies. Until then `holder` names the process.
         """
@@ -273,7 +276,7 @@ class Store:
             return "another process"
 
     def _claim_path(self, name: str) -> Path:
-        """Return the path of a run's lock; anything but a file in its place is set aside."""
+        """Return the path of a run's lock. Anything but a file in its place is set aside."""
         path = self.root / "claims" / name
         if not path.is_file() and os.path.lexists(path):
             move_to_damaged(self.root, path)
@@ -384,7 +387,7 @@ class Store:
         return messages
 
     def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        """Fetch remote runs with the training of a missing one until one of them serves it; yield what is rejected."""
+        """Fetch remote runs until each missing run has one, and yield those that are rejected."""
         ordered_names = sorted(remote_names, key=lambda name: (len(name), name))  # runs without monitoring come first
         by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
         for run in runs:
@@ -413,7 +416,7 @@ def parse_history(content: bytes) -> Any:
 
 
 def _read_finished_run(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
-    """Read a file of a run's folder; the error names the folder."""
+    """Read a file of a run's folder, which error messages name."""
     try:
         return read_run_file(folder, record, name)
     except DamagedError as error:

@@ -40,7 +40,7 @@ class DamagedError(InputError):
 
 
 def sha256_hex(content: bytes) -> str:
-    """Return the SHA-256 digest of bytes; takes about a second per gigabyte."""
+    """Return the SHA-256 digest of bytes, in about a second per gigabyte."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -129,7 +129,7 @@ def _record_digest(record: Any) -> str:
 
 @dataclass(eq=False)
 class Checkpoint:
-    """A file with the state of a training and the rows of its epochs so far. It begins with the digest of the rest."""
+    """A file with a training's state and the rows of its epochs. It begins with the digest of the rest."""
 
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -170,7 +170,7 @@ class Checkpoint:
 
 @contextmanager
 def try_lock(path: Path) -> Generator[bool]:
-    """Try to take a lock, which ends with this process at the latest; yield whether it was free."""
+    """Try to take a lock until this process ends at the latest, and yield whether it was free."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -245,7 +245,7 @@ def _numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
-    """Rename a draft to the folder of its run, unless that is finished; one with a damaged record is set aside."""
+    """Rename a draft to the folder of its run unless that is finished. A damaged folder is set aside."""
     try:
         draft.rename(run_folder)
     except OSError:  # the folder exists

@@ -100,7 +100,7 @@ def _family_drawings(
     line_column: str,
     main_metrics: Collection[str],
 ) -> Iterator[Drawing]:
-    """Yield figures of metrics against the parameter of a family of methods, one per metric and group.
+    """Yield figures of metrics against the parameter of a method family, one per metric and group.
 
     Args:
         rows: The results.
@@ -122,7 +122,7 @@ def _family_drawings(
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
-    """Yield, for every metric, a figure of the best parameter of a loss against the size of the data set."""
+    """Yield a figure per metric that shows a loss's best parameter against the data set size."""
     groups = group_pairs(
         ((row["metric"], row["network"], row["calibrator"]), row)
         for row in rows

@@ -56,12 +56,12 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        """Mean over seeds; nan if every network diverged."""
+        """Mean over seeds, or nan if every network diverged."""
         return mean(self.values.values()) if self.values else math.nan
 
     @property
     def deviation(self) -> float:
-        """Standard deviation over seeds; nan with one seed."""
+        """Standard deviation over seeds, or nan with one seed."""
         values = self.values.values()
         return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
@@ -71,7 +71,7 @@ class Cell:
         return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.test_results]))
 
     def number_text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Return mean and deviation; without values, "n/a" if a method does not apply, or "diverged"."""
+        """Return mean and deviation. Without values, return "n/a" if a method does not apply, else "diverged"."""
         if not self.values:
             return "n/a" if self.reason else "diverged"
         return _number_text(about, self.mean, self.deviation if deviation else math.nan)
@@ -107,7 +107,7 @@ class ResultTable:
 
     @property
     def _shift_text(self) -> str:
-        """The end of a sentence about a shifted test set; empty without a shift."""
+        """The end of a sentence about a shifted test set, or "" without a shift."""
         return f" on {self.shift}" if self.shift else ""
 
     @property
@@ -205,7 +205,7 @@ class ResultTable:
         return _templates().get_template("table.md.j2").render(t=self)
 
     def latex(self) -> str:
-        """Return the table as LaTeX with booktabs rules, no wider than a line; see `LATEX_PACKAGES`."""
+        """Return the table as LaTeX with booktabs rules, no wider than a line (packages in `LATEX_PACKAGES`)."""
         return _templates().get_template("table.tex.j2").render(t=self)
 
     def __str__(self) -> str:
@@ -322,7 +322,7 @@ def main_calibration_error(names: Iterable[str]) -> str:
 
 
 def _build_cell(results: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
-    """Return a cell of a table from the results of its runs; diverged runs are counted, but have no value."""
+    """Return a table cell from the results of its runs, which counts diverged runs but leaves out their values."""
     applicable = [result for result in results if not result.get("reason")]
     converged = [result for result in applicable if not result.get("diverged")]
     learned_columns = [key for key in converged[0] if key.startswith(LEARNED_PREFIX)] if converged else []
@@ -385,7 +385,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return letters for the cells of rows with a significant difference; cells that share a letter do not differ."""
+    """Return letters for cells in rows with a significant difference. Cells that share a letter do not differ."""
     letters: dict[CellKey, str] = {}
     for row, p_values in _calibrator_tests(cells).items():
         if different := [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]:
@@ -396,7 +396,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
-    """Return the corrected p-values of all pairs of calibrators of a row that share seeds."""
+    """Return corrected p-values for all calibrator pairs in a row that share seeds."""
     values_by_row = group_pairs((row, (column, cell.values)) for (row, column), cell in cells.items())
     return {
         row: {pair: p for pair, p in significance.pairwise_p_values(dict(values)).items() if not math.isnan(p)}

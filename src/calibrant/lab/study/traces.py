@@ -39,7 +39,7 @@ class EpochContext:
     predictions_cache: dict[str, Predictions] = field(default_factory=dict[str, Predictions])
 
     def predictions(self, split: SplitName) -> Predictions:
-        """Return the network's predictions on a split, without augmentation; cached per epoch."""
+        """Return the network's predictions on a split without augmentation, cached per epoch."""
         if split == "val":  # predicted already
             return self.epoch.val
         if split not in self.predictions_cache:

@@ -174,7 +174,7 @@ def _make_fabric(precision: str) -> Any:
 
 
 def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the loss of every output of a batch in float32; a `MixingLoss` mixes the batch first."""
+    """Return the loss of every output of a batch in float32. A `MixingLoss` mixes the batch first."""
     if not isinstance(loss, MixingLoss):
         return per_example_losses(loss, model(inputs).float(), labels)
     batch = loss.mix(inputs, labels, generator=generator)
@@ -221,7 +221,7 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
 
 
 def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
-    """Yield the inputs of each batch of an epoch, the labels of the network's outputs, and the number of examples."""
+    """Yield the inputs, the output labels and the number of examples for each batch of an epoch."""
     device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator, device=device)
@@ -249,7 +249,7 @@ class _TrainingState:
         self.best_epoch: dict[str, Any] = {}
 
     def update_best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
-        """Keep the weights of the best epoch so far if the recipe chooses epochs; return whether this is the best."""
+        """Keep the weights of the best epoch if the recipe selects epochs, and return whether this is the best."""
         if choose == "last":
             return True
         score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
@@ -271,7 +271,7 @@ class _TrainingState:
             self.checkpoint.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.best_epoch})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
-        """Load the checkpoint, and return the next epoch and the loss in its state; without one, 1 and the new loss."""
+        """Return the next epoch and the loss restored from the checkpoint, or 1 and the new loss without one."""
         state = None if self.checkpoint is None else self.checkpoint.read()
         if state is None:
             return 1, loss

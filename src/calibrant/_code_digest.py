@@ -259,7 +259,7 @@ def _is_main_module(module: ModuleType | None) -> bool:
 
 
 def _is_user_module(path: Path | None, name: str, method_package: str) -> bool:
-    """Whether a module is the user's: no part of Python, of Calibrant or of another installed package.
+    """Whether a module is the user's, not part of Python, Calibrant or another installed package.
 
     The package of the method is the user's even if it is installed.
     """

@@ -1,4 +1,4 @@
-"""The error for bad input, in a module that loads no torch; users import it from `calibrant.types`."""
+"""The error for bad input, in a module that does not load torch (import it from `calibrant.types`)."""
 
 import copyreg
 from collections.abc import Generator

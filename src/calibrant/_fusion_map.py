@@ -16,7 +16,7 @@ EXTREME_PROBABILITY = 0.01  # signals on the scale of probabilities are clipped 
 
 
 def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict[str, Array]:
-    """Return the columns (n) of the regression by the names of their coefficients; missing signals (n) are NaN."""
+    """Return the regression columns (n) by coefficient name. Signals (n) are NaN where missing."""
     n = len(next(iter(signals.values())))
     parts, scores = {"intercept": np.ones(n)}, {}
     for i, name in enumerate(fitted["signals"]):

@@ -35,7 +35,7 @@ MAX_TEXT_CHARACTERS = 20_000  # of a text on a page that is not a name
 
 
 def parse_integer(text: str) -> int | None:
-    """Parse an integer in ASCII digits; None if the text is anything else.
+    """Parse an integer in ASCII digits, or return None for any other text.
 
     >>> parse_integer("10"), parse_integer("-1"), parse_integer("²"), parse_integer("1.0")
     (10, -1, None, None)
@@ -45,7 +45,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def parse_number(text: str) -> float | None:
-    """Parse a number in ASCII digits, with or without decimals or exponent; None if the text is anything else.
+    """Parse a number in ASCII digits, with or without decimals or exponent, or return None for other texts.
 
     >>> parse_number("1.0"), parse_number("-.5"), parse_number("٣"), parse_number("1e3")
     (1.0, -0.5, None, 1000.0)
@@ -189,7 +189,7 @@ def escape_cell(text: str) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Prepend an apostrophe if a spreadsheet could read the text as a formula; `unescape_column` removes it.
+    """Prepend an apostrophe, which `unescape_column` removes, if a spreadsheet could read a formula.
 
     >>> escape_formula("@a"), escape_formula("'=a"), escape_formula("a=1")
     ("'@a", "''=a", 'a=1')

@@ -159,7 +159,7 @@ def _unpack_batch(batch: Any) -> tuple[Any, Any]:
 
 
 def _move_to_device(inputs: Any, device: torch.device) -> Any:
-    """Move a tensor, or each entry of a mapping; return anything without a method `to` as it is."""
+    """Move a tensor, or each entry of a mapping, to a device. Return anything else as it is."""
     if isinstance(inputs, Mapping):
         return {name: _move_to_device(part, device) for name, part in inputs.items()}
     return inputs.to(device) if hasattr(inputs, "to") else inputs
@@ -200,7 +200,7 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
-    """Join the batches; clusters are left out if there is only one."""
+    """Join the batches, without clusters if there is only one."""
     numbered_parts = list(_number_clusters(parts))
     cluster_parts = [codes for _, codes in numbered_parts if codes is not None]
     clusters = torch.cat(cluster_parts) if cluster_parts else None
@@ -241,7 +241,7 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     errors: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
-        """Yield the table of each batch, and keep the exception of a batch; polars passes columns, rows and filters."""
+        """Yield the table of each batch, and keep any exception. Polars passes columns, rows and filters."""
         try:
             for p, codes in chain([(first_part, first_codes)], numbered_parts):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}

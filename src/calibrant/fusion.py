@@ -41,7 +41,7 @@ Scale = Literal["rank", "probability"]
 
 @dataclass(frozen=True, eq=False)
 class FusionPrior:
-    """Normal prior of the coefficients of a new model's fusion, learned from fusions of other models.
+    """Normal prior for the coefficients of a new model's fusion, learned from fusions of other models.
 
     `Fusion.fit(..., prior=prior)` updates the prior by the labels of the new model. On the scale of ranks, it needs
     hundreds of labels. The scale of probabilities is the same for all models, so that 0 to 200 labels are enough.
@@ -305,7 +305,7 @@ def _read_outcomes(correct: Any) -> Tensor:
 
 
 def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """Return columns of numbers by name; those of an array are `names` in their order."""
+    """Return columns of numbers by name. The columns of an array take `names` in order."""
     columns = split_columns(signals, names)
     lengths = {column.shape for column in columns.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1 or (n is not None and lengths != {(n,)}):

@@ -173,7 +173,7 @@ def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, tor
 
 
 def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
-    """Raise `InputError` for labels out of range, or soft labels that do not sum to 1; check nothing inside vmap."""
+    """Raise `InputError` for labels out of range or soft labels that do not sum to 1, except inside vmap."""
     if targets.numel() == 0:
         return
     soft = targets.is_floating_point()
@@ -374,7 +374,7 @@ class _LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of hidden states, weight and bias; the other four inputs have none."""
+        """Return the gradients of hidden states, weight and bias. The other four inputs have none."""
         if ctx.gradients is None:
             raise RuntimeError("linear_loss can be differentiated once; its gradients are already used")
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so that they cannot be used again

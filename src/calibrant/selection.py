@@ -60,7 +60,7 @@ def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
 
 
 def _merge_equal_examples(p: Predictions) -> Predictions:
-    """Merge equal samples into one with their total weight, unless there are clusters; drop those of weight 0."""
+    """Merge equal examples unless there are clusters, add their weights, and drop weights of 0."""
     if p.clusters is not None:
         return p
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights

@@ -1,4 +1,4 @@
-"""Calibration of the next-token predictions of language models, streamed over vocabularies of any size."""
+"""Calibrate next-token predictions of language models, streamed over vocabularies of any size."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

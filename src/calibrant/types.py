@@ -124,7 +124,7 @@ class UpdatedLoss(Protocol):
 
 @runtime_checkable
 class MixingLoss(Protocol):
-    """A loss that mixes training batches before the network sees them; a call itself mixes nothing."""
+    """A loss that mixes training batches before the network sees them. A call itself mixes nothing."""
 
     def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
         """Return the loss of each sample."""

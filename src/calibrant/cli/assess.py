@@ -269,7 +269,7 @@ def _load(
 
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
-    """Print the role of each column of tables. Logs and files of arrays have no columns."""
+    """Print the role of each table column. Logs and files of arrays have no columns."""
     from calibrant.io.columns import TableOptions
     from calibrant.io.formats import is_table
     from calibrant.io.logs import is_log

@@ -75,7 +75,7 @@ def interpolate(x: Array, value: Array, query: Array) -> Array:
 
 
 def log_shares(p: Array) -> Array:
-    """Return the logarithm of each row divided by its sum, or of equal shares for a row of zeros."""
+    """Return log(p / sum of its row), with equal shares for a row of zeros."""
     total = p.sum(-1, keepdims=True)
     return np.log(np.where(total > 0, p / np.where(total > 0, total, 1.0), 1 / p.shape[-1]))
 

@@ -1,4 +1,4 @@
-"""Bounds of metrics and of differences between two models, each with a small probability of error."""
+"""Bounds on metrics and on differences between two models, each with a small error probability."""
 
 import math
 

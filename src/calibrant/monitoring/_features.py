@@ -24,7 +24,7 @@ UNLABELED_SCORES = ("confidence",)
 
 @dataclass(frozen=True)
 class TestKey:
-    """Name of a test of a mean score, in all rows or a group, or of a distribution."""
+    """Name of the test for a mean score, in all rows or a group, or for a distribution."""
 
     __test__ = False  # no test for pytest
 

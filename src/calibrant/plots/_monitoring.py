@@ -39,7 +39,7 @@ def gap_timeline(
 def evidence_timeline(
     share: Sequence[float], *, since: float | None = None, ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Draw the evidence of each period as a share of the alarm threshold, on the log scale of wealth.
+    """Draw each period's evidence as a share of the alarm threshold, in units of log wealth.
 
     Args:
         share: Largest log wealth in each period, divided by that of an alarm.

@@ -1,4 +1,4 @@
-"""Plots of theory with families of curves, and functions on the simplex of three class probabilities."""
+"""Plots of curve families, and of functions on the simplex of three class probabilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -213,7 +213,7 @@ def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
 
 
 def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
-    """Yield each batch with its clusters, numbered differently from those of other batches.
+    """Yield each batch with its cluster numbers, which differ from those of other batches.
 
     Raises:
         InputError: If there are no batches.

@@ -67,7 +67,7 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
 def accuracy_interval(
     probability: Any, rows: Any, correct: Any, *, weights: Any = None, level: float = 0.90
 ) -> Interval:
-    r"""Return the accuracy over all rows, of which few are labeled, with its interval.
+    r"""Return the accuracy with its interval over all rows, estimated from few labels.
 
     The estimate is $\bar y - \lambda (\bar f_n - \bar f_N)$. $\bar y$ is the accuracy of the n labeled rows, and
     $\bar f_n$ and $\bar f_N$ are the mean probabilities of the labeled and of all N rows (prediction-powered inference,

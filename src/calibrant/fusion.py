@@ -328,7 +328,7 @@ def _read_groups(groups: Any, n: int) -> list[str] | None:
 
 
 def _rank_scores(column: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values of a signal, and the normal scores of their mean ranks, at `MAX_POINTS` points."""
+    """Return `MAX_POINTS` values of a signal, and the normal scores of their mean ranks."""
     values, counts = column[~column.isnan()].unique(return_counts=True)
     if not len(values):
         values, counts = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
@@ -358,7 +358,7 @@ def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Ten
 def _moments_between(
     fits: Sequence[Fusion], shared: Sequence[str], unused: Sequence[str]
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
-    """Return the names, mean (d) and covariance (d d) of the coefficients between models if `unused` signals have none.
+    """Return the names, mean (d) and covariance (d d) of coefficients across models, without `unused` signals.
 
     Args:
         fits: Fusions of the models.
@@ -395,7 +395,7 @@ def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
 
 
 def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior | None) -> Fusion:
-    """Return the fusion with coefficients, averaged over the prior and those of its parts that apply.
+    """Return the fusion with coefficients, averaged over the prior and its applicable parts.
 
     Each part is weighted by its evidence (Bayesian model averaging, Hoeting et al. 1999), and by 0.2 / 0.8 for every
     signal that it does without. The coefficients are those of the normal distribution with the mixture's moments.

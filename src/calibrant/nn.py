@@ -111,7 +111,7 @@ class Criterion(nn.Module):
             self.loss = self.loss.after_epoch(epoch, val)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """Add the state of the loss, with keys "loss.NAME", to that of the module."""
+        """Add the loss state to that of the module, under keys "loss.NAME"."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name, value in losses.state(self.loss).items():
             destination[f"{prefix}loss.{name}"] = torch.as_tensor(value)
@@ -154,7 +154,7 @@ def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, to
 
 
 def _flatten_positions(x: Tensor) -> Tensor:
-    """Return (n, k) unchanged, and (n, k, d1, ...) as (n d1 ..., k)."""
+    """Return a tensor (n, k) unchanged, or (n, k, d1, ...) as (n d1 ..., k)."""
     return x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
 
 
@@ -264,7 +264,7 @@ def _named_parts(value: Any) -> dict[str, Any]:
 
 
 def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
-    """Return the buffer of a tensor, a value without tensors unchanged, or a copy of another value with its buffers."""
+    """Return a value with its tensors replaced by buffers, unchanged if it has none."""
     if isinstance(plan, str):
         return buffers[plan]
     if not plan:

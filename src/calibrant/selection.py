@@ -53,7 +53,7 @@ def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
 
 
 def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
-    """Scale each sample by the temperature of the other folds, or with one fold by that of all samples."""
+    """Scale each fold by the temperature of the other folds, or all samples by one temperature if folds = 1."""
     p = _merge_equal_examples(p.double())
     folds = min(folds, num_units(p))
     return p.apply(Temperature.fit(p)) if folds == 1 else map_out_of_fold(Temperature.fit, p, folds=folds)

@@ -131,7 +131,7 @@ class MixingLoss(Protocol):
         ...
 
     def mix(self, inputs: Tensor, labels: Labels, /, *, generator: torch.Generator | None = None) -> Any:
-        """Return a batch with the `inputs` of the network and a method `loss(loss, logits)`, the loss of each input."""
+        """Return a batch with network `inputs` and a method `loss(loss, logits)` for the loss per input."""
         ...
 
 

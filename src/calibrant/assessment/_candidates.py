@@ -34,7 +34,7 @@ class CandidateCalibrator:
 
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
-        """Build from a name, a file, a class or function that fits, a fitted calibrator, or the file of a contract."""
+        """Build from a method name, a file, a class or fitting function, a fitted calibrator, or a contract file."""
         if isinstance(calibrator, str | Path) and Path(calibrator).suffix == CONTRACT_SUFFIX:
             from calibrant.deployment import Contract  # slow to import
 

@@ -183,12 +183,12 @@ def _tiles(
 
 
 def _bin_level(measurement: MeasurementData) -> float | None:
-    """Return the level of the intervals of bins, or None for clusters, as these intervals assume independent rows."""
+    """Return the level of bin intervals, or None for clusters. These intervals assume independent rows."""
     return None if measurement.clusters else measurement.level
 
 
 def _bin_cells(bins: Bins, level: float | None) -> list[list[int]]:
-    """Return the numbers of each nonempty bin: index, count, mean confidence, accuracy, low and high limit.
+    """Return, per nonempty bin, its index, count, mean confidence, accuracy, and the limits of the frequency.
 
     Shares are in millionths. The limits hold for all bins simultaneously. Without a level they are left out.
     """

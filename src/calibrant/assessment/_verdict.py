@@ -1,4 +1,4 @@
-"""The one statement of evidence of a measurement. Titles, answers, notes and JSON follow it."""
+"""The verdict on calibration, which titles, answers, notes and JSON follow."""
 
 from dataclasses import dataclass
 from typing import Literal

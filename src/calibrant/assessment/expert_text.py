@@ -117,7 +117,10 @@ def group_answer(measurement: MeasurementData) -> str:
 
 
 def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], str]) -> tuple[int, str]:
-    """Return the number of groups with a significant gap, and a text of the worst, each as `describe_group(index)`."""
+    """Return the number of groups with a significant gap, and a list of the worst as text.
+
+    Each group is named by `describe_group(index)`.
+    """
     miscalibrated = [i for i in groups.worst_first if float(groups.significant_gap[i]) > 0]
     num_unnamed = len(miscalibrated) - MAX_NAMED_GROUPS
     names = [describe_group(i) for i in miscalibrated[:MAX_NAMED_GROUPS]]

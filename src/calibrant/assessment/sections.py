@@ -124,7 +124,7 @@ def _label_measurements(assessment: AssessmentData) -> LabeledMeasurements:
 
 
 def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:
-    """Return names and values for the end of the report: those of the caller, then command, versions and time."""
+    """Return the facts at the end of the report, first those of the caller, then command, versions and time."""
     automatic_facts = report.version_facts(extra_facts.get("command", "calibrant, from Python"))
     return {name: text for name, text in extra_facts.items() if name != "command"} | automatic_facts
 

@@ -88,7 +88,7 @@ def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
 
 
 def _summary(models: "Sequence[ModelCard]") -> Markup:
-    """Return a table of answers and accuracy, and one of calibration, with a row per model."""
+    """Return two tables with a row per model, one of answers and accuracy, and one of calibration."""
     answers = [
         [
             display_name(m.name),

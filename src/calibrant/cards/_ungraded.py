@@ -18,7 +18,7 @@ _SIGNAL = "confidence"
 
 @dataclass(frozen=True)
 class UngradedAnswers:
-    """Accuracy over all questions whose answers have a confidence, of which only some are graded."""
+    """Accuracy over all questions whose answer has a confidence, although only some are graded."""
 
     name: str
     graded: int

@@ -66,7 +66,7 @@ def card_command(
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:
-    """Return the logs by the names of the option, else by the models in the logs, else by the names of the files.
+    """Return the logs under the names given, else under their models, else under their file names.
 
     Raises:
         InputError: Two logs have the same name.

@@ -310,7 +310,7 @@ def _show_verdict(verdict: Any) -> None:
 
 
 def _tests_table(verdict: Any) -> Any:
-    """Return a table of the first test, which tests the event, and of the others with the strongest evidence."""
+    """Return a table of the event's test and the other tests with the strongest evidence."""
     event_test, *tests = verdict.tests
     strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
     rows = [

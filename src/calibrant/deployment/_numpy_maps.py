@@ -93,7 +93,7 @@ def structured_matrix(z: Array, a: Fitted) -> Array:
 
 
 def ensemble_temperature(z: Array, a: Fitted) -> Array:
-    """Return the log of a mixture of three distributions: scaled, unscaled, and uniform."""
+    """Return the log of a mixture of the scaled, unscaled and uniform distributions."""
     members = np.exp(log_softmax(z / a["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
     return np.log(sum(w * p for w, p in zip(a["weights"], members)))
 
@@ -167,7 +167,7 @@ def focal_map(z: Array, gamma: Any) -> Array:
 
 
 def isotonic(z: Array, a: Fitted) -> Array:
-    """Map the probability of each class by its points, of which class j has those from start[j] to start[j + 1]."""
+    """Map the probability of each class by its points. Class j has those from start[j] to start[j + 1]."""
     p, bounds = softmax(z), a["start"]
     columns = [interpolate(a["p"][i:j], a["value"][i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
     return log_shares(np.maximum(np.stack(columns, 1), a["floor"]))

@@ -283,7 +283,7 @@ class ReliabilityDisplay:
         name: str = "",
         ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw the diagram of probabilities (n, k), or (n,) of `pos_label`, by default the second class."""
+        """Draw the diagram of probabilities (n, k) or (n,). The event is `pos_label`, by default the second class."""
         y = np.asarray(y_true)
         classes, labels = np.unique(y, return_inverse=True)
         names = [str(class_label) for class_label in classes]

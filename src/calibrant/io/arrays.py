@@ -50,7 +50,7 @@ def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str]:
 
 
 def _missing_scores_error(names: Sequence[str]) -> InputError:
-    """Return the error for a file whose arrays have only these names, none of which scores and labels have."""
+    """Return the error for a file with none of the required arrays, which lists the arrays it has."""
     return InputError(
         "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
         f"{shorten_list(names) or 'nothing'}.",
@@ -80,7 +80,7 @@ def npy_label_files(path: Path) -> list[Path]:
 
 
 def _npy_labels(path: Path) -> tuple[str, Path]:
-    """Return the kind of the scores in a .npy file, "logits" or "probs", and the file of their labels."""
+    """Return "logits" or "probs", the kind of scores in a .npy file, and the path of its labels."""
     for kind in "logits", "probs":
         if path.stem.endswith(kind):
             return kind, path.with_name(f"{path.stem.removesuffix(kind)}labels{path.suffix.lower()}")
@@ -115,7 +115,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the names of classes and groups, and the ids, which the metadata of a .safetensors file hold as JSON."""
+    """Return the names of classes and groups, and the ids, from JSON in the metadata of a .safetensors file."""
     return {key: json.loads(text) for key, text in metadata.items() if key in (*NAME_LIST_KEYS, "ids")}
 
 

@@ -160,7 +160,7 @@ def get_writer(path: str | Path) -> Callable[..., None]:
 
 
 def list_suffixes(suffixes: Iterable[str]) -> str:
-    """Return suffixes as a text, such as ".csv, .tsv or .txt", without those of compressed files, such as .csv.gz."""
+    """Return suffixes as a text, such as ".csv, .tsv or .txt", without those such as .csv.gz."""
     *first, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
     return f"{', '.join(first)} or {last}" if first else last
 

@@ -269,7 +269,7 @@ def require_labels(columns: Columns, frame: Any) -> None:
 
 
 def leave_out_empty_labels(columns: Columns, frame: Any) -> Columns:
-    """Return the columns without the column of correctness, or else of labels, if all its values are missing."""
+    """Remove the column of correctness, or else of labels, from the roles if all its values are missing."""
     truth = columns.label if columns.correct is None else columns.correct
     if truth is None or len(frame) == 0 or frame[truth].null_count() < len(frame):
         return columns

@@ -126,13 +126,13 @@ def _check_not_positive_class(search: RoleSearch, name: str) -> None:
 
 
 def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:
-    """Return whether a column beside predicted labels is a confidence, or the probability of which class."""
+    """Return the meaning of a column beside predicted labels: a confidence, or a class probability."""
     p, (*_, predicted), classes = _read_score_and_classes(search, name)  # after the labels, if there are any
     return _infer_meaning(name, p, predicted, classes)
 
 
 def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
-    """Return whether a column beside `correct` is a confidence, or the probability of which class.
+    """Return the meaning of a column beside `correct`: a confidence, or a class probability.
 
     It is a confidence without labels, and for labels of other than two classes. Of two classes, the one predicted is
     the label if the answer is correct, and the other one if not.
@@ -164,7 +164,7 @@ def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, 
 
 
 def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> ScoreMeaning:
-    """Return whether a number is a confidence, or the probability of which class, from the predictions beside it.
+    """Return whether a score is a confidence or a class probability, judged by the predictions.
 
     A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not. A
     number outside [0, 1] counts as a confidence, which is refused later for its range.

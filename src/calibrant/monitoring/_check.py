@@ -33,7 +33,7 @@ Bound = Callable[[float], Interval]  # from an error rate
 
 @dataclass(frozen=True)
 class Condition:
-    """One requirement for all examples or for those of a group, and whether it holds."""
+    """A requirement for all examples or for a group, and whether it holds."""
 
     requirement: str
     group: str | None

@@ -225,7 +225,7 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
 
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
-    """Return the largest change of the share of a class, and a text on it, for "labels" or "predicted classes"."""
+    """Return the largest change in the share of a class and a text on it, by "labels" or "predicted classes"."""
     old, new = (class_shares(p, p.labels if name == "labels" else p.predicted) for p in (pair.old, pair.new))
     change = new - old
     j = int(np.abs(change).argmax())

@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class _EventData:
-    """Confidences and outcomes of the reference, confidences of the new rows, and the outcomes that they predict."""
+    """Confidences and outcomes of the reference, with confidences and expected outcomes of the new rows."""
 
     confidence: np.ndarray  # (n) of the reference
     outcome: np.ndarray  # (n)

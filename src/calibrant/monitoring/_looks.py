@@ -24,7 +24,7 @@ class Looks(NamedTuple):
 
 @dataclass(frozen=True)
 class LookSettings:
-    """The tests of a watch, in their order: the event, classes, groups, and a spare one that copies make groups of."""
+    """The tests of a watch, in this order: the event, classes, groups, and a spare one that new groups copy."""
 
     of: int | str  # "top" or the index of a class
     classes: tuple[int, ...]

@@ -88,7 +88,7 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
 
 
 def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
-    """Return the position on the figure, from 1, of the period in which the deviation of the strongest alarm starts.
+    """Return the period, as a position on the figure from 1, in which the strongest alarm's deviation starts.
 
     None if there is no alarm, or the deviation starts before the periods of the figure.
 

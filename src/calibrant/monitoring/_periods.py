@@ -37,7 +37,7 @@ class Periods:
         return self.first + len(self)
 
     def appended(self, name: str, predicted: int) -> "Periods":
-        """Return the periods followed by a new one with this number of predictions, of which no row is processed."""
+        """Return the periods and a new one with this number of predictions, none of them processed."""
         sums = np.zeros((1, len(PERIOD_COLUMNS)))
         return self.then(Periods(0, (name,), np.array([predicted]), np.array([-1]), sums, peak=np.zeros(1)), 0)
 

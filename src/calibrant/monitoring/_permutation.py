@@ -48,7 +48,7 @@ def unpaired_p_values(
 
 
 def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return p-values and step-down adjusted p-values of the first of the rows (draws, tests), which are exchangeable.
+    """Return raw and step-down adjusted p-values of the first row among exchangeable rows (draws, tests).
 
     The adjusted p-value of a test is the share of draws in which the smallest p-value, of this test and of all tests
     with larger p-values, is as small (Westfall & Young 1993, minP). If it is below .05, the probability to call any

@@ -23,7 +23,7 @@ MAX_LOGITS = 4_000_000  # scaled at once
 
 
 class FixedMap(NamedTuple):
-    """A map that multiplies logits by `slope`, and adds `shift` to that of the second of two classes."""
+    """A map that multiplies logits by `slope` and, for two classes, adds `shift` to the second logit."""
 
     slope: float
     shift: float
@@ -124,12 +124,12 @@ class OnlineScaling:
 
     @property
     def regret(self) -> float:
-        """Total log loss beyond that of the best fixed map, if the mixture had been updated after every row."""
+        """Total log loss of the mixture, updated after every row, beyond that of the best fixed map."""
         return self.loss - float(self.losses.min())
 
     @property
     def batch_regret(self) -> float:
-        """Total log loss beyond that of the best fixed map, of predictions by the mixture before each batch."""
+        """Total log loss of the mixture, updated after every batch, beyond that of the best fixed map."""
         return self.batch_loss - float(self.losses.min())
 
     @property

@@ -76,7 +76,7 @@ def _parse_limit(text: str, requirement: str) -> float:
 
 
 def _check_metric(requirement: Requirement) -> None:
-    """Raise `InputError` if the bounds, or those of a difference, do not exist for this metric and its settings."""
+    """Raise `InputError` if there are no bounds for this metric, or for its difference, with its settings."""
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
     if requirement.is_relative:

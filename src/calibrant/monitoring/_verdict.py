@@ -149,7 +149,10 @@ def build_verdict(watch: "Watch") -> WatchVerdict:
 
 
 def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
-    """Return the kind and name of each test: the event, classes, groups. The class of two has its name alone."""
+    """Return the kind and name of each test: the event, classes, groups.
+
+    The event of a binary problem with class names is called by its class name alone.
+    """
     names = watch.class_names or tuple(map(str, range(watch.k)))
     event = f"class {names[watch.of]}" if isinstance(watch.of, int) else "top class"
     if isinstance(watch.of, int) and watch.k == 2 and watch.class_names:

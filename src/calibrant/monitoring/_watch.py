@@ -324,7 +324,7 @@ class Watch:
 
 
 def _join(first: Watch, later: Watch) -> Watch:
-    """Return the state after the rows of one watch and those of a later one with the same settings.
+    """Return the state of a watch after the rows of a later watch with the same settings.
 
     Groups that only the later watch has seen come last. The first watch has no pending rows.
     """

@@ -218,7 +218,7 @@ def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray,
 
 
 def assumed_population(confidence: Any) -> Population:
-    """Return the population of assumed confidences: a mean, "beta(a, b)", or an array of values."""
+    """Return the population of assumed confidences, given as a mean, as "beta(a, b)" or as an array."""
     if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
         return _beta_population(*map(float, match.groups()))
     if isinstance(confidence, float | int):
@@ -287,7 +287,7 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
 
 
 def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
-    """Raise the odds of probabilities, relative to those of chance, to a power."""
+    """Raise the odds ratio between probabilities and chance to a power."""
     from scipy.special import expit, logit  # slow to import
 
     base = float(logit(chance))

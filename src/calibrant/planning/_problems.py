@@ -198,7 +198,7 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
 
 
 def _source_text(data: PlanningData) -> str:
-    """Return a sentence on the confidences: those of predictions, of a distribution, or given ones."""
+    """Return a sentence on where the confidences come from: predictions, a distribution or an array."""
     if data.predictions is not None:
         models = "" if data.second is None else " of each of two models"
         return f"Future examples are like the {len(data.predictions):,} given predictions{models}."
@@ -234,7 +234,7 @@ def select_goal(**goals: float | None) -> tuple[Any, float]:
 
 
 def select_metric(text: str | None, goal: Goal) -> registry.Method:
-    """Return the metric of a goal, which needs a test, an interval of an error, or a number per example."""
+    """Return the metric of a goal, or raise `InputError` if it lacks the test, interval or mean that this needs."""
     method = registry.METRICS.method(text or GOAL_METRICS[goal])
     metric = method.target
     is_mean = isinstance(metric, Metric) and metric.per_example is not None and not method.settings

@@ -205,18 +205,18 @@ def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
 
 
 def _to_logits(values: Tensor, k: int) -> Tensor:
-    """Return corrections of logits (n, k): of two classes, a value shifts their difference."""
+    """Return corrections of logits (n, k), where a value shifts the difference of two classes."""
     return torch.cat([-values / 2, values / 2], 1) if k == 2 else values
 
 
 def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
-    """Return all splits of the features and, as the last one, of the probability."""
+    """Return all splits of the features, and last those of the probability."""
     is_category = torch.tensor([*map(bool, schema.categories), False])
     return SplitGrid.from_cuts(x, list(cut_points(x, schema)), is_category)
 
 
 def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
-    """Yield one tree after another, each of which lowers the NLL of calibrated predictions."""
+    """Yield boosted trees one by one, each fitted to lower the NLL of the calibrated predictions."""
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
     truth = torch.nn.functional.one_hot(p.labels, p.k)

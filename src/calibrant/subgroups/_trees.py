@@ -60,7 +60,7 @@ class TreeEnsemble:
         return node - self.features.shape[1]
 
     def outputs_by_tree(self, x: Tensor) -> Tensor:
-        """Return the value of the leaf of each example in each tree (n, t, m)."""
+        """Return the leaf values of each example in each tree (n, t, m)."""
         return self.values[torch.arange(len(self)), self.leaves(x)]
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ _FILE_NAME = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT[\d.:-]+")
 
 
 def is_record(record: Record) -> bool:
-    """Whether a JSON object is a line of such a log."""
+    """Whether a JSON object is a line of a log of the evaluation harness."""
     return {"doc_id", "doc", "filtered_resps"} <= {*record}
 
 

@@ -99,7 +99,7 @@ def _read_answer(
     *,
     has_log_probs: bool,
 ) -> LogAnswer:
-    """Return the answer of a request, which `score` grades, given the means of its statistics."""
+    """Return the answer to a request, graded by the statistic `score` among the `means`."""
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []
     text = str(completions[0].get("text", "")) if completions else ""

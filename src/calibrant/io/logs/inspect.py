@@ -32,7 +32,7 @@ UNGRADED_REASONS = ("grader_failed", "scoring_failed")
 
 
 def is_log(content: Any) -> bool:
-    """Whether a JSON value is such a log."""
+    """Whether a JSON value is a log of Inspect."""
     return isinstance(content, dict) and "samples" in content and "eval" in content
 
 

@@ -195,7 +195,7 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
-    """Return ids (n, at most 512, the limit of BERT) of a tokenizer from the hub or a folder.
+    """Return token ids (n, at most 512 as for BERT) of a tokenizer from the hub or a folder.
 
     Short documents are padded in front or at the end, as the tokenizer does.
     """

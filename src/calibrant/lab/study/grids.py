@@ -215,7 +215,7 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        """The training id, then six hex digits of the monitoring and six of the code, where there are any."""
+        """The training id, with six hex digits of the monitoring and of the code if there are any."""
         monitoring_suffix = f"-{json_digest(self.monitoring_spec)[:6]}" if self.shifts or self.traces else ""
         code_suffix = f"_{json_digest(self.code)[:6]}" if self.code else ""
         return f"{self.training_id}{monitoring_suffix}{code_suffix}"
@@ -312,7 +312,7 @@ def set_fields(instance: Any, **values: Any) -> None:
 
 
 def parse_lists_into(instance: Any, **lists: MethodSpec | Iterable[MethodSpec]) -> None:
-    """Set fields of a frozen instance to tuples of methods, which may be given as texts, or as a single one."""
+    """Set fields of a frozen instance to tuples of methods, given as methods or texts, one or several."""
     for key, specs in lists.items():
         entries = [specs] if isinstance(specs, str | Method) else specs
         set_fields(instance, **{key: tuple(parse_method(key, entry) for entry in entries)})

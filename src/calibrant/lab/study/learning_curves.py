@@ -44,7 +44,7 @@ COLUMN_TITLES = {
 
 
 def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
-    """Yield figures of the histories of finished runs, for every data set and network, with a line per loss.
+    """Yield figures of training histories, per data set and network, with a line per loss.
 
     Curves are means over seeds with the range from minimum to maximum: recorded scores (Mukhoti et al. 2020, Figures 1
     and 3; Wang et al. 2021, Figure 4), gaps of single bins, and gammas (Ghosh et al. 2022). Reliability diagrams and

@@ -219,7 +219,7 @@ def _table_html(t: ResultTable) -> Markup:
 
 
 def _loss_label(loss: str) -> Markup:
-    """Return the title of a loss, or of a model trained elsewhere, and how the study spells it."""
+    """Return the title of a loss or external model, and its spelling in the study."""
     return html.method_label(LOSSES.title(loss), loss)
 
 

@@ -68,7 +68,7 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
 
 
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
-    """Return the families of methods, given by label, with at least `MIN_LINE_POINTS` values of their parameter.
+    """Return the families of methods, given by label, whose parameter has at least `MIN_LINE_POINTS` values.
 
     Every number among the settings is the parameter of a family of methods whose other settings are equal.
     """

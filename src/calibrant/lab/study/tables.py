@@ -193,7 +193,7 @@ class ResultTable:
         return row.short_text(self.rows)
 
     def rendered_rows(self, *, deviation: bool = True) -> Iterator[tuple[RunNames, list[tuple[str, bool]], list[str]]]:
-        """Yield every row with the texts of its cells, whether each is the best, and any texts of the paper."""
+        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts, if any."""
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
             texts = [(cell.text(self.about, deviation=deviation), cell.best) for cell in cells]

@@ -194,7 +194,7 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
 
 
 def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
-    """Return the learned epoch of each of n examples, counted from 1, or len(bits) + 1 if it was never learned.
+    """Return the learned epoch of each of n examples, from 1, or len(bits) + 1 if it was never learned.
 
     >>> first, second = (base64.b64encode(bytes([b])).decode() for b in (0b10100000, 0b11000000))
     >>> learned_epochs([first, second], 3)

@@ -389,7 +389,7 @@ def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> t
 
 
 def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
-    """Return the names that the coefficients of a signal among these may have."""
+    """Return all names that the coefficients of a signal can have among `signals`."""
     products = {f"{a} x {b}" for a, b in combinations(signals, 2) if signal in (a, b)}
     return products | {signal + ending for ending in _fusion_map.ENDINGS}
 

@@ -1,4 +1,4 @@
-"""Deploy what was fitted: one file that runs without Calibrant, and contracts on what was promised."""
+"""Deploy calibrators in one file that runs without Calibrant, with contracts on tested requirements."""
 
 from calibrant.deployment._contract import Contract
 from calibrant.deployment._export import EXPORT_FORMATS, export

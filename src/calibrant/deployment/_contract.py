@@ -1,4 +1,4 @@
-"""A contract: a calibrator, and what was promised for it on the data that tested it, in one file with a checksum."""
+"""Contracts: a calibrator and the requirements tested for it, in one file with a checksum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class Contract:
         score: SetScore = "lac",
         of: str | int | None = None,
     ) -> "Contract":
-        """Test a calibrator on new labeled predictions, and return the contract on what held.
+        """Test a calibrator on new labeled predictions, and return a contract on the requirements that hold.
 
         Args:
             calibrator: A fitted calibrator.

@@ -49,7 +49,7 @@ def normalize_rows(probs: np.ndarray) -> np.ndarray:
 
 
 def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
-    """Raise `InputError` if the numbers of the columns show that the column of a class is missing.
+    """Raise `InputError` if the numbers in column names leave out a class.
 
     No class is missing if the rows sum to 1, or if the caller named the columns.
     """

@@ -199,7 +199,7 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
 
 
 def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> ScoreMeaning:
-    """Return that a number that is never below 1/2 is a confidence, unless it may be a probability.
+    """Return `CONFIDENCE` for a score that is never below 1/2, unless it may be a probability.
 
     `word` is the class with a name such as "yes". Raises `InputError` if only another class is predicted, or if a
     threshold separates the two predicted classes, and no other class has such a name.

@@ -207,7 +207,7 @@ def _check_requirement(
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
-    """Return the parts that break the requirement, any of them wrongly at most at the error rate (Holm 1979)."""
+    """Return the parts that break the requirement, with family-wise error rate `error_rate` (Holm 1979)."""
     broken: set[int] = set()
     while len(broken) < len(bounds):
         rate = error_rate / (len(bounds) - len(broken))  # shared by the parts that may still hold
@@ -227,7 +227,7 @@ def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
 def _build_condition(
     requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, error_rate: float, *, is_broken: bool
 ) -> Condition:
-    """Return whether a requirement holds, by the bound that is farther from the limit, unless it is broken."""
+    """Return the condition of a requirement, which holds if the farther bound meets the limit."""
     bound = bounds.high if requirement.is_upper else bounds.low
     holds = not is_broken and requirement.is_met(bound)  # a bound of NaN meets no requirement
     is_decided = is_broken or holds

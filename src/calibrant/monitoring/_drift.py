@@ -37,7 +37,7 @@ class DriftResult:
 
     @property
     def drifted(self) -> tuple[ComparedRow, ...]:
-        """Rows that differ beyond chance: that any does so wrongly has at most the probability `level`."""
+        """Rows that differ significantly, with a family-wise error rate of at most `level`."""
         return tuple(row for row in self.rows if row.adjusted_p_value <= self.level)
 
     @property

@@ -69,7 +69,7 @@ class _EventData:
 
 
 def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[Estimate, ...]:
-    r"""Estimate accuracy, signed gap and Brier score of the event of new predictions.
+    r"""Estimate accuracy, signed gap and Brier score of new predictions without using their labels.
 
     A calibrator (`Auto`) is fitted to the reference, and its probability g of the event is averaged over the new rows
     ("confidence-based": CBPE; Kivimaki et al. 2024, arXiv 2401.08348). The weighted form adds the mean residual of the

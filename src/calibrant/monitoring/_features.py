@@ -1,4 +1,4 @@
-"""Row features whose sums over units are all that comparisons of two sets of predictions need."""
+"""Row features, whose sums over units suffice to compare two sets of predictions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ class LabelShift:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Counts of rows in cells that a prediction decides, and whether the prediction of a cell is each class."""
+    """Row counts in cells of predicted class and confidence, and the class of each cell."""
 
     by_class: np.ndarray  # (k, m) counts of the reference, by label
     new: np.ndarray  # (m) counts of the new rows

@@ -62,7 +62,7 @@ class Periods:
         return replace(self, sums=sums, peak=peak, first_row=first_row)
 
     def then(self, later: "Periods", row: int) -> "Periods":
-        """Return the last `MAX_PERIODS` of these periods and later ones, whose rows begin after `row` rows."""
+        """Return the last `MAX_PERIODS` of these and later periods, whose rows come after `row` rows."""
         later = replace(later, first_row=np.where(later.first_row < 0, -1, later.first_row + row))
         if later.first:  # the later ones have lost their first periods, and are MAX_PERIODS by themselves
             return replace(later, first=self.count + later.first)

@@ -266,7 +266,7 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
     c, share = population.confidence, population.share
 
     def truth(strength: float) -> np.ndarray:
-        """Return true probabilities that differ from the confidences the more, the larger the strength in [0, 1]."""
+        """Return true probabilities whose distance from the confidences grows with the strength in [0, 1]."""
         if pattern == "scale":
             return scale_odds(c, 1 - strength, population.chance)
         sign = -1 if population.mean >= 0.5 else 1

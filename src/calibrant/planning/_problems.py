@@ -1,4 +1,4 @@
-"""The problem behind a goal: what one simulated data set is, and when it reaches the goal."""
+"""Simulation problems for goals: how a data set is drawn, and whether it reaches the goal."""
 
 import math
 from dataclasses import dataclass, replace

@@ -199,7 +199,7 @@ def _with_probability(x: Tensor, p: Predictions) -> Tensor:
 
 
 def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
-    """Return logits with the corrections of trees, which split by the probabilities before them too."""
+    """Return logits corrected by trees, which may also split by the uncorrected probabilities."""
     p = Predictions(logits, torch.zeros(len(logits), dtype=torch.int64))  # probabilities do not depend on labels
     return logits + _to_logits(trees(_with_probability(x, p)), logits.shape[1]).to(logits.device)
 

@@ -157,7 +157,7 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
 
 
 def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
-    """Return the number of a grade, None without one, and why there is no answer, "" if there is one.
+    """Return a grade as a number or None, and the reason why there is no answer, or "".
 
     An answer that was not graded has no number. A question that is graded N, or 0 for an empty answer, has the number 0
     and a reason.

@@ -97,7 +97,7 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
 
 
 def _read_grade(grade: Any) -> tuple[float | None, str]:
-    """Return the number of a grade, and why there is no answer, "" if there is one.
+    """Return a grade as a number or None, and the reason why there is no answer, or "".
 
     An answer that was not graded has no number; an unanswered question counts as wrong, 0.
 

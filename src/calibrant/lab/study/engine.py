@@ -64,7 +64,7 @@ Engine = Callable[[Work, Iterable[Run], Store], Iterator[RunEvent]]
 
 
 def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
-    """Train one run after another in this process, and come back at the end to those that other processes work on.
+    """Train runs one after another, and retry at the end those that other processes work on.
 
     Failed runs are reported. A full disk or an unreachable mirror aborts.
     """

@@ -85,7 +85,7 @@ def _find_registry(key: str, text: str) -> Registry:
 
 
 def _check_signature(method: Method) -> None:
-    """Reject a metric that is not declared, and a function that cannot be called as its kind of method is."""
+    """Reject an undeclared metric, or a function with the wrong arguments for its kind of method."""
     if method.registry is registry.METRICS and not isinstance(method.target, metrics.Metric):
         raise InputError(
             f"Expected a metric, got the function {method.name}. Declare it with @metrics.metric('its title').",

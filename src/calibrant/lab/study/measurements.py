@@ -251,7 +251,7 @@ def reported_numbers(fitted: object) -> dict[str, float]:
 
 
 def ece_over_seeds_text(errors: Sequence[float]) -> str:
-    """Return the mean and deviation of the ECE over seeds, for a diagram of their examples.
+    """Return the mean and deviation of the ECE over seeds, as text for a diagram.
 
     >>> ece_over_seeds_text([0.02]), ece_over_seeds_text([0.02, 0.03])
     ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds; the diagram holds the examples of all')

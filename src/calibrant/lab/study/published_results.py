@@ -138,14 +138,14 @@ class PaperComparison:
         return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
     def _paper_setup(self, dataset: Method, network: Method) -> tuple[Method, Method]:
-        """Return what to compare a run with: its data set and network if the paper prints them, else the study's."""
+        """Return the compared data set and network, the run's own if the paper prints them, else `paper_setting`."""
         setting = self.study.paper_setting
         if (dataset, network) in self.published.setups or setting is None:
             return dataset, network
         return setting.dataset, setting.network
 
     def _agreement_text(self) -> str:
-        """Return what is equal if no difference is known: only the recipe if sizes or the number of runs is unknown."""
+        """Return what agrees if no difference is known, or only the recipe if sizes or runs are unknown."""
         pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
         paper_datasets = self.published.datasets
         has_sizes = all(

@@ -114,7 +114,7 @@ class Store:
         return folder
 
     def state(self, run: Run) -> str:
-        """Return the state of a run: done, diverged, damaged, failed (see partial/ID/error.txt), begun or missing.
+        """Return a run's state: done, diverged, damaged, failed (see partial/ID/error.txt), begun or missing.
 
         Only the record is verified; `set_aside_damaged` verifies all files.
         """
@@ -169,7 +169,7 @@ class Store:
         return None
 
     def code_change(self, run: Run) -> str:
-        """Return how a missing run was trained or begun with other code of its methods, or "" if it was not.
+        """Return how a missing run was trained or begun with other code of its methods, or "".
 
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
@@ -193,7 +193,7 @@ class Store:
         return [folder for folder in (self.root / "runs").iterdir() if folder.name.startswith(run.training_id)]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
-        """Return one finished run that `_matches`, by the digest of the data set it was trained on."""
+        """Return one finished run that `_matches` for each digest of training data."""
         matches: dict[str, StoredRun] = {}
         for folder, record in _intact_runs(self._training_folders(run)):
             if self._matches(record, run):

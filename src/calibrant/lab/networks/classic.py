@@ -42,7 +42,7 @@ def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256,
 
 @NETWORKS.register
 def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
-    """Build VGG-16 for CIFAR with 14.7 M parameters.
+    """Build VGG-16 for CIFAR (14.7 M parameters).
 
     13 convolutions with bias and batch norm in five groups, max-pooling after each group, and one linear layer. The
     two wide linear layers of the ImageNet form are omitted, as usual on CIFAR. Needs images of at least 32 x 32.

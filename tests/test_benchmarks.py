@@ -27,8 +27,9 @@ def test_every_benchmark_finds_what_it_imports(path):
     try:
         importlib.import_module(f"benchmarks.{path.stem}")
     except ModuleNotFoundError as error:
-        assert error.name is not None
-        assert error.name.split(".")[0] not in {"benchmarks", "calibrant"}  # other packages may be missing
+        if str(error.name).startswith(("benchmarks", "calibrant")):
+            raise
+        pytest.skip(f"needs {error.name}")
 
 
 @pytest.mark.slow

@@ -49,6 +49,9 @@ def test_registries_fill_themselves():
         ("Return an estimate: the mean.", "Estimate"),
         ("A map of all groups.", "Map of all groups"),
         ("ECE of the top class.", "ECE of the top class"),
+        ("Blur by 0.3 .. 1.5 pixels. Edges are mirrored.", "Blur by 0.3 .. 1.5 pixels"),
+        ("CIFAR-100. `cifar10` explains the arguments.", "CIFAR-100"),
+        ("Digits as in Mukhoti et al. (2020).", "Digits as in Mukhoti et al."),
         (None, ""),
     ],
 )

@@ -25,7 +25,7 @@ __all__ += ["TRACES", "Method", "Registry", "check_settings", "is_built_in"]
 
 M = TypeVar("M", bound=Callable[..., Any])
 TITLE_START = re.compile(r"^(?:(?:Apply|Build|Compute|Create|Draw|Load|Return) )?(?:[Tt]he |[Aa]n? )?(?=\w)")
-TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?:\s|$)).)*")  # of a docstring's first line
+TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?: [^a-z0-9.(]|$)).)*")  # the first of a docstring
 
 
 class Registry(Mapping[str, Callable[..., Any]]):

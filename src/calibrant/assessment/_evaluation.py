@@ -148,8 +148,8 @@ def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[in
     """Return per class the most confident errors in which it is the label or the prediction."""
     rows = most_confident_errors(p, len(p))  # all of them
     labels, predicted, confidence = p.labels[rows], p.predicted[rows], p.outcomes.confidence[rows]
-    # there is no calibrator: its probability is the same
-    columns = _example_index(p, rows), labels, predicted, confidence, confidence
+    calibrated_confidence = confidence  # nothing is calibrated here
+    columns = _example_index(p, rows), labels, predicted, confidence, calibrated_confidence
     mistakes: dict[int, tuple[Mistake, ...]] = {}
     for j in classes:
         of_class = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]

@@ -123,8 +123,9 @@ class FittedFamilies:
         if family.base not in ("", *self.solutions):  # "" stands for the data
             self._fit_family(next(base for base in FAMILIES if base.name == family.base), warm_starts)
         if family.base not in self.inputs:
-            x = self.inputs[""]
-            self.inputs[family.base] = TemperatureCache(x.p.apply(self.solutions[family.base].calibrator), x.tolerance)
+            data = self.inputs[""]
+            base_output = data.p.apply(self.solutions[family.base].calibrator)
+            self.inputs[family.base] = TemperatureCache(base_output, data.tolerance)
         self.solutions[family.name] = family.fit(self.inputs[family.base], warm_starts.get(family.name))
 
     @property

@@ -232,7 +232,10 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
 
 
 def _policies(models: "Sequence[ModelCard]") -> Markup:
-    """Return the scores of answering from a confidence on. The name of a model stands in its first row."""
+    """Return the table of mean scores if only questions with a confidence of at least t are answered.
+
+    Only the first row of a model has its name.
+    """
     head = ["model", "t", "answered", "score", "always answering"]
     rows = [
         [

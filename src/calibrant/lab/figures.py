@@ -228,6 +228,7 @@ def _blobs_network(folder: Path) -> list[Path]:
         p, q = p.squeeze(-1), log_q.exp().gather(-1, likeliest).squeeze(-1)
         distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2
         xlabel, ylabel = "largest true probability", "predicted probability of that class"
+        # the diagonal; a name that begins with "_" is not in the legend
         plots.family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)
         ax.scatter(p, q, s=3, color="#31688e", alpha=0.35, linewidths=0, rasterized=True)
         ax.annotate(f"mean total variation {distance:.3f}", (0.04, 0.93), xycoords="axes fraction", fontsize=8)

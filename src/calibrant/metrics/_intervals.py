@@ -163,16 +163,17 @@ class Sample:
         return 1.0 if math.isinf(self.error) else 2 * float(stdtr(self.degrees, -abs(self.mean) / self.error))
 
     def bounded_p_value(self, score_range: ScoreRange) -> float:
-        """Return the p-value of the mean 0, the level below which 0 leaves `bounded_interval`."""
+        """Return the p-value of the mean 0: `bounded_interval` excludes 0 if its level is below 1 minus the p-value."""
         if self.degrees <= 0:
             return 1.0
         low, high = score_range
         if not low < high:
             return float(self.mean == 0)
         count, variance = self.independent
-        zero = np.full(2, min(max(-low / (high - low), 0.0), 1.0))  # as both limits, on the scale of [0, 1]
-        lower_tail, upper_cdf = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))(zero)
-        tail = float(lower_tail if self.mean > 0 else 1 - upper_cdf)
+        zero = min(max(-low / (high - low), 0.0), 1.0)  # where 0 is if the range is scaled to [0, 1]
+        tails = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))
+        as_lower_limit, as_upper_limit = tails(np.full(2, zero))  # of 0, as `mean_limits` compares them
+        tail = float(as_lower_limit if self.mean > 0 else 1 - as_upper_limit)
         return min(1.0, 2 * tail)
 
     def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:

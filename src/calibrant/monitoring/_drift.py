@@ -123,10 +123,11 @@ def drift(
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
 
     The mean and the distribution of confidence and the shares of predicted classes are tested by permutations of rows
-    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated from the
-    confidence, in a plain and a weighted form; the new class shares by maximum likelihood, with a test of whether they
-    alone explain the change. Estimates hold only under the assumption that stands beside each: nothing in unlabeled
-    data reveals that equal probabilities have come to mean something else.
+    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated
+    twice: from calibrated confidences alone, and with the residuals of the reference, weighted by the ratio of the
+    densities of new rows and reference, added. The new class shares are estimated by maximum likelihood, with a test of
+    whether they alone explain the change. Estimates hold only under the assumption that stands beside each: nothing in
+    unlabeled data reveals that equal probabilities have come to mean something else.
 
     Args:
         reference: Labeled predictions of the past.
@@ -156,7 +157,8 @@ def drift(
                 f"Expected at least {MIN_REFERENCE_ROWS} labeled examples, or clusters, got {num_units(first)}.",
                 code="few_examples",
             )
-        pair = ModelPair(first.with_default_event(of), second.with_default_event(of), None, _SAMPLE_NOTE)
+        samples = first.with_default_event(of), second.with_default_event(of)
+        pair = ModelPair(*samples, paired_by=None, note=_SAMPLE_NOTE)
         rows = compared_rows(pair, has_labels=False, by_group=by_group, seed=seed)
         estimates = estimate_without_labels(pair.old, pair.new)
         shift = estimate_label_shift(first, second, seed)

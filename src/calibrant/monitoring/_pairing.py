@@ -47,10 +47,10 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
     if len(old) == len(new) and torch.equal(old.labels, new.labels) and old_ids is None and new_ids is None:
         _check_same_weights(old, new)
         note = f"Paired {old.num_examples:,} examples by their order, as all labels agree."
-        return ModelPair(old, new, "order", note)
+        return ModelPair(old, new, paired_by="order", note=note)
     sizes = f"{old.num_examples:,} old with {new.num_examples:,} new examples"
     note = f"Compared {sizes} as two samples, which share no ids or order."
-    return ModelPair(old, new, None, note)
+    return ModelPair(old, new, paired_by=None, note=note)
 
 
 def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
@@ -77,7 +77,7 @@ def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, ne
             code="different_labels",
         )
     _check_same_weights(old, new)
-    return ModelPair(old, new, "id", note)
+    return ModelPair(old, new, paired_by="id", note=note)
 
 
 def _check_same_weights(old: Predictions, new: Predictions) -> None:

@@ -95,7 +95,7 @@ class Watch:
     ) -> "Watch":
         """Return the state with a batch of predictions.
 
-        Rows that were given before count once. A batch without ids counts once if all its numbers are the same.
+        Rows whose ids were given before count once. Without ids, a batch that equals an earlier one counts once.
 
         Args:
             predictions: Predictions, or logits beside labels.
@@ -112,16 +112,16 @@ class Watch:
         """
         with as_predictions(predictions, labels) as p:
             batch = Batch.from_predictions(p, self.of, self.class_names, labeled, ids, times)
-        state = self._with_settings(batch) if not self.k else self
+        state = self if self.k else self._with_settings(batch)  # k is 0 before the first batch
         state._check_batch(batch)
-        state, rows = state._merge_known_rows(batch)
-        if batch.times is not None and rows.any() and batch.times[rows].min() < self.last_time:
+        state, is_new = state._merge_known_rows(batch)
+        if batch.times is not None and is_new.any() and batch.times[is_new].min() < self.last_time:
             raise InputError(
                 "Expected predictions in the order of time, got rows of a time before the batch before. Try the "
                 "batches in their order.",
                 code="time_order",
             )
-        return state._append(batch, rows, name)._process()
+        return state._append(batch, is_new, name)._process()
 
     def add_labels(self, ids: Any, labels: Any) -> "Watch":
         """Return the state with labels added to rows that were predicted before. They may be class names.
@@ -268,14 +268,14 @@ class Watch:
         is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
         return state, is_new
 
-    def _append(self, batch: "Batch", rows: np.ndarray, name: str | None) -> "Watch":
+    def _append(self, batch: "Batch", is_new: np.ndarray, name: str | None) -> "Watch":
         """Return the state with the new rows of a batch, as a period."""
-        if not rows.any():
+        if not is_new.any():
             return self
-        state, groups = self._with_groups(batch, rows)
-        period = np.full(int(rows.sum()), self.periods.count)
-        added = replace(batch.rows[rows], groups=groups, periods=period)
-        times = None if batch.times is None else batch.times[rows]
+        state, groups = self._with_groups(batch, is_new)
+        period = np.full(int(is_new.sum()), self.periods.count)
+        added = replace(batch.rows[is_new], groups=groups, periods=period)
+        times = None if batch.times is None else batch.times[is_new]
         if name is None:
             name = str(self.periods.count + 1) if times is None else format_time(times[0], batch.is_calendar)
         return replace(
@@ -286,11 +286,11 @@ class Watch:
             last_time=state.last_time if times is None else float(times[-1]),
         )
 
-    def _with_groups(self, batch: "Batch", rows: np.ndarray) -> tuple["Watch", np.ndarray]:
+    def _with_groups(self, batch: "Batch", is_new: np.ndarray) -> tuple["Watch", np.ndarray]:
         """Return the state with tests of new groups, and the group of each new row."""
         if batch.group_names is None or self.group_names is None:
-            return self, np.full(int(rows.sum()), -1)
-        groups = batch.rows.groups[rows]  # indices of the names of the batch
+            return self, np.full(int(is_new.sum()), -1)
+        groups = batch.rows.groups[is_new]  # indices of the names of the batch
         used, first_row = np.unique(groups, return_index=True)
         names = [batch.group_names[i] for i in used[np.argsort(first_row)]]
         group_names = tuple(dict.fromkeys([*self.group_names, *names]))  # new ones by their first row

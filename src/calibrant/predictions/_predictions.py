@@ -370,14 +370,21 @@ class Predictions:
         raise TypeError("Expected predictions as one argument, as in nll(predictions), got an attempt to unpack them.")
 
     def __repr__(self) -> str:
-        parts = [f"n={self.num_examples}"] + ([] if self.examples is None else [f"{len(self)} rows"])
+        parts = [f"n={self.num_examples}"]
+        if self.examples is not None:
+            parts.append(f"{len(self)} rows")
         parts += [f"k={self.k}", str(self.logits.dtype).removeprefix("torch.")]
-        parts += [] if self.weights is None or self.examples is not None else ["weighted"]
-        parts += [] if self.group_names is None else [f"{len(self.group_names)} groups"]
-        parts += [] if self.row_group_names is None else [f"{len(self.row_group_names)} groups of rows"]
-        parts += [] if self.shared_clusters is None else [f"{len(self.shared_clusters.unique())} clusters"]
-        event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
-        parts += [] if self.of == "top" else [f"of={event_name!r}"]
+        if self.weights is not None and self.examples is None:  # several rows of an example always have weights
+            parts.append("weighted")
+        if self.group_names is not None:
+            parts.append(f"{len(self.group_names)} groups")
+        if self.row_group_names is not None:
+            parts.append(f"{len(self.row_group_names)} groups of rows")
+        if self.shared_clusters is not None:
+            parts.append(f"{len(self.shared_clusters.unique())} clusters")
+        if self.of != "top":
+            event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
+            parts.append(f"of={event_name!r}")
         return f"Predictions({', '.join(parts)})"
 
     def __getitem__(self, rows: Any) -> "Predictions":

@@ -98,7 +98,7 @@ def bar_diagram(
         note: Small text below the title.
         width: Width and height in inches.
         event: The event, whose words label the axes.
-        level: Simultaneous level of the intervals in the marks, which assume independent rows. None leaves them out.
+        level: Simultaneous level of the intervals in the hover texts, which assume independent rows. None omits them.
     """
 
     def draw(drawing: Figure) -> None:

@@ -228,10 +228,10 @@ def draw(
     """
     from calibrant.lab.study import figures
 
-    loaded_study, store, inputs = _open_study(study, out, None, scale, with_)
-    store.sync_runs(loaded_study.runs())
+    loaded_study, store, input_files = _open_study(study, out, mirror=None, scale=scale, with_=with_)
+    store.sync_runs(loaded_study.runs())  # also fetches runs from the stores of other studies
     ensure_writable(Path(folder) / "figure.svg")
-    return figures.draw(loaded_study, store, Path(folder), inputs)
+    return figures.draw(loaded_study, store, Path(folder), input_files)
 
 
 def _open_study(

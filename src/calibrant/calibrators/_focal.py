@@ -89,7 +89,7 @@ class FocalTemperature:
         search: Literal["full", "line"] = "full",
         gamma: Gamma | None = None,
     ) -> "FocalTemperature":
-        """Fit (gamma, T) on validation predictions: the first strict minimum over a grid, gamma by gamma.
+        """Fit (gamma, T) on validation predictions: the first smallest value over a grid, gamma by gamma.
 
         Args:
             p: Validation predictions.

@@ -47,14 +47,14 @@ class _Evaluation(NamedTuple):
 
 
 def search_points(p: Predictions, criterion: str, points: Sequence[tuple[float, float]]) -> GridMinimum:
-    """Return the first strict minimum over points (gamma, T), in their order."""
+    """Return the point (gamma, T) with the smallest value, the first of equal ones."""
     metric, p = registry.METRICS.method(criterion), p.double()
     (gamma, t), value = first_minimum(lambda point: float(metric(_apply_point(p, *point))), points)
     return GridMinimum(gamma, t, value)
 
 
 def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:
-    """Return the first strict minimum over a grid, gamma by gamma and in the order of the temperatures.
+    """Return the grid point with the smallest value, the first of equal ones: gamma by gamma, temperatures as given.
 
     Branch and bound over intervals of temperatures: in an interval, the part of the metric that falls with T is at
     least that at its right end, and the part that rises at least that at its left end. Always takes the interval with
@@ -64,7 +64,7 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
     parts = _bound_parts(metric, p)
     if parts is None or min(gammas) < MIN_MONOTONE_GAMMA:
         return search_points(p, criterion, [(gamma, t) for gamma in gammas for t in ts])
-    combine = max if parts is _gap_parts else sum
+    combine = max if parts is _gap_parts else sum  # bounds of a binned error, or parts of the NLL
     order = sorted(range(len(ts)), key=ts.__getitem__)  # indices of the temperatures, from low to high
     evaluated: dict[tuple[int, int], _Evaluation] = {}  # by index of gamma and rank of the temperature
 

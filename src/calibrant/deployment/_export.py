@@ -193,8 +193,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
-    """Return what the numpy form of prediction sets needs."""
-    keys = hash_keys((sets.k + 1) // 2).tolist()  # one for two float32 logits
+    """Return the fields of prediction sets that the exported numpy functions read."""
+    keys = hash_keys((sets.k + 1) // 2).tolist()  # of the hash of the logits, one for two of them
     numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
     if isinstance(sets, CrossSets):
         scores = [part.tolist() for part in sets.scores]

@@ -55,6 +55,7 @@ class Condition:
         if self.status == "too_little_data":
             text += f", between {self._text(self.low)} and {self._text(self.high)}"
             return text if self.needed is None else f"{text}; {self.needed:,} {self.unit}s would decide"
+        # "< limit" holds if `high` is below it and is broken if `low` is above it; "> limit" the other way round
         if self.is_upper == (self.status == "holds"):
             return f"{text}, at most {self._text(self.high)}"
         return f"{text}, at least {self._text(self.low)}"

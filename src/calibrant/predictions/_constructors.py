@@ -273,7 +273,7 @@ def fields_from_arrays(
 
 
 def _read_event(entry: Any) -> str | int:
-    """Return the event of a file: "top", "classes" or an index of a class."""
+    """Return the event of a file, stored as a list of one name: "top", "classes" or an index of a class."""
     text = ", ".join(check_unique(entry, "evaluated_event"))
     index = parse_integer(text)
     return text if index is None else index

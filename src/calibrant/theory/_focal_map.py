@@ -140,6 +140,7 @@ class _ProbabilityTerms:
         top: Index of the top class of each row (n, 1).
 
     Attributes:
+        top_index: `top` as given (n, 1).
         top: True for the top class (n, k).
         relative_logits: Logits minus that of the top class (n, k).
         other_logits: `relative_logits` without the top class, which has -inf (n, k).
@@ -149,24 +150,24 @@ class _ProbabilityTerms:
     """
 
     def __init__(self, z: Tensor, top: Tensor) -> None:
-        self.top = torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
+        self.top_index, self.top = top, torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
         self.relative_logits = z - z.gather(-1, top)
         # at least -1e30, so that the log-odds stay finite if all other classes are impossible
         self.other_logits = self.relative_logits.clamp_min(-1e30).masked_fill(self.top, -math.inf)
         self.top_log_odds = -self.other_logits.logsumexp(-1, keepdim=True)
         self.log_q = self.relative_logits + _log_sigmoid(self.top_log_odds)
-        other_log_q = self.log_q.masked_fill(self.top, -math.inf)  # here o >= 1/2, so that log1p(-q) is accurate
-        self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-other_log_q.exp()))
+        other_log_q = self.log_q.masked_fill(self.top, -math.inf)
+        other_q = other_log_q.exp()  # at most 1/2, so that 1 - q and log1p(-q) are accurate
+        self.log_o = torch.where(self.top, _log_sigmoid(-self.top_log_odds), torch.log1p(-other_q))
         # with log-odds d: -log q = log(1 + exp(-d)) and q / o = exp(d); above d = 80 r is 1, and exp may overflow
         top_r = _log1p_ratio(self.top_log_odds.clamp_max(80))
-        other_r = -other_log_q.clamp_min(-1e4) * (other_log_q - self.log_o).exp()  # finite, as inf * 0 is NaN
+        other_r = -other_log_q.clamp_min(-1e4) * other_q / (1 - other_q)  # log q is finite, as inf * 0 is NaN
         self.r = torch.where(self.top, top_r, other_r)
 
     def focal_logits(self, gamma: Tensor | float) -> Tensor:
         r"""Return $\log(q / g)$ with $g = o^\gamma (1 + \gamma r)$, minus the value of the top class in each row."""
         log_g = gamma * self.log_o + torch.log1p(gamma * self.r)
-        top_log_g = log_g.masked_fill(~self.top, 0).sum(-1, keepdim=True)
-        return self.relative_logits - (log_g - top_log_g)
+        return self.relative_logits - (log_g - log_g.gather(-1, self.top_index))
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
         """Return log p of the map minus `target`, and 0 for the top class and impossible classes."""
@@ -186,7 +187,7 @@ class _ProbabilityTerms:
         s = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
         o_by_s = o / s.masked_fill(self.top, 1)
         a = self.other_logits.softmax(-1) * o_by_s  # the softmax over the other classes is q / o_top
-        q_top, o_top, s_top = ((x * self.top).sum(-1, keepdim=True) for x in (q, o, s))
+        q_top, o_top, s_top = (x.gather(-1, self.top_index) for x in (q, o, s))
         d_top = (a * residual).sum(-1, keepdim=True) / (q_top + s_top * a.sum(-1, keepdim=True))
         change_of_log_q = (s_top * d_top - residual) * o_by_s  # o d
         return (change_of_log_q - o_top * d_top).masked_fill(self.top, 0)

@@ -167,8 +167,9 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
     total, log_total, sums = np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS)
     first_maximum = np.zeros(BLOCK_ROWS, np.int32)
     for first in range(0, n, BLOCK_ROWS):
-        rows = range(min(BLOCK_ROWS, n - first))
-        _load_columns(z[first : first + len(rows)], m, row_max)
+        block = slice(first, first + BLOCK_ROWS)  # a loop over a slice is vectorized, one over [first + i] is not
+        labels, rows = y[block], range(len(y[block]))
+        _load_columns(z[block], m, row_max)
         total[:] = 0.0
         for j in range(k):
             for i in range(BLOCK_ROWS):
@@ -180,40 +181,47 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
             for i in range(BLOCK_ROWS):
                 log_total[i] = _log(total[i])
         if len(confidence):
+            confidence_block = confidence[block]
             for i in rows:
-                confidence[first + i] = 1.0 / total[i]
+                confidence_block[i] = 1.0 / total[i]
         if len(predicted) or len(correct):
             for above in range(k):  # from the last class, so that the first maximum is written last
                 j = k - 1 - above
                 for i in range(BLOCK_ROWS):
                     first_maximum[i] = np.int32(j) if m[j, i] == row_max[i] else first_maximum[i]
         if len(predicted):
+            predicted_block = predicted[block]
             for i in rows:
-                predicted[first + i] = first_maximum[i]
+                predicted_block[i] = first_maximum[i]
         if len(correct):
+            correct_block = correct[block]
             for i in rows:
-                correct[first + i] = first_maximum[i] == y[first + i]
+                correct_block[i] = first_maximum[i] == labels[i]
         if len(log_likelihood):
+            log_likelihood_block = log_likelihood[block]
             for i in rows:
-                log_likelihood[first + i] = np.float64(m[y[first + i], i]) - np.float64(row_max[i]) - log_total[i]
+                log_likelihood_block[i] = np.float64(m[labels[i], i]) - np.float64(row_max[i]) - log_total[i]
         if len(brier):
             sums[:] = 0.0
             for j in range(k):
                 for i in range(BLOCK_ROWS):
                     sums[i] += odds[j, i] * odds[j, i]
+            brier_block = brier[block]
             for i in rows:
-                brier[first + i] = _brier(sums[i], odds[y[first + i], i], total[i])
+                brier_block[i] = _brier(sums[i], odds[labels[i], i], total[i])
         if len(entropy):
             sums[:] = 0.0
             for j in range(k):
                 for i in range(BLOCK_ROWS):
                     d = np.float64(m[j, i]) - np.float64(row_max[i])
                     sums[i] += odds[j, i] * d if odds[j, i] > 0 else 0.0
+            entropy_block = entropy[block]
             for i in rows:
-                entropy[first + i] = log_total[i] - sums[i] / total[i]
+                entropy_block[i] = log_total[i] - sums[i] / total[i]
         if len(class_probability):
+            class_probability_block = class_probability[block]
             for i in rows:
-                class_probability[first + i] = odds[index, i] / total[i]
+                class_probability_block[i] = odds[index, i] / total[i]
         if p.size:
             for j in range(k):
                 for i in rows:

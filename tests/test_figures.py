@@ -64,7 +64,7 @@ def test_all_figures_are_drawn(tmp_path):
 
 def test_theory_plots_draw_the_given_numbers():
     ax = Figure().subplots()
-    plots.family(
+    plots.curve_family(
         {"_guide": ([0, 1], [0, 1]), "a": ([0, 1], [0, 2]), "b": (range(40), range(40))}, ax=ax, xlabel="x", ylabel="y"
     )
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]

@@ -26,7 +26,7 @@ z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(300, dtype=torch.int64)
 figure, ax = pyplot.subplots(figsize=(5.4, 3.4))
 curves = {"_one": (p, torch.ones_like(p))}
 curves |= {f"gamma {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 3.0, 5.0)}
-plots.family(curves, ax=ax, xlabel="probability of the true class", ylabel="gradient ratio")
+plots.curve_family(curves, ax=ax, xlabel="probability of the true class", ylabel="gradient ratio")
 print("threshold of gamma 3:", round(float(theory.confidence_threshold(3.0)), 4))
 
 # %%
@@ -41,7 +41,7 @@ curves = {}
 for gamma in (0.0, 1.0, 2.0, 4.0):
     risk = theory.conditional_risk(z, truth, loss=lambda q, label, gamma=gamma: losses.focal(q, label, gamma=gamma))
     curves[f"gamma {gamma:g}: minimum at {float(p[risk.argmin()]):.2f}"] = (p, risk / risk.min())
-plots.family(curves, ax=ax, xlabel="predicted probability", ylabel="risk / minimum risk")
+plots.curve_family(curves, ax=ax, xlabel="predicted probability", ylabel="risk / minimum risk")
 ax.set(ylim=(0.98, 1.6))
 
 # %%
@@ -54,7 +54,7 @@ ax.set(ylim=(0.98, 1.6))
 figure, ax = pyplot.subplots(figsize=(4.4, 4.2))
 curves = {"_identity": (p, p)}
 curves |= {f"gamma {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in (1.0, 3.0, 5.0)}
-plots.family(curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability")
+plots.curve_family(curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability")
 ax.set(aspect="equal", xlim=(0, 1), ylim=(0, 1))
 
 # %%

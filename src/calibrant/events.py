@@ -15,7 +15,8 @@ CALIBRATION_METRICS = (
     *("adaptive_noise_floor", "debiased_l2", "kuiper"),
 )
 TESTED_METRICS = ("signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper")
-Selector = int | Literal["top", "classes"]  # what `of` takes: "top", or the index of a class
+# The event to evaluate: "top" (the predicted class is right), the index of a class, or "classes" (all of them)
+EventSelector = Literal["top", "classes"] | int
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class EventKind:
     is_confidence: bool = True  # whether the event is "the prediction is right", so that abstaining makes sense
     classes: tuple[str, str] | None = None  # names of the two classes without and with the event
     table_columns: tuple[str, ...] = ()  # columns of a table, in lower case, that hold this event's outcomes
-    selector: Selector = "top"
+    selector: EventSelector = "top"
 
     @property
     def units(self) -> str:
@@ -174,7 +175,7 @@ KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in eve
 BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes is not None)
 
 
-def describe_event(selector: Selector, k: int, names: tuple[str, ...] | None = None) -> EventKind:
+def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventKind:
     """Return the event that predictions of `k` classes are evaluated by, with its texts filled in."""
     binary_kind = next((event for event in BINARY_KINDS if selector == 1 and event.classes == names), None)
     event = binary_kind or (TOP_CLASS if selector == "top" else ONE_CLASS)

@@ -181,7 +181,7 @@ def _group_names(by: str, position: Tensor, predicted: Tensor, counts: Tensor | 
         return [
             f"{a:05d} to {b:05d}" if b > a else f"{a * bool(i):05d}" for (a, b), i in zip(ends, position, strict=True)
         ]
-    assert counts is not None
+    assert counts is not None  # `by` is "frequency", which needs the counts
     share = counts.double()[predicted.cpu()] / counts.sum()
     power = share.clamp_min(1e-12).log10().floor().long().tolist()
     return [f"at least 1e{p:d}" if s > 0 else "never" for p, s in zip(power, share.tolist(), strict=True)]

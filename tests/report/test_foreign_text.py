@@ -37,7 +37,7 @@ from calibrant.lab.study.report import _table_html
 from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
 from calibrant.registry import METRICS
-from calibrant.report import Mark, Section, control_data, figure, json_script, page, table
+from calibrant.report import HoverPoint, Section, control_data, figure, json_script, page, table
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [
@@ -79,9 +79,12 @@ class Parsed(HTMLParser):
 def whole_page(text: str) -> str:
     """Return a page with `text` in every place that may hold user text."""
     body = table([text, text], [[text, text]], caption=text)
-    marks = [Mark(0.5, 0.5, text)]
+    hover_points = [HoverPoint(0.5, 0.5, text)]
     picture = figure(
-        lambda drawing: drawing.add_subplot().set(title=text, xlabel=text), text, caption=text, marks=marks
+        lambda drawing: drawing.add_subplot().set(title=text, xlabel=text),
+        text,
+        caption=text,
+        hover_points=hover_points,
     )
     content = control_data("classes", {"words": {text: text}, "rows": [[text]]})
     return page(text, text, [Section(text, body + picture + content)], {text: text}, kicker=text)

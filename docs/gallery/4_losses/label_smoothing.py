@@ -21,4 +21,4 @@ curves = {
     "poly-1": (s, losses.poly1(logits, labels)),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.family(curves, ax=ax, xlabel="margin of the true class's logit", ylabel="loss, nats")
+plots.curve_family(curves, ax=ax, xlabel="margin of the true class's logit", ylabel="loss, nats")

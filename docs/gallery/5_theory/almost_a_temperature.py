@@ -19,4 +19,4 @@ curves = {
     "exact, lower": (gammas, [b.sharpest * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)]),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.family(curves, ax=ax, xlabel="gamma", ylabel="temperature times (gamma + 1)")
+plots.curve_family(curves, ax=ax, xlabel="gamma", ylabel="temperature times (gamma + 1)")

@@ -1,17 +1,16 @@
 """Validate inputs to `Predictions`. Errors say how to fix them."""
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from calibrant._text import shorten_list
 from calibrant._validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
 from calibrant._validation.labels import to_class_indices
-from calibrant._validation.names import check_unique, factorize
+from calibrant._validation.names import factorize, to_unique_names
 from calibrant.backend.threads import thread_limit
+from calibrant.events import EventSelector
 from calibrant.types import InputError
-
-EventSelector = Literal["top", "classes"] | int  # the event that metrics evaluate
 
 
 def validate_inputs(
@@ -36,7 +35,7 @@ def validate_inputs(
     """
     z = to_tensor(logits, "logits")
     with thread_limit(z.numel(), in_chunks=True):
-        names = None if class_names is None else check_unique(class_names, "class_names")
+        names = None if class_names is None else to_unique_names(class_names, "class_names")
         y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
         columns: dict[str, Tensor | None] = {
             "weights": None if weights is None else to_tensor(weights, "weights").double(),

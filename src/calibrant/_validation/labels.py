@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant._text import parse_number, shorten_list
 from calibrant._validation.arrays import is_text, to_int, to_tensor
-from calibrant._validation.names import check_unique, is_same_name, match_names
+from calibrant._validation.names import is_same_name, match_names, to_unique_names
 from calibrant.types import InputError
 
 # Words for the positive class, and the words of its negative class, () for any
@@ -171,7 +171,7 @@ def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> t
     if not is_text(labels):
         return labels, names
     levels = np.unique(np.asarray(labels).astype(str)).tolist()
-    class_names = check_unique(binary_names(levels) if names is None else names, "class_names")
+    class_names = to_unique_names(binary_names(levels) if names is None else names, "class_names")
     indices, class_names, _ = to_class_indices(labels, class_names, 2, ignore_index)
     return indices, class_names
 

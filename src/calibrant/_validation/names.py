@@ -13,7 +13,7 @@ from calibrant._validation.arrays import to_tensor
 from calibrant.types import InputError
 
 
-def check_unique(names: Any, argument: str) -> tuple[str, ...]:
+def to_unique_names(names: Any, argument: str) -> tuple[str, ...]:
     """Return a list of names as strings. Raise `InputError` for duplicates and for anything but a list of names."""
     if isinstance(names, Tensor):
         names = to_tensor(names, argument)
@@ -76,7 +76,7 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
 
 def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
     """Return each sample's group name, given its index in `names`. Raise `InputError` for an invalid index."""
-    name_array, index = np.array(check_unique(names, "group_names")), to_tensor(groups, "groups")
+    name_array, index = np.array(to_unique_names(names, "group_names")), to_tensor(groups, "groups")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(
             f"Expected groups as indices of group_names, got {index.dtype}. Try whole numbers, or names as groups "

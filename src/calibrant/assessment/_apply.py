@@ -81,10 +81,10 @@ def _calibrate_array_file(
     """Calibrate a file of arrays, and write logits beside its labels and ids."""
     with prefix_errors(f"{path}"):
         arrays = read(path, options, needs_labels=False)
-        p, labeled = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
+        p, has_labels = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
         calibrated_predictions = calibrator.calibrate(p)
         ids = _check_ids(arrays.get("ids"), len(p))
-    calibrated_predictions.save(output, labeled=labeled, ids=ids)
+    calibrated_predictions.save(output, with_labels=has_labels, ids=ids)
     return p.num_examples, "logits", calibrated_predictions.notes
 
 

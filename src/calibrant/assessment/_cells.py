@@ -16,7 +16,7 @@ GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
     """Return the table rows of groups, worst first, then the mean over groups, then the row "all"."""
     groups, info = measurement.groups, measurement["nll"].info
-    assert groups is not None
+    assert groups is not None  # called only for measurements with groups
     signed_gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
     means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
     totals = {"count": measurement.n, "nll": measurement["nll"].value}  # of all rows together

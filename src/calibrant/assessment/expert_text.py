@@ -102,7 +102,7 @@ def _worst_bin_sentence(measurement: MeasurementData) -> str:
 def group_answer(measurement: MeasurementData) -> str:
     """Name the groups whose mean probability differs significantly from their frequency."""
     event, groups = measurement.event, measurement.groups
-    assert groups is not None
+    assert groups is not None  # called only for measurements with groups
 
     def describe_group(i: int) -> str:
         """Return the name of a group, the direction of its gap, and its size."""

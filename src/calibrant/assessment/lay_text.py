@@ -50,7 +50,7 @@ def direction_answer(measurement: MeasurementData) -> str:
 def group_answer(measurement: MeasurementData) -> str:
     """Name the groups that deviate by more than chance explains."""
     groups, event = measurement.groups, measurement.event
-    assert groups is not None
+    assert groups is not None  # called only for measurements with groups
 
     def describe_group(i: int) -> str:
         """Return the name of a group, the size of its gap, and whether its probabilities are too high."""

@@ -12,7 +12,7 @@ from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRAD
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._preconditioner import apply_affine
-from calibrant.calibrators._temperature import TemperatureCache, drop_impossible, fit_nll_temperature
+from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 from calibrant.registry import CALIBRATORS
@@ -122,7 +122,7 @@ class Vector:
                 `StructuredVector`.
         """
         start = None if warm_start is None else AffineFit(warm_start.scale, warm_start.bias)
-        return fit_vector(TemperatureCache(p), start, ridge=ridge).with_certificate(p)
+        return fit_vector(FitInput(p), start, ridge=ridge).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -182,7 +182,7 @@ class Matrix:
                 code="conflicting_settings",
             )
         start = None if warm_start is None else AffineFit(warm_start.weight, warm_start.bias)
-        return fit_matrix(TemperatureCache(p), start, penalty=penalty, ridge=ridge).with_certificate(p)
+        return fit_matrix(FitInput(p), start, penalty=penalty, ridge=ridge).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -268,19 +268,19 @@ def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
     return _log_prob_floor(x - x.amax(-1, keepdim=True))
 
 
-def fit_vector(cache: TemperatureCache, start: AffineFit | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
+def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
     """Fit `Vector` without a certificate."""
-    p, temperature = cache.p, cache.nll_fit.finite_temperature
+    p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
     penalty = ridge * p.k / p.total_weight  # on v and on c
     identity = torch.ones(p.k, dtype=torch.float64)
-    fit = fit_affine(x, identity, penalty, penalty, start, cache.tolerance, min_ridge=MIN_RIDGE)
+    fit = fit_affine(x, identity, penalty, penalty, start, data.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
 
 def fit_matrix(
-    cache: TemperatureCache,
+    data: FitInput,
     start: AffineFit | None = None,
     *,
     penalty: float | None = None,
@@ -291,14 +291,14 @@ def fit_matrix(
     With a ridge, the penalties are those of Berta et al. (2025); otherwise ODIR with the given penalty, or one chosen
     by cross-validation.
     """
-    p, temperature = cache.p, cache.nll_fit.finite_temperature
+    p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _centered_logits(z, temperature, floor))
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
         identity, strength = torch.eye(p.k, dtype=torch.float64), ridge
-        fit = fit_affine(x, identity, *structured_ridges(p.total_weight, p.k, ridge), start, cache.tolerance)
+        fit = fit_affine(x, identity, *structured_ridges(p.total_weight, p.k, ridge), start, data.tolerance)
     return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 

@@ -23,7 +23,7 @@ from calibrant.calibrators._structured import (
     fit_structured,
     smoothing_cost,
 )
-from calibrant.calibrators._temperature import TemperatureCache
+from calibrant.calibrators._temperature import FitInput
 from calibrant.predictions import Predictions
 
 MIN_STACKING_EXAMPLES = 20  # with fewer, no out-of-fold predictions are made
@@ -37,7 +37,7 @@ class CalibratorFamily:
     """A family that `Auto` may mix, and the data it needs."""
 
     name: str
-    fit: Callable[[TemperatureCache, Any], Solution[Any]]  # from a warm start or None
+    fit: Callable[[FitInput, Any], Solution[Any]]  # from a warm start or None
     preserves_argmax: bool = False
     parameters: Literal["constant", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
@@ -58,15 +58,15 @@ class CalibratorFamily:
         return self.parameters == "matrix" and n * k * k > MAX_MATRIX_WORK
 
 
-def _fit_identity(x: TemperatureCache, _: Any) -> Solution[SmoothedTemperature]:
+def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
     """Return the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
-    temperature, count = torch.tensor([1.0, x.p.total_weight], dtype=torch.float64)
-    return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(x.p))
+    temperature, count = torch.tensor([1.0, data.p.total_weight], dtype=torch.float64)
+    return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(data.p))
 
 
 REQUIRED_FAMILIES = (
     CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
-    CalibratorFamily("SmoothedTemperature", lambda x, _: fit_smoothed_temperature(x), preserves_argmax=True),
+    CalibratorFamily("SmoothedTemperature", lambda data, _: fit_smoothed_temperature(data), preserves_argmax=True),
 )
 _Binary = partial(CalibratorFamily, classes="two")
 _Multiclass = partial(CalibratorFamily, classes="more")
@@ -76,10 +76,10 @@ FAMILIES = (
     *REQUIRED_FAMILIES,
     _Binary("StructuredVector", partial(fit_structured, StructuredVector), parameters="vector"),
     _Binary("StructuredMatrix", _fit_structured_matrix, parameters="matrix"),
-    _Binary("Platt", lambda x, _: fit_platt(x.p), handicap=1.0),
-    _Binary("Beta", lambda x, _: fit_beta(x.p), handicap=1.0),
-    _Binary("Quadratic", lambda x, _: fit_quadratic(x.p), handicap=1.0),
-    _Binary("VennAbers", lambda x, _: fit_venn_abers(x.p), handicap=math.inf),
+    _Binary("Platt", lambda data, _: fit_platt(data.p), handicap=1.0),
+    _Binary("Beta", lambda data, _: fit_beta(data.p), handicap=1.0),
+    _Binary("Quadratic", lambda data, _: fit_quadratic(data.p), handicap=1.0),
+    _Binary("VennAbers", lambda data, _: fit_venn_abers(data.p), handicap=math.inf),
     _Multiclass("Monotone", fit_monotone, preserves_argmax=True),
     _Multiclass(
         "Monotone then StructuredMatrix",
@@ -98,7 +98,7 @@ FAMILIES = (
 class FittedFamilies:
     """Families of `Auto` fitted to the same data. Some are fitted to the output of another family, their base."""
 
-    inputs: dict[str, TemperatureCache]  # what families are fitted to: the data under "", a base's output by its name
+    inputs: dict[str, FitInput]  # what families are fitted to: the data under "", a base's output by its name
     solutions: dict[str, Solution[Any]]  # by name of the family
 
     @classmethod
@@ -110,7 +110,7 @@ class FittedFamilies:
         tolerance: float = GRADIENT_TOLERANCE,
     ) -> "FittedFamilies":
         """Fit every family, and the base of each, to predictions."""
-        fitted = cls({"": TemperatureCache(p, tolerance)}, {})
+        fitted = cls({"": FitInput(p, tolerance)}, {})
         for family in families:
             fitted._fit_family(family, warm_starts)
         return fitted
@@ -125,7 +125,7 @@ class FittedFamilies:
         if family.base not in self.inputs:
             data = self.inputs[""]
             base_output = data.p.apply(self.solutions[family.base].calibrator)
-            self.inputs[family.base] = TemperatureCache(base_output, data.tolerance)
+            self.inputs[family.base] = FitInput(base_output, data.tolerance)
         self.solutions[family.name] = family.fit(self.inputs[family.base], warm_starts.get(family.name))
 
     @property

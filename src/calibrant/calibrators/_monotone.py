@@ -14,7 +14,7 @@ from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Status, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
-from calibrant.calibrators._temperature import TemperatureCache, drop_impossible
+from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
@@ -67,7 +67,7 @@ class Monotone:
             smoothness: Factor of the penalty.
         """
         guess = None if warm_start is None else warm_start.slopes
-        solution = fit_monotone(TemperatureCache(p), guess, pieces=pieces, smoothness=smoothness)
+        solution = fit_monotone(FitInput(p), guess, pieces=pieces, smoothness=smoothness)
         return solution.with_certificate(p)
 
     @calibrator_call
@@ -82,14 +82,14 @@ class Monotone:
 
 
 def fit_monotone(
-    cache: TemperatureCache, start: Tensor | None = None, *, pieces: int = 8, smoothness: float = 1.0
+    data: FitInput, start: Tensor | None = None, *, pieces: int = 8, smoothness: float = 1.0
 ) -> Solution[Monotone]:
     """Fit `Monotone` without a certificate, from slopes `start`."""
-    p, temperature = drop_impossible(cache.p), cache.nll_fit.finite_temperature
+    p, temperature = drop_impossible(data.p), data.nll_fit.finite_temperature
     v = p.apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
     # The search compares the gain by a quadratic model, which is of the order of the squared gradient
-    minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * cache.tolerance**2)
+    minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * data.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
     return Solution(
         fitted,

@@ -14,7 +14,7 @@ from calibrant.calibrators._affine_solver import AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._preconditioner import apply_affine
-from calibrant.calibrators._temperature import TemperatureCache, fit_nll_temperature
+from calibrant.calibrators._temperature import FitInput, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
@@ -61,7 +61,7 @@ class SmoothedTemperature:
             robust: Minimize the NLL of the smoothed p instead, to which one error adds at most log(k (n + 1)), with a
                 normal prior of log T around 0 with standard deviation 1/2.
         """
-        return fit_smoothed_temperature(TemperatureCache(p), robust=robust).with_certificate(p)
+        return fit_smoothed_temperature(FitInput(p), robust=robust).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -176,25 +176,23 @@ def smoothing_cost(p: Predictions) -> float:
     return math.log1p(1 / p.total_weight)
 
 
-def fit_smoothed_temperature(x: TemperatureCache, *, robust: bool = True) -> Solution[SmoothedTemperature]:
+def fit_smoothed_temperature(data: FitInput, *, robust: bool = True) -> Solution[SmoothedTemperature]:
     """Fit `SmoothedTemperature` without a certificate."""
-    fit = x.temperature(robust)
-    fitted = SmoothedTemperature(_scalar(fit.temperature), _scalar(x.p.total_weight))
-    return Solution(fitted, fit.status, fit.gradient, fit.iterations, fit.standard_error, slack=smoothing_cost(x.p))
+    fit = data.temperature(robust)
+    fitted = SmoothedTemperature(_scalar(fit.temperature), _scalar(data.p.total_weight))
+    return Solution(fitted, fit.status, fit.gradient, fit.iterations, fit.standard_error, slack=smoothing_cost(data.p))
 
 
-def fit_structured(
-    cls: type[S], cache: TemperatureCache, start: AffineFit | None = None, *, robust: bool = True
-) -> Solution[S]:
+def fit_structured(cls: type[S], data: FitInput, start: AffineFit | None = None, *, robust: bool = True) -> Solution[S]:
     """Fit a structured map without a certificate: smooth the probabilities, then fit the map of their logarithms.
 
     Args:
         cls: Class of the map, which stores the difference of its weights from the identity.
-        cache: Predictions with their temperatures.
+        data: Predictions with their temperatures.
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
     """
-    p, temperature, count = cache.p, _scalar(cache.temperature(robust).temperature), _scalar(cache.p.total_weight)
+    p, temperature, count = data.p, _scalar(data.temperature(robust).temperature), _scalar(data.p.total_weight)
     if cls is StructuredMatrix:
         identity = torch.eye(p.k, dtype=torch.float64)
         ridge, ridge_bias = structured_ridges(p.total_weight, p.k)
@@ -202,7 +200,7 @@ def fit_structured(
         identity = torch.ones(p.k, dtype=torch.float64)
         ridge = ridge_bias = p.k / p.total_weight
     u = p.apply(lambda z: smoothed_log_probs(z, temperature, count))
-    fit = fit_affine(u, identity, ridge, ridge_bias, start, cache.tolerance)
+    fit = fit_affine(u, identity, ridge, ridge_bias, start, data.tolerance)
     fitted = cls(temperature, count, fit.weight - identity, fit.bias, _scalar(1.0))
     # Smoothing leaves no probability of 0 to clip
     return replace(fit.solution(fitted), slack=smoothing_cost(p), clips_zeros=False)
@@ -216,7 +214,7 @@ def _fit_and_refit_temperature(
     The final temperature divides the logits of the map. It corrects a confidence that shrinkage leaves too low or too
     high, as seen on predictions for examples that the map was not fitted on.
     """
-    solution = fit_structured(cls, TemperatureCache(p), start, robust=robust)
+    solution = fit_structured(cls, FitInput(p), start, robust=robust)
     if refit_temperature:
         final = _out_of_fold_temperature(solution.calibrator, p, robust)
         solution = replace(solution, calibrator=replace(solution.calibrator, final=final))

@@ -181,7 +181,7 @@ class NllDerivatives(PointEvaluation):
 
 
 @dataclass(frozen=True, eq=False)
-class TemperatureCache:
+class FitInput:
     """Predictions with the temperatures that several families start from, computed on first use."""
 
     p: Predictions

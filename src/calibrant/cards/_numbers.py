@@ -90,7 +90,7 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     """
     curve = risk_coverage(p, level=level)
     thresholds = p.events.by_score.value.flip(0)  # from the most confident answers
-    assert curve.low is not None
+    assert curve.low is not None  # given a level, the curve has both bounds
     assert curve.high is not None
     first_steps = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))
     steps = first_steps.clamp_max(len(curve.x) - 1).unique()
@@ -129,7 +129,7 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     rows: list[SubjectRow] = []
     for i, name in names:
         part = p[source.groups == i]
-        assert part.clusters is not None
+        assert part.clusters is not None  # the questions
         gap = signed_gap.interval(part, level=level ** (1 / len(names)))  # all hold together (Sidak 1967)
         confidence = _weighted_mean(part, part.events.confidence)
         rows.append(SubjectRow(name, len(part.clusters.unique()), confidence - gap.value, confidence, gap))

@@ -40,7 +40,7 @@ class Format:
 
     def open_chunked(self, path: Path) -> Any:
         """Open a file to be read in chunks."""
-        assert self.chunk_opener is not None
+        assert self.chunk_opener is not None  # called only for suffixes in `CHUNKED_SUFFIXES`
         return _load_function(self.chunk_opener)(path)
 
     def companions(self, path: Path) -> list[Path]:

@@ -54,7 +54,7 @@ def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width
     """Draw named panels side by side, and save the figure and its numbers."""
     figure = new_figure(width, height)
     for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
-        plots.family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
+        plots.curve_family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
         ax.set(**panel.limits)
     numbers = pl.concat(
         pl.DataFrame({"panel": key, "curve": curve.lstrip("_"), "x": np.asarray(x), "y": np.asarray(y)})
@@ -229,7 +229,7 @@ def _blobs_network(folder: Path) -> list[Path]:
         distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2
         xlabel, ylabel = "largest true probability", "predicted probability of that class"
         # the diagonal; a name that begins with "_" is not in the legend
-        plots.family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)
+        plots.curve_family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)
         ax.scatter(p, q, s=3, color="#31688e", alpha=0.35, linewidths=0, rasterized=True)
         ax.annotate(f"mean total variation {distance:.3f}", (0.04, 0.93), xycoords="axes fraction", fontsize=8)
         ax.set(aspect="equal", xlim=(0.3, 1), ylim=(0.3, 1))
@@ -266,7 +266,7 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
     optimizer.step(risk)  # pyright: ignore[reportArgumentType]
     with torch.no_grad():
         logits = network(data.test.inputs).double()
-    assert data.posterior is not None
+    assert data.posterior is not None  # the true probabilities of synthetic data are known
     return data.posterior(data.test.inputs), logits.log_softmax(-1), theory.focal_map(logits, gamma=gamma)
 
 

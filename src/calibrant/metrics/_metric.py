@@ -154,7 +154,7 @@ class Metric(Generic[P]):
 
     def values(self, p: Predictions) -> PerExample:
         """Return one value per example, whose mean is the metric."""
-        assert self.per_example is not None
+        assert self.per_example is not None  # called only for means over examples
         return self.per_example(self.view(p))
 
     def view(self, p: Predictions) -> Any:
@@ -185,7 +185,7 @@ class Metric(Generic[P]):
 
     def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
         if not isinstance(view, BinSums):
-            assert self.per_example is not None
+            assert self.per_example is not None  # `has_interval` is true
             return Sample.from_values(self.per_example(view), view.weights, view.clusters, view.examples)
         if self.sums is None or settings:
             raise self._summary_error()

@@ -72,7 +72,7 @@ class BinSums(EventStatistics):
 
     def _per_slot(self, name: str) -> Tensor:
         """Return a feature's sums in every bin and set of clusters, (m b)."""
-        assert self.slots is not None
+        assert self.slots is not None  # called only for sums with clusters
         return from_fixed_point(self.slots[:, FEATURES.index(name)].flatten(1), name).view(NUM_SLOTS, self.bins)
 
     @cached_property
@@ -221,7 +221,7 @@ def cluster_slots(p: Predictions) -> Tensor:
     It depends only on the sum of the hashes of the cluster's rows, so that neither the order of rows nor the numbers of
     clusters matter.
     """
-    assert p.clusters is not None
+    assert p.clusters is not None  # called only for predictions with clusters
     hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
     total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
     total.index_add_(0, p.clusters, hashes)

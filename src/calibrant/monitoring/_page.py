@@ -55,8 +55,8 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
 
     names = [display_name(periods.names[i]) for i in used]
     gap_texts = [f"{name}: gap {100 * value:+.2f} %" for name, value in zip(names, gap, strict=True)]
-    marks = [
-        report.Mark(float(n), float(value), f"{text}, {int(rows[i]):,} rows")
+    hover_points = [
+        report.HoverPoint(float(n), float(value), f"{text}, {int(rows[i]):,} rows")
         for n, (i, value, text) in enumerate(zip(used, gap, gap_texts, strict=True), start=1)
     ]
     body = [
@@ -75,7 +75,7 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     description = f"Gap by period. {'; '.join(gap_texts)}."
     return report.join_html(
         [
-            report.figure(draw, description, caption="The last periods", size=(7.0, 3.8), marks=marks),
+            report.figure(draw, description, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points),
             report.note(
                 "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
                 "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "

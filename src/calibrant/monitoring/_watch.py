@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from calibrant import calibrators
-from calibrant._validation import EventSelector, check_range
+from calibrant._validation import check_range
 from calibrant._validation.labels import to_class_indices
+from calibrant.events import EventSelector
 from calibrant.monitoring._batch import Batch
 from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
 from calibrant.monitoring._looks import LookSettings, compute_looks
@@ -71,7 +72,7 @@ class Watch:
     @property
     def settings(self) -> LookSettings:
         """The tests of the event, the classes and the groups."""
-        assert self.of is not None
+        assert self.of is not None  # set by the first batch
         assert not isinstance(self.of, str) or self.of == "top"
         classes: tuple[int, ...] = ()
         if self.by_class and self.k == 2:
@@ -353,7 +354,7 @@ def _join(first: Watch, later: Watch) -> Watch:
 
 def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
     """Return the evidence with tests of these groups, in this order. New ones copy the spare test."""
-    assert watch.group_names is not None
+    assert watch.group_names is not None  # tests of groups are only arranged if there are groups
     spare = len(watch.evidence) - 1  # the last test, to which no rows have been added
     first_group = spare - len(watch.group_names)  # after the tests of the event and of the classes
     index_of = {name: first_group + i for i, name in enumerate(watch.group_names)}

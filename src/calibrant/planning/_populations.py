@@ -169,7 +169,7 @@ def observed_population(by_score: GroupedScores, chance: float) -> Population:
 
 def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
     """Return the population of given clusters. Without `icc`, the outcomes give the correlation."""
-    assert events.clusters is not None
+    assert events.clusters is not None  # called only for events with clusters
     order, start, sizes = group_rows(events.clusters.cpu().numpy())
     confidence, outcome = (x.cpu().double().numpy()[order] for x in (events.confidence, events.outcome))
     weights = None if events.weights is None else events.weights.cpu().numpy()[order]

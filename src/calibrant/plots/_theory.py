@@ -14,7 +14,7 @@ CURVE_COLOR, GUIDE_COLOR = "#1f2937", "#9ca3af"
 CURVE_DASHES = ("-", (0, (6, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 2)), (0, (6, 2, 1, 2, 1, 2)))
 
 
-def family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
+def curve_family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
     """Draw curves (x, y) by name, from dark to light, with distinct dashes.
 
     Curves of at most 30 points are drawn as dots. A name that begins with "_" becomes a thin gray guide without a

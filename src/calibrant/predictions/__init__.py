@@ -1,6 +1,6 @@
 """Predictions: logits with labels and whatever else is known about each sample, validated once."""
 
-from calibrant._validation import EventSelector
+from calibrant.events import EventSelector
 from calibrant.predictions import _predictions
 from calibrant.predictions._maps import BLOCK_ELEMENTS, apply_map, map_logits, row_blocks
 from calibrant.predictions._predictions import *

@@ -12,7 +12,7 @@ from calibrant._text import parse_integer
 from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements, to_tensor
 from calibrant._validation.labels import binary_labels
-from calibrant._validation.names import check_unique, factorize_samples, group_name_per_sample
+from calibrant._validation.names import factorize_samples, group_name_per_sample, to_unique_names
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, CONFIDENCE_KINDS, PRESENCE
@@ -195,7 +195,7 @@ def fields_from_labels(
                 f"Expected scores and targets (n, labels), got {tuple(s.shape)} and {tuple(y.shape)}.", code="shape"
             )
         n, num_labels = s.shape
-        label_names = tuple(map(str, range(num_labels))) if names is None else check_unique(names, "names")
+        label_names = tuple(map(str, range(num_labels))) if names is None else to_unique_names(names, "names")
         if len(label_names) != num_labels:
             raise InputError(
                 f"Expected {num_labels} names, one per column of scores, got {len(label_names)}.", code="names"
@@ -274,7 +274,7 @@ def fields_from_arrays(
 
 def _read_event(entry: Any) -> str | int:
     """Return the event of a file, stored as a list of one name: "top", "classes" or an index of a class."""
-    text = ", ".join(check_unique(entry, "evaluated_event"))
+    text = ", ".join(to_unique_names(entry, "evaluated_event"))
     index = parse_integer(text)
     return text if index is None else index
 

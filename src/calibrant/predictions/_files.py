@@ -118,7 +118,7 @@ def _read_arrays(path: str | Path, rows: int | None, options: TableOptions) -> I
         yield arrays, labels
 
 
-def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
+def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:
     """Write predictions for `Predictions.save`.
 
     Names that a format may change, such as "1.0" or " a", are checked by reading the file back.
@@ -145,7 +145,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
             '.safetensors, or with_event("top").',
             code="event_in_table",
         )
-    tensors = {name: fields[name] for name in SAVED_FIELDS if labeled or name != "labels"}
+    tensors = {name: fields[name] for name in SAVED_FIELDS if with_labels or name != "labels"}
     arrays = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
     names = {name: fields[name] for name in ("class_names", "group_names") if fields[name] is not None}
     is_portable = all(PORTABLE_NAME.fullmatch(name) for level_names in names.values() for name in level_names)
@@ -153,7 +153,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
     def check(draft: Path) -> None:
         """Raise `InputError` unless the written file reads back as it was."""
         try:
-            is_exact = _is_read_back_exactly(fields, read_unlabeled_file(draft)[0], labeled=labeled)
+            is_exact = _is_read_back_exactly(fields, read_unlabeled_file(draft)[0], with_labels=with_labels)
         except InputError:
             is_exact = False
         if not is_exact:
@@ -168,7 +168,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, labeled: bool = T
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 
-def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: bool) -> bool:
+def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, with_labels: bool) -> bool:
     """Whether loaded fields equal the saved ones, but for the order of classes and the type of the numbers."""
     k = loaded["logits"].shape[1]
     numbers = tuple(map(str, range(k)))
@@ -180,7 +180,7 @@ def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, labeled: 
     saved_classes = columns.argsort()  # the inverse: the saved class of each loaded one
     return (
         _group_name_list(saved) == _group_name_list(loaded)
-        and (not labeled or torch.equal(saved_classes[loaded["labels"]], saved["labels"].cpu()))
+        and (not with_labels or torch.equal(saved_classes[loaded["labels"]], saved["labels"].cpu()))
         and torch.equal(loaded["logits"][:, columns].double(), saved["logits"].cpu().double())
     )
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from calibrant._text import shorten_list
-from calibrant._validation import EventSelector, resolve_event, validate_inputs
+from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.sorting import sort_integers
 from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS
+from calibrant.events import BINARY_EVENTS, EventSelector
 from calibrant.predictions._constructors import (
     fields_from_arrays,
     fields_from_binary_logits,
@@ -82,7 +82,7 @@ class Predictions:
     weights: Tensor | None  # (n) float64, non-negative
     clusters: Tensor | None  # (n) int64
     groups: Tensor | None  # (n) int64, indices of `group_names`
-    of: EventSelector
+    of: EventSelector  # the event to evaluate
     class_names: tuple[str, ...] | None
     group_names: tuple[str, ...] | None
     notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
@@ -327,7 +327,7 @@ class Predictions:
         """
         yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, **options))
 
-    def save(self, path: str | Path, *, labeled: bool = True, ids: Any = None) -> None:
+    def save(self, path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
 
         Tables hold no event. Loaded from one, class 1 of two is the event of `measure`, but not of metrics, unless the
@@ -335,13 +335,13 @@ class Predictions:
 
         Args:
             path: .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx; text may be compressed, as .csv.gz.
-            labeled: Whether to write the labels.
+            with_labels: Whether to write the labels.
             ids: A column of row ids to write to a table.
 
         Raises:
             InputError: If the format cannot hold the name of a class or group exactly, or the event.
         """
-        write_file({name: getattr(self, name) for name in FIELD_NAMES}, path, labeled=labeled, ids=ids)
+        write_file({name: getattr(self, name) for name in FIELD_NAMES}, path, with_labels=with_labels, ids=ids)
 
     # Rows, classes and logits
 

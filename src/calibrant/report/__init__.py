@@ -27,9 +27,9 @@ from calibrant.report._elements import (
     term,
     typeset,
 )
-from calibrant.report._svg_figure import Mark, figure
+from calibrant.report._svg_figure import HoverPoint, figure
 
-__all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "Mark", "Section"]
+__all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "HoverPoint", "Section"]
 __all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]
 __all__ += ["join_html", "json_script", "method_label", "note", "page", "reliability_figure", "render"]
 __all__ += ["reveal_hidden_characters", "switchable_text", "table", "term", "typeset", "version_facts"]

@@ -1,4 +1,4 @@
-"""Reliability diagrams for a page, with captions, alternative texts and marks, and facts about the software."""
+"""Reliability diagrams for a page, with captions, alternative texts and hover texts, and facts about the software."""
 
 import math
 import platform
@@ -20,7 +20,7 @@ from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.plots import confidence_histogram, reliability, reliability_curve
 from calibrant.predictions import Predictions
 from calibrant.report._elements import breakable, note, render, typeset
-from calibrant.report._svg_figure import Mark, figure
+from calibrant.report._svg_figure import HoverPoint, figure
 
 NUM_BAND_DRAWS = 300
 MAX_LABEL_CHARACTERS = 44  # per line of an axis label
@@ -78,7 +78,10 @@ def curve_diagram(
         _alt_text(f"Reliability curve, {title}", bins, event),
         caption=_caption(title, note),
         size=(width, 1.25 * width),
-        marks=[*_curve_marks(curve, float(by_score.total_weight.sum()), event), *_histogram_marks(bins, event)],
+        hover_points=[
+            *_curve_points(curve, float(by_score.total_weight.sum()), event),
+            *_histogram_points(bins, event),
+        ],
     )
 
 
@@ -110,7 +113,7 @@ def bar_diagram(
         _alt_text(f"Reliability diagram, {title}", bins, event),
         caption=_caption(title, note),
         size=(width, width),
-        marks=_bar_marks(bins, event, level),
+        hover_points=_bar_points(bins, event, level),
     )
 
 
@@ -143,13 +146,13 @@ def _caption(title: str, note: str) -> Markup:
     return heading + render("<small>{}</small>", typeset(note)) if note else heading
 
 
-def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Mark]:
-    """Return a mark per step of a curve with its range, height, rows and the mean band of a calibrated model."""
-    assert curve.low is not None
+def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[HoverPoint]:
+    """Return a point per step of a curve with its range, height, rows and the mean band of a calibrated model."""
+    assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None
     assert curve.weight is not None
     step_starts = ((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist()
-    marks: list[Mark] = []
+    hover_points: list[HoverPoint] = []
     for start, end in pairwise([0, *step_starts, len(curve.y)]):
         weight = curve.weight[start:end]
         low, high = (float((limit[start:end] * weight).sum() / weight.sum()) for limit in (curve.low, curve.high))
@@ -158,14 +161,14 @@ def _curve_marks(curve: Curve, total_weight: float, event: EventKind) -> list[Ma
             f"{event.probability} {_format_range(x0, x1)}: {event.frequency} {format_percent(y, 1)} of "
             f"{total_weight * float(weight.sum()):,.0f} {event.units}; calibrated model: {_format_range(low, high)}"
         )
-        marks.append(Mark((x0 + x1) / 2, y, text))
-    return marks
+        hover_points.append(HoverPoint((x0 + x1) / 2, y, text))
+    return hover_points
 
 
-def _histogram_marks(bins: Bins, event: EventKind) -> list[Mark]:
+def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
     """Return a mark per nonempty bin with its probability range, number of rows and share."""
     return [
-        Mark(
+        HoverPoint(
             b.center,
             b.weight,
             f"{event.probability} {b.span}: {b.count:,} {event.units}, {format_percent(b.weight, 1)} of all",
@@ -175,18 +178,18 @@ def _histogram_marks(bins: Bins, event: EventKind) -> list[Mark]:
     ]
 
 
-def _bar_marks(bins: Bins, event: EventKind, level: float | None) -> list[Mark]:
+def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[HoverPoint]:
     """Return a mark per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
     lows, highs = frequency_limits(bins, level or 0.90)  # not shown without a level
-    marks: list[Mark] = []
+    hover_points: list[HoverPoint] = []
     for b in _nonempty_bins(bins):
         text = f"{event.probability} {b.span}: {event.frequency} {format_percent(b.accuracy, 1)}"
         if level is not None:
             interval = _format_range(float(lows[b.index]), float(highs[b.index]))
             text += f", simultaneous {100 * level:g} % interval {interval}"
         text += f"; mean {event.probability} {format_percent(b.confidence, 1)}; {b.count:,} {event.units}"
-        marks.append(Mark(b.center, b.accuracy, text))
-    return marks
+        hover_points.append(HoverPoint(b.center, b.accuracy, text))
+    return hover_points
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures for a page: inline SVG in the colors of the page, with marks whose texts appear on hover."""
+"""Figures for a page: inline SVG in the colors of the page, with points whose texts appear on hover."""
 
 import io
 import math
@@ -26,7 +26,7 @@ CSS_COLORS = {  # drawing colors and the light or dark page colors that replace 
     LINE_COLOR: "var(--soft)",
     BACKGROUND_COLOR: "var(--paper)",
 }
-MAX_LINE_MARKS = 60  # per line
+MAX_LINE_POINTS = 60  # per line
 _RC_PARAMS: Any = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), TEXT_COLOR),
     "svg.fonttype": "none",  # texts stay texts
@@ -44,7 +44,7 @@ _RC_PARAMS: Any = {
 
 
 @dataclass(frozen=True)
-class Mark:
+class HoverPoint:
     """A point in the coordinates of the axes, with its text."""
 
     x: float
@@ -59,7 +59,7 @@ def figure(
     *,
     caption: str = "",
     size: tuple[float, float] = (3.0, 3.0),
-    marks: Sequence[Mark] = (),
+    hover_points: Sequence[HoverPoint] = (),
 ) -> Markup:
     """Return a figure as inline SVG.
 
@@ -68,7 +68,7 @@ def figure(
         alt_text: Text alternative for screen readers.
         caption: Caption.
         size: Width and height in inches.
-        marks: Points with texts for the pointer. Default: the points of labeled lines.
+        hover_points: Points with texts for the pointer. Default: the points of labeled lines.
     """
     import matplotlib as mpl
 
@@ -81,7 +81,7 @@ def figure(
         file = io.StringIO()
         drawing.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     svg = file.getvalue()
-    positions = _svg_positions(drawing, svg, marks or list(_line_marks(drawing)))
+    positions = _svg_positions(drawing, svg, hover_points or list(_line_points(drawing)))
     opening_tag, _, svg_body = _strip_svg(svg).partition(">")  # attributes are added to the tag <svg ...
     return render(
         '<figure>{}{} role="img" aria-label="{}">{}{}</figure>',
@@ -105,7 +105,7 @@ def _strip_svg(svg: str) -> str:
     return svg
 
 
-def _svg_positions(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[list[Any]]:
+def _svg_positions(drawing: Figure, svg: str, hover_points: Sequence[HoverPoint]) -> list[list[Any]]:
     """Return [x, y, text] per visible mark, in SVG coordinates.
 
     Marks left or right of the axes are left out, as are those without a finite height; those above or below are moved
@@ -113,12 +113,12 @@ def _svg_positions(drawing: Figure, svg: str, marks: Sequence[Mark]) -> list[lis
     """
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
     positions: list[list[Any]] = []
-    for mark in marks:
-        ax, (left, bottom, right, top) = drawing.axes[mark.axes], boxes[mark.axes]
-        x, y = (ax.transScale + ax.transLimits).transform((mark.x, mark.y))  # shares of width and height
+    for point in hover_points:
+        ax, (left, bottom, right, top) = drawing.axes[point.axes], boxes[point.axes]
+        x, y = (ax.transScale + ax.transLimits).transform((point.x, point.y))  # shares of width and height
         if 0 <= x <= 1.001 and np.isfinite(y):  # with room for rounding
             y = min(max(y, 0.0), 1.0)
-            positions.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), mark.text])
+            positions.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), point.text])
     return positions
 
 
@@ -130,8 +130,8 @@ def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
     return min(x), max(y), max(x), min(y)  # y grows downward
 
 
-def _line_marks(drawing: Figure) -> Iterator[Mark]:
-    """Yield up to MAX_LINE_MARKS evenly spaced points of each labeled line."""
+def _line_points(drawing: Figure) -> Iterator[HoverPoint]:
+    """Yield up to MAX_LINE_POINTS evenly spaced points of each labeled line."""
     for i, ax in enumerate(drawing.axes):
         # matplotlib labels lines without a label "_child0"
         labeled_lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
@@ -139,9 +139,9 @@ def _line_marks(drawing: Figure) -> Iterator[Mark]:
             name = f"{line.get_label()}: " if len(labeled_lines) > 1 else ""
             x, y = (np.asarray(values, dtype=float).tolist() for values in (line.get_xdata(), line.get_ydata()))
             points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
-            step = max(1, math.ceil(len(points) / MAX_LINE_MARKS))
+            step = max(1, math.ceil(len(points) / MAX_LINE_POINTS))
             for a, b in points[::step]:
-                yield Mark(a, b, f"{name}{_axis_value_text(ax.xaxis, a)}, {_axis_value_text(ax.yaxis, b)}", i)
+                yield HoverPoint(a, b, f"{name}{_axis_value_text(ax.xaxis, a)}, {_axis_value_text(ax.yaxis, b)}", i)
 
 
 def _axis_value_text(axis: Axis, value: float) -> str:

@@ -89,7 +89,7 @@ def add_legend(ax: Axes, title: str | None = None) -> None:
         options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": columns}
         options["borderaxespad"] = LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS  # in font sizes
         figure = ax.get_figure(root=True)
-        assert figure is not None
+        assert figure is not None  # axes that are drawn on belong to a figure
         lines = math.ceil(len(names) / columns) + bool(title)
         figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * lines)
     ax.legend(handles, names, title=title, **options)

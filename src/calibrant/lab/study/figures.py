@@ -103,7 +103,9 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
         areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
         lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib's legends leave out names that begin with _
         lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
-        draw_rocs = partial(plots.family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass")
+        draw_rocs = partial(
+            plots.curve_family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass"
+        )
         description = f"ROC curves, {title}. Area below: {areas_text}."
         yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, numbers, legend_title="area below")
 

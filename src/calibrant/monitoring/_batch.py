@@ -18,7 +18,7 @@ class Batch:
     """A validated batch in the order of prediction."""
 
     predictions: Predictions
-    of: Any
+    of: Any  # the event, "top" or the index of a class
     rows: Rows  # groups are indices of `group_names`, or -1
     group_names: tuple[str, ...] | None
     times: np.ndarray | None
@@ -49,18 +49,19 @@ class Batch:
         for name, column in columns.items():
             if column is not None and len(column) != n:
                 raise InputError(f"Expected {name} with one entry per row ({n:,}), got {len(column):,}.", code="shape")
-        mask = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled, dtype=bool)
+        has_label = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled, dtype=bool)
         seconds, is_calendar = (None, False) if times is None else to_seconds(times)
         rows = Rows(
             keys=np.zeros(n, dtype=np.uint64) if ids is None else hash_ids(ids),
-            labels=np.where(mask, p.labels.cpu().numpy(), UNKNOWN_LABEL),
+            labels=np.where(has_label, p.labels.cpu().numpy(), UNKNOWN_LABEL),
             probs=p.logits.cpu().double().softmax(1).numpy(),
             groups=np.full(n, -1) if p.groups is None else p.groups.cpu().numpy(),
-            periods=np.full(n, -1),
+            periods=np.full(n, -1),  # numbered by the watch
         )
         if seconds is not None:
             order = np.argsort(seconds, kind="stable")
             rows, seconds = rows[order], seconds[order]
         digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
-        rows = rows if ids is not None else replace(rows, keys=number_keys(digest, n))  # the same batch, the same keys
+        if ids is None:
+            rows = replace(rows, keys=number_keys(digest, n))  # the same batch has the same keys
         return cls(p, p.of, rows, p.group_names, seconds, is_calendar, digest)

@@ -70,7 +70,7 @@ def stake_table() -> np.ndarray:
     low = np.concatenate([[0.0], CELL_EDGES])  # smallest confidence of each cell
     high = np.concatenate([CELL_EDGES, [1.0]])
     max_stake = (1 - MIN_FACTOR) / high[:, None]  # y = 0 multiplies by 1 - stake * c
-    min_stake = -(1 - MIN_FACTOR) / np.maximum(1 - low[:, None], 1e-300)  # y = 1 multiplies by 1 + stake * (1 - c)
+    min_stake = -(1 - MIN_FACTOR) / (1 - low[:, None])  # y = 1 multiplies by 1 + stake * (1 - c)
     return np.clip(stakes, min_stake, max_stake)
 
 

@@ -27,6 +27,7 @@ from calibrant.types import InputError
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
 CHECK_LEVEL = 0.95
+MAX_REQUIRED_SIZE = 1e12  # above, no number is given
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
 Bound = Callable[[float], Interval]  # from an error rate
 
@@ -45,7 +46,7 @@ class Condition:
     needed: int | None  # examples, or clusters, that would decide it with a power of 0.8; None if decided or unknown
     unit: Literal["example", "cluster"]
     is_percent: bool
-    is_upper: bool
+    is_upper: bool  # whether the requirement is an upper limit, as in "ece < 0.02"
 
     @property
     def description(self) -> str:
@@ -56,9 +57,9 @@ class Condition:
             text += f", between {self._text(self.low)} and {self._text(self.high)}"
             return text if self.needed is None else f"{text}; {self.needed:,} {self.unit}s would decide"
         # "< limit" holds if `high` is below it and is broken if `low` is above it; "> limit" the other way round
-        if self.is_upper == (self.status == "holds"):
-            return f"{text}, at most {self._text(self.high)}"
-        return f"{text}, at least {self._text(self.low)}"
+        is_decided_by_high = self.is_upper if self.status == "holds" else not self.is_upper
+        bound = f"at most {self._text(self.high)}" if is_decided_by_high else f"at least {self._text(self.low)}"
+        return f"{text}, {bound}"
 
     def __str__(self) -> str:
         return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
@@ -229,18 +230,21 @@ def _build_condition(
     requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, error_rate: float, *, is_broken: bool
 ) -> Condition:
     """Return the condition of a requirement, which holds if the farther bound meets the limit."""
-    bound = bounds.high if requirement.is_upper else bounds.low
-    holds = not is_broken and requirement.is_met(bound)  # a bound of NaN meets no requirement
-    is_decided = is_broken or holds
+    status: CheckStatus = "too_little_data"
+    if is_broken:
+        status = "broken"
+    elif requirement.is_met(bounds.high if requirement.is_upper else bounds.low):  # NaN meets no requirement
+        status = "holds"
+    is_undecided = status == "too_little_data"
     return Condition(
         requirement=requirement.text,
         group=group,
-        status="broken" if is_broken else "holds" if holds else "too_little_data",
+        status=status,
         value=bounds.value,
         low=bounds.low,
         high=bounds.high,
         n=p.num_examples,
-        needed=None if is_decided else _required_size(requirement, p, bounds, error_rate),
+        needed=_required_size(requirement, p, bounds, error_rate) if is_undecided else None,
         unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
@@ -265,18 +269,18 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
             needed = quick_sample_size(p.events, bound=requirement.limit, level=error_rate)
         except InputError:  # out of reach
             return None
-        needed = needed * units // p.num_examples  # clusters of the present size
+        needed = needed * units // p.num_examples  # from examples to clusters of the present size
         return needed if needed > units else None
     distance = requirement.limit - bounds.value
     width = bounds.high - bounds.value if distance > 0 else bounds.value - bounds.low
     z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
-    # a width of z standard errors must shrink until the distance has z and those of the power
-    ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf
-    if not math.isfinite(ratio):
+    # The width is z standard errors (se); a power of 80 % needs |distance| = (z + its quantile) se. n is as 1 / se^2
+    error_ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf  # present over needed se
+    needed = max(units * error_ratio**2, units + 1.0)  # the present number does not decide
+    if not needed < MAX_REQUIRED_SIZE:  # NaN included
         return None
-    needed = max(units * ratio**2, units + 1.0)  # the present number does not decide
-    digit = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # rounded up to two significant digits
-    return math.ceil(needed / digit) * digit if needed < 1e12 else None
+    rounding_unit = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # for two significant digits
+    return math.ceil(needed / rounding_unit) * rounding_unit
 
 
 _FILE_KEYS: dict[str, tuple[Any, str]] = {  # types, and their description

@@ -49,7 +49,7 @@ class ComparedRow:
         return TITLES[self.name] + ("" if self.group is None else f" [{display_name(self.group)}]")
 
     def text(self, value: float, sign: str = "") -> str:
-        """Write a value of this row in its unit, or nothing for nan."""
+        """Write a value of this row in its unit, or nothing for nan. The sign "+" marks positive values."""
         if math.isnan(value):
             return ""
         is_share = self.name in PERCENT_SCORES or math.isnan(self.old)  # distributions differ in shares
@@ -201,9 +201,10 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
                 "Expected the same clusters of the same examples in both models.", code="different_clusters"
             )
         return paired_p_values(frame.unit_sums(pair.old), frame.unit_sums(pair.new), frame.statistics, seed)
-    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))  # sets of the same size on both sides
-    sums = frame.unit_sums(pair.old, max_old), frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
-    return unpaired_p_values(*sums, frame.statistics, seed)
+    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))  # so that joined units are as large on both sides
+    old_sums = frame.unit_sums(pair.old, max_old)
+    new_sums = frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
+    return unpaired_p_values(old_sums, new_sums, frame.statistics, seed)
 
 
 def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
@@ -219,7 +220,7 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
         old, new = (score_value(p, key.name) for p in (pair.old, pair.new))
         difference = new - old
         if key.name not in ("confidence", "ece"):  # whose differences have no interval
-            limits = difference_bounds(METRICS.method(key.name), pair, 0.025)  # on each side
+            limits = difference_bounds(METRICS.method(key.name), pair, error_rate=0.025)  # on each side
             low, high = limits.low, limits.high
     return ComparedRow(key.name, key.group, old, new, difference, low, high, p_value, adjusted, detail)
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant._text import format_percent, format_percent_range
-from calibrant.monitoring._estimates import Estimate
+from calibrant.monitoring._estimates import DOUBLY_ROBUST, Estimate
 from calibrant.monitoring._features import confidences
 from calibrant.monitoring._label_shift import LabelShift
 from calibrant.monitoring._titles import TITLES
@@ -32,7 +32,7 @@ def compare_page(result: "CompareResult", command: str) -> str:
     )
     sections = [
         report.Section("Differences", _tests_table(result.rows, result.differing, "old", explanation, "differences")),
-        report.Section("Reliability", _diagrams(pair.old, pair.new)),
+        report.Section("Reliability", _reliability_diagrams(pair.old, pair.new)),
         report.Section("Confidence", _confidence_figure({"old": pair.old, "new": pair.new})),
     ]
     facts = {"examples": f"{result.n_old:,} old, {result.n_new:,} new", **report.version_facts(command)}
@@ -47,10 +47,10 @@ def drift_page(result: "DriftResult", command: str) -> str:
         f"rows: without drift, the probability that any row is marked is at most {100 * result.level:g} %."
     )
     sections = [
-        report.Section("Estimated without labels", _estimates(result.estimates)),
+        report.Section("Estimated without labels", _estimates_table(result.estimates)),
         report.Section("Tests", _tests_table(result.rows, result.drifted, "reference", explanation, "tests")),
         report.Section("Confidence", _confidence_figure({"reference": pair.old, "new": pair.new})),
-        *([report.Section("Class shares", _shares(result, shift))] if shift is not None else []),
+        *([report.Section("Class shares", _shares_table(result, shift))] if shift is not None else []),
     ]
     facts = {"examples": f"{result.n_reference:,} reference, {result.n_new:,} new", **report.version_facts(command)}
     lead = [text for text in (*result.notes, result.shift_sentence) if text]
@@ -85,7 +85,7 @@ def _tests_table(
     return report.join_html([body, report.note(text)])
 
 
-def _diagrams(old: Predictions, new: Predictions) -> Markup:
+def _reliability_diagrams(old: Predictions, new: Predictions) -> Markup:
     """Return the reliability diagrams of both models side by side."""
     figures = [
         report.reliability_figure(p, f"Reliability diagram of the {name} model.", name)
@@ -101,7 +101,8 @@ def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
     """Return the cumulative distributions of confidence in one figure."""
 
     def draw(drawing: Figure) -> None:
-        ax, shares = drawing.subplots(), np.linspace(0, 1, 201)
+        ax = drawing.subplots()
+        shares = np.linspace(0, 1, 201)  # heights of the curve, whose points are the quantiles
         for (name, p), color in zip(predictions.items(), (BAR_COLOR, GAP_COLOR), strict=True):
             ax.step(np.quantile(confidences(p), shares), shares, color=color, label=name, where="post")
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of predictions up to it")
@@ -114,12 +115,9 @@ def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
     return report.figure(draw, alt_text, caption="Distribution of confidence", size=(5.0, 3.0))
 
 
-def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
+def _estimates_table(estimates: tuple[Estimate, ...]) -> Markup:
     """Return the table of estimates without labels, each with its assumption."""
-    rows = [
-        [TITLES[estimate.name] if i % 2 == 0 else "", estimate.method, *estimate.cells, estimate.assumption]
-        for i, estimate in enumerate(estimates)  # two of each score
-    ]
+    rows = [["" if e.method == DOUBLY_ROBUST else TITLES[e.name], e.method, *e.cells, e.assumption] for e in estimates]
     head = ["", "method", "reference", "new", "90 % limits", "assumption"]
     text = (
         "The limits contain the noise of the labels that will come. They hold only under the assumption beside them, "
@@ -128,7 +126,7 @@ def _estimates(estimates: tuple[Estimate, ...]) -> Markup:
     return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), report.note(text)])
 
 
-def _shares(result: "DriftResult", shift: LabelShift) -> Markup:
+def _shares_table(result: "DriftResult", shift: LabelShift) -> Markup:
     """Return the table of class shares, and a text on what they assume."""
     rows = [list(share.cells) for share in shift.shares]
     body = report.table(["class", "reference", "new", "90 % limits"], rows, caption="class shares", long_row_names=True)

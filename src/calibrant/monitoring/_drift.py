@@ -8,7 +8,7 @@ from typing import Any
 from calibrant._text import cut_middle, format_percent, format_percent_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import ComparedRow, check_test_options, compared_rows, list_titles
-from calibrant.monitoring._estimates import MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
+from calibrant.monitoring._estimates import DOUBLY_ROBUST, MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
 from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._titles import TITLES
@@ -73,8 +73,8 @@ class DriftResult:
             lines.append(f"{mark} {cut_middle(row.title, 31):32}{numbers}")
         head = "reference", "new", "90 % limits"
         lines += ["", _table_line("estimated without labels", *head)]
-        for i, estimate in enumerate(self.estimates):
-            title = "  weighted form" if i % 2 else TITLES[estimate.name]  # two estimates of each score
+        for estimate in self.estimates:
+            title = f"  {DOUBLY_ROBUST}" if estimate.method == DOUBLY_ROBUST else TITLES[estimate.name]
             lines.append(_table_line(title, *estimate.cells))
         if self.label_shift is not None:
             lines += ["", _table_line("class shares", *head)]
@@ -123,11 +123,11 @@ def drift(
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
 
     The mean and the distribution of confidence and the shares of predicted classes are tested by permutations of rows
-    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated
-    twice: from calibrated confidences alone, and with the residuals of the reference, weighted by the ratio of the
-    densities of new rows and reference, added. The new class shares are estimated by maximum likelihood, with a test of
-    whether they alone explain the change. Estimates hold only under the assumption that stands beside each: nothing in
-    unlabeled data reveals that equal probabilities have come to mean something else.
+    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated twice: from
+    calibrated confidences alone, and doubly robust, with the mean residual of the reference added, whose rows are
+    weighted by the ratio of the densities of new rows and reference. The new class shares are estimated by maximum
+    likelihood, with a test of whether they alone explain the change. Estimates hold only under the assumption that
+    stands beside each: nothing in unlabeled data reveals that equal probabilities have come to mean something else.
 
     Args:
         reference: Labeled predictions of the past.

@@ -16,7 +16,7 @@ from calibrant.monitoring._features import confidences, row_weights, states_conf
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
-REFERENCE_MAP = "Auto"
+REFERENCE_CALIBRATOR = "Auto"
 NUM_CALIBRATION_FOLDS = 5
 MIN_REFERENCE_ROWS = 20
 MAX_DENSITY_RATIO = 20.0
@@ -30,7 +30,9 @@ _SCORES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {  #
     "signed_gap": lambda c: (c, c - 1),
     "event_brier": lambda c: (c**2, (1 - c) ** 2),
 }
-_FoldMaps = list[tuple[Any, Tensor]]  # a fitted map and the rows outside its fitting data
+CONFIDENCE_BASED = "confidence-based"
+DOUBLY_ROBUST = "doubly robust"
+_FoldCalibrators = list[tuple[Any, Tensor]]  # a fitted calibrator and the rows outside its fitting data
 SAME_PROBABILITIES = "rows with the same probabilities are right as often as in the reference"
 
 
@@ -39,7 +41,7 @@ class Estimate:
     """A number of the new predictions that is estimated without labels."""
 
     name: str  # "accuracy", "signed_gap" or "event_brier"
-    method: str
+    method: str  # CONFIDENCE_BASED or DOUBLY_ROBUST
     assumption: str
     reference: float  # the number in the reference, with labels
     value: float
@@ -72,8 +74,8 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
     r"""Estimate accuracy, signed gap and Brier score of new predictions without using their labels.
 
     A calibrator (`Auto`) is fitted to the reference, and its probability g of the event is averaged over the new rows
-    ("confidence-based": CBPE; Kivimaki et al. 2024, arXiv 2401.08348). The weighted form adds the mean residual of the
-    reference, out of fold and weighted by the ratio w of the densities of new rows and reference,
+    ("confidence-based": CBPE; Kivimaki et al. 2024, arXiv 2401.08348). The doubly robust estimate adds the mean
+    residual of the reference, out of fold and weighted by the ratio w of the densities of new rows and reference,
     $\frac 1 m \sum_j g(x_j) + \sum_i w_i (a_i - g(x_i)) / \sum_i w_i$, and is right if either g or w is (Robins et al.
     1994). Intervals contain the noise of the new outcomes and of the residuals.
 
@@ -81,20 +83,22 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
         reference: Labeled predictions.
         new: Predictions whose labels are not used.
     """
-    ratio, maps = density_ratio(reference, new), _fit_folds(reference)
-    top = _event_data(reference.with_event("top"), new.with_event("top"), maps, ratio)
-    data = top if reference.of == "top" else _event_data(reference, new, maps, ratio)
+    ratio, fold_calibrators = density_ratio(reference, new), _fit_folds(reference)
+    top = _event_data(reference.with_event("top"), new.with_event("top"), fold_calibrators, ratio)
+    data = top if reference.of == "top" else _event_data(reference, new, fold_calibrators, ratio)
     accuracy_data = data if states_confidence(reference) else top
     event_estimates = [estimate for name in ("signed_gap", "event_brier") for estimate in _estimate_score(name, data)]
     return (*_estimate_score("accuracy", accuracy_data), *event_estimates)
 
 
-def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio: np.ndarray) -> _EventData:
+def _event_data(
+    reference: Predictions, new: Predictions, fold_calibrators: _FoldCalibrators, ratio: np.ndarray
+) -> _EventData:
     """Return the events of both sets with their calibrated probabilities, out of fold for the reference."""
     expected, new_expected = np.zeros(len(reference)), np.zeros(len(new))
-    for fitted, held_out in maps:  # the new rows have the mean over all maps
+    for fitted, held_out in fold_calibrators:  # the new rows have the mean over all calibrators
         expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], fitted)
-        new_expected += _calibrated_events(new, fitted) / len(maps)
+        new_expected += _calibrated_events(new, fitted) / len(fold_calibrators)
     return _EventData(
         confidence=confidences(reference),
         outcome=reference.events.outcome.cpu().double().numpy(),
@@ -108,10 +112,10 @@ def _event_data(reference: Predictions, new: Predictions, maps: _FoldMaps, ratio
     )
 
 
-def _fit_folds(reference: Predictions) -> _FoldMaps:
+def _fit_folds(reference: Predictions) -> _FoldCalibrators:
     """Return a calibrator for each fold of the reference, fitted to the rest, with the rows of the fold."""
     folds = min(NUM_CALIBRATION_FOLDS, num_units(reference))
-    return [(calibrators.fit(REFERENCE_MAP, rest), held_out) for rest, held_out in split_folds(reference, folds)]
+    return [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in split_folds(reference, folds)]
 
 
 def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
@@ -122,26 +126,26 @@ def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
 
 
 def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
-    """Estimate the mean score of the new rows: "confidence-based", and "weighted", as in `estimate_without_labels`.
+    """Estimate the mean score of the new rows by both methods of `estimate_without_labels`.
 
-    The score is linear in the outcome a: $s_0 + (s_1 - s_0) a$.
+    The score is linear in the outcome a, $s_0 + (s_1 - s_0) a$, so that its expectation has a = g.
     """
     w, new_w = data.weights, data.new_weights
-    at_0, at_1 = _SCORES[name](data.confidence)
+    at_0, at_1 = _SCORES[name](data.confidence)  # s_0 and s_1
     slope = at_1 - at_0
     reference = float(w @ (at_0 + slope * data.outcome) / w.sum())
-    residuals = slope * (data.outcome - data.expected)
+    residuals = slope * (data.outcome - data.expected)  # observed minus expected score
     new_at_0, new_at_1 = _SCORES[name](data.new_confidence)
     new_slope = new_at_1 - new_at_0
     new_mean = float(new_w @ (new_at_0 + new_slope * data.new_expected) / new_w.sum())
     score_variance = new_slope**2 * data.new_expected * (1 - data.new_expected)
     new_mean_variance = float(new_w**2 @ score_variance) / new_w.sum() ** 2  # for independent outcomes
     estimates: list[Estimate] = []
-    for method, ratio in (("confidence-based", np.ones_like(w)), ("weighted", data.ratio)):
+    for method, ratio in ((CONFIDENCE_BASED, np.ones_like(w)), (DOUBLY_ROBUST, data.ratio)):
         weights = w * ratio
         sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), data.clusters)
         error, design_effect = _residual_error(residuals, weights, sample, has_clusters=data.clusters is not None)
-        value = new_mean + (sample.mean if method == "weighted" else 0.0)
+        value = new_mean + (sample.mean if method == DOUBLY_ROBUST else 0.0)  # the mean residual
         # the noise of the reference and of the new outcomes, which are as dependent within clusters as the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
         half_width = student_quantile(ESTIMATE_LEVEL, sample.degrees) * total_error
@@ -157,10 +161,10 @@ def _residual_error(
 ) -> tuple[float, float]:
     """Return the standard error of the weighted mean residual, and the design effect of clusters."""
     centered = residuals - sample.mean
-    independent = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()
+    row_error = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()  # for independent rows
     if not has_clusters:
-        return independent, 1.0
-    return sample.error, max(1.0, (sample.error / max(independent, 1e-300)) ** 2)  # independent may be 0
+        return row_error, 1.0
+    return sample.error, max(1.0, (sample.error / max(row_error, 1e-300)) ** 2)  # `row_error` may be 0
 
 
 def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:

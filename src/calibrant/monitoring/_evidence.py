@@ -27,12 +27,12 @@ class Wealth(AlignedArrays):
     log_wealth: np.ndarray  # (s e) of the bets that have started, before the weights of the bets
     log_reserve: np.ndarray  # (s) log of the share that has not been bet yet
     starts: np.ndarray  # (s) int64, number of starting times so far
-    best: np.ndarray  # (s e) log of the product of all factors since the best starting time
-    best_start: np.ndarray  # (s e) int64, row of the best starting time
+    best: np.ndarray  # (s e) largest log gain of each bet, over all starting times to begin it
+    best_start: np.ndarray  # (s e) int64, number of rows before that starting time
     peak: np.ndarray  # (s) largest log wealth at any look
     peak_row: np.ndarray  # (s) int64, number of rows at that look
-    peak_since: np.ndarray  # (s) int64, row since which the best bet of that look has been winning
-    peak_bet: np.ndarray  # (s) int64, the best bet of that look
+    peak_since: np.ndarray  # (s) int64, `best_start` of the bet that had gained most at that look
+    peak_bet: np.ndarray  # (s) int64, index of that bet
     alarm_row: np.ndarray  # (s) int64, number of rows when the wealth first reached the threshold, or -1
     sums: np.ndarray  # (s 5) as SUM_NAMES; residuals are outcomes minus confidences
 
@@ -40,9 +40,7 @@ class Wealth(AlignedArrays):
     def empty(cls, num_tests: int) -> "Wealth":
         """Return the evidence of tests before the first row."""
         shape = num_tests, len(BETS)
-        log_half = np.log(
-            0.5
-        )  # half is bet from the first row on, which is the first start; half is kept for later ones
+        log_half = np.log(0.5)  # half is bet from the first row on, and half is kept for later starts
         return cls(
             log_wealth=np.full(shape, log_half),
             log_reserve=np.full(num_tests, log_half),
@@ -60,7 +58,7 @@ class Wealth(AlignedArrays):
     @property
     def total(self) -> np.ndarray:
         """Log wealth of each test now (s)."""
-        return mix_bets(np.logaddexp(self.log_wealth, self.log_reserve[:, None]))
+        return _log_total(self.log_wealth, self.log_reserve)
 
     def advance(
         self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
@@ -108,19 +106,19 @@ class Wealth(AlignedArrays):
         # Cumulative sums that begin with the state are rounded alike however looks are divided into calls
         wealth = np.cumsum(np.concatenate([self.log_wealth[None], log_factors]), axis=0)[1:]
         best = np.cumsum(np.concatenate([self.best[None], log_factors]), axis=0)[1:]
-        total = mix_bets(np.logaddexp(wealth, self.log_reserve[:, None]))
+        total = _log_total(wealth, self.log_reserve)  # (looks s)
         tests = np.arange(len(self))
-        highest = total.argmax(0)  # look
-        is_peak = total.max(0) > self.peak
+        highest, highest_look = total.max(0), total.argmax(0)
+        is_peak = highest > self.peak
         is_crossed = total >= thresholds
         is_new_alarm = (self.alarm_row < 0) & is_crossed.any(0)
-        bet = (best[highest, tests] + LOG_BET_WEIGHTS).argmax(1)
+        bet = (best[highest_look, tests] + LOG_BET_WEIGHTS).argmax(1)
         state = replace(
             self,
             log_wealth=wealth[-1],
             best=best[-1],
-            peak=np.where(is_peak, total.max(0), self.peak),
-            peak_row=np.where(is_peak, row + (highest + 1) * LOOK_ROWS, self.peak_row),
+            peak=np.where(is_peak, highest, self.peak),
+            peak_row=np.where(is_peak, row + (highest_look + 1) * LOOK_ROWS, self.peak_row),
             peak_since=np.where(is_peak, self.best_start[tests, bet], self.peak_since),
             peak_bet=np.where(is_peak, bet, self.peak_bet),
             alarm_row=np.where(is_new_alarm, row + (is_crossed.argmax(0) + 1) * LOOK_ROWS, self.alarm_row),
@@ -163,9 +161,9 @@ class Wealth(AlignedArrays):
         )
 
 
-def mix_bets(log_wealth: np.ndarray) -> np.ndarray:
-    """Return the log of the weighted mean over the bets, which are the last axis."""
-    return np.asarray(logsumexp(log_wealth + LOG_BET_WEIGHTS, axis=-1))
+def _log_total(log_wealth: np.ndarray, log_reserve: np.ndarray) -> np.ndarray:
+    """Return the log of the reserve plus the mean wealth of the bets (... s e), weighted by weights that sum to 1."""
+    return np.asarray(logsumexp(np.logaddexp(log_wealth, log_reserve[:, None]) + LOG_BET_WEIGHTS, axis=-1))
 
 
 def reserve_after(starts: np.ndarray) -> np.ndarray:

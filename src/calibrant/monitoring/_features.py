@@ -54,7 +54,7 @@ class FeatureFrame:
         cls, old: Predictions, new: Predictions, *, is_paired: bool, has_labels: bool, by_group: bool
     ) -> "FeatureFrame":
         """Choose cuts, bins, classes and groups from both sets together, so that no permutation changes them."""
-        confidence = np.concatenate([confidences(p) for p in (old, new)])
+        confidence = np.concatenate([confidences(old), confidences(new)])
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
         scores = UNLABELED_SCORES
         if has_labels:
@@ -109,8 +109,9 @@ class FeatureFrame:
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return how much two sets differ in each test, from their sums (draws, m)."""
         ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]
-        parts = zip(self.features, np.split(old, ends, axis=1), np.split(new, ends, axis=1), strict=True)
-        return np.concatenate([feature.statistic(_means(a), _means(b)) for feature, a, b in parts], 1)
+        sums = zip(np.split(old, ends, axis=1), np.split(new, ends, axis=1), strict=True)  # by feature
+        means = [(_means(old_sums), _means(new_sums)) for old_sums, new_sums in sums]
+        return np.concatenate([f.statistic(*pair) for f, pair in zip(self.features, means, strict=True)], 1)
 
 
 def _means(sums: np.ndarray) -> np.ndarray:
@@ -121,13 +122,12 @@ def _means(sums: np.ndarray) -> np.ndarray:
 
 def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
     """Return the feature that tests each mean score, in all rows or in a group."""
-    tests = tuple(TestKey(name, group) for name in scores)
     return Feature(
-        tests,
-        len(scores),
-        lambda p: np.stack([_row_scores(p, name) for name in scores], 1),
-        lambda old, new: np.abs(new - old),
-        group,
+        tests=tuple(TestKey(name, group) for name in scores),
+        width=len(scores),
+        columns=lambda p: np.stack([_row_scores(p, name) for name in scores], 1),
+        statistic=lambda old, new: np.abs(new - old),
+        group=group,
     )
 
 
@@ -163,10 +163,10 @@ def _share_feature(
     classes = np.sort(classes[share[classes] > 0])
     scale = np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0, to divide by
     return Feature(
-        (TestKey(name),),
-        len(classes),
-        lambda p: index(p).cpu().numpy()[:, None] == classes,
-        lambda old, new: _largest_change(old / scale, new / scale),
+        tests=(TestKey(name),),
+        width=len(classes),
+        columns=lambda p: index(p).cpu().numpy()[:, None] == classes,
+        statistic=lambda old, new: _largest_change(old / scale, new / scale),
     )
 
 

@@ -84,15 +84,16 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     recall = _recalls(cells.by_class, cells.predicted)
     accuracy = float(shares @ recall)
     quantile = float(stdtrit(counts.min() - 1, 0.95))  # the smallest class is known least
-    half = quantile * float(errors.std())
-    deviations = quantile * share_draws.std(0)
+    accuracy_margin = quantile * float(errors.std())
+    share_margins = quantile * share_draws.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
     # Limits are around the shares that fit best, as those of EM are shrunk toward the old ones in small samples
-    low = np.minimum(moment_shares - deviations, shares).clip(0, 1)
-    high = np.maximum(moment_shares + deviations, shares).clip(0, 1)
+    low = np.minimum(moment_shares - share_margins, shares).clip(0, 1)
+    high = np.maximum(moment_shares + share_margins, shares).clip(0, 1)
     columns = (column.tolist() for column in (counts / counts.sum(), shares, low, high))
     rows = tuple(map(ClassShare, names, *columns))
-    return LabelShift(rows, accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half), p_value)
+    low_accuracy, high_accuracy = max(0.0, accuracy - accuracy_margin), min(1.0, accuracy + accuracy_margin)
+    return LabelShift(rows, accuracy, low_accuracy, high_accuracy, p_value)
 
 
 def _shares_by_em(reference: Predictions, new: Predictions, counts: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The page of a watch: the verdict, the last periods, and every test."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from calibrant import report
 from calibrant._text import display_name
 from calibrant.metrics import Interval
+from calibrant.monitoring._periods import Periods
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.plots import evidence_timeline, gap_timeline
 
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
 MAX_LISTED_TESTS = 50  # the test of the event included
 MAX_SENTENCES = 8  # on alarms
 MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
+
+
+class _Period(NamedTuple):
+    """The numbers of a period."""
+
+    name: str
+    predicted: int  # rows, processed or waiting
+    rows: int  # processed
+    rows_before: int  # processed rows of earlier periods
+    outcome: float  # mean
+    confidence: float  # mean
+    gap: float
+    margin: float  # largest gap of a calibrated model in 95 % of periods
+    evidence: float  # largest log wealth of any test, as a share of the threshold of an alarm
 
 
 def watch_page(watch: "Watch", num_periods: int) -> str:
@@ -37,39 +52,34 @@ def watch_page(watch: "Watch", num_periods: int) -> str:
 
 def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     """Return the figure and the table of the last periods that have processed rows."""
-    periods = watch.periods
-    rows, outcomes, confidence, variance, _ = periods.sums.T
-    used = [i for i in range(len(periods)) if rows[i] > 0][-num_periods:]
-    if not used:
+    periods = _processed_periods(watch.periods)[-num_periods:]
+    if not periods:
         return report.note("No period has processed rows yet.")
-    gap = [(outcomes[i] - confidence[i]) / rows[i] for i in used]
-    margin = [MODEL_QUANTILE * math.sqrt(variance[i]) / rows[i] for i in used]
-    share = [float(periods.peak[i]) for i in used]
-    since = _first_deviating_period(watch, used)
+    evidence = [period.evidence for period in periods]
+    since = _first_deviating_period(watch.verdict, periods)
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
-        gap_timeline(gap, margin, since=since, ax=upper)
-        evidence_timeline(share, since=since, ax=lower)
+        gap_timeline([x.gap for x in periods], [x.margin for x in periods], since=since, ax=upper)
+        evidence_timeline(evidence, since=since, ax=lower)
         upper.set(xlabel="")
 
-    names = [display_name(periods.names[i]) for i in used]
-    gap_texts = [f"{name}: gap {100 * value:+.2f} %" for name, value in zip(names, gap, strict=True)]
+    gap_texts = [f"{x.name}: gap {_percent(x.gap)}" for x in periods]
     hover_points = [
-        report.HoverPoint(float(n), float(value), f"{text}, {int(rows[i]):,} rows")
-        for n, (i, value, text) in enumerate(zip(used, gap, gap_texts, strict=True), start=1)
+        report.HoverPoint(float(n), x.gap, f"{text}, {x.rows:,} rows")
+        for n, (x, text) in enumerate(zip(periods, gap_texts, strict=True), start=1)
     ]
     body = [
         [
-            name,
-            f"{int(rows[i]):,}" + (f" of {periods.predicted[i]:,}" if rows[i] < periods.predicted[i] else ""),
-            f"{100 * outcomes[i] / rows[i]:.1f} %",
-            f"{100 * confidence[i] / rows[i]:.1f} %",
-            f"{100 * value:+.2f} %",
-            f"{100 * half:.2f} %",
-            f"{part:.2f}",
+            x.name,
+            f"{x.rows:,} of {x.predicted:,}" if x.rows < x.predicted else f"{x.rows:,}",
+            f"{100 * x.outcome:.1f} %",
+            f"{100 * x.confidence:.1f} %",
+            _percent(x.gap),
+            f"{100 * x.margin:.2f} %",
+            f"{x.evidence:.2f}",
         ]
-        for i, name, value, half, part in zip(used, names, gap, margin, share, strict=True)
+        for x in periods
     ]
     head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
     description = f"Gap by period. {'; '.join(gap_texts)}."
@@ -82,26 +92,42 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
                 "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
                 "line is the estimated start of a deviation."
             ),
-            report.table(head, body, caption="periods", highlighted=[part >= 1 for part in share]),
+            report.table(head, body, caption="periods", highlighted=[share >= 1 for share in evidence]),
         ]
     )
 
 
-def _first_deviating_period(watch: "Watch", used: list[int]) -> float | None:
-    """Return the period, as a position on the figure from 1, in which the strongest alarm's deviation starts.
+def _processed_periods(periods: Periods) -> list[_Period]:
+    """Return the numbers of each period that has processed rows."""
+    processed: list[_Period] = []
+    for i, (rows, outcomes, confidence, variance, _) in enumerate(periods.sums.tolist()):  # as PERIOD_COLUMNS
+        if rows:
+            processed.append(
+                _Period(
+                    name=display_name(periods.names[i]),
+                    predicted=int(periods.predicted[i]),
+                    rows=int(rows),
+                    rows_before=int(periods.first_row[i]),
+                    outcome=outcomes / rows,
+                    confidence=confidence / rows,
+                    gap=(outcomes - confidence) / rows,
+                    margin=MODEL_QUANTILE * math.sqrt(variance) / rows,
+                    evidence=float(periods.peak[i]),
+                )
+            )
+    return processed
 
-    None if there is no alarm, or the deviation starts before the periods of the figure.
 
-    Args:
-        watch: The watch, whose alarms begin with the strongest.
-        used: Indices of the periods of the figure, in order of time.
+def _first_deviating_period(verdict: WatchVerdict, periods: list[_Period]) -> float | None:
+    """Return the number of the period, counted from 1, in which the deviation of the strongest alarm starts.
+
+    None if there is no alarm, or the deviation starts before these periods.
     """
-    alarms = watch.verdict.alarms
-    if not alarms:
+    if not verdict.alarm:
         return None
-    since_row = alarms[0].since_row or 0  # never None in an alarm
-    positions = [n for n, i in enumerate(used, start=1) if watch.periods.first_row[i] <= since_row]
-    return float(positions[-1]) if positions else None  # the last period that begins no later than the deviation
+    since = verdict.alarms[0].since_number
+    started = sum(period.rows_before < since for period in periods)  # periods that begin no later than the deviation
+    return float(started) if started else None
 
 
 def _tests_section(verdict: WatchVerdict) -> Markup:
@@ -125,7 +151,7 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
 
 def _test_cells(test: TestState) -> list[str]:
     """Return the row of a test."""
-    state = f"{test.pattern}, since row {(test.since_row or 0) + 1:,}" if test.alarm else "no alarm"
+    state = f"{test.pattern}, since row {test.since_number:,}" if test.alarm else "no alarm"
     return [
         test.title,
         f"{test.rows:,}",

@@ -23,8 +23,9 @@ def paired_p_values(
     total_old, total_new, difference = old.sum(0), new.sum(0), new - old
     rng = np.random.default_rng(seed)
     is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
-    moved = np.concatenate([np.zeros((1, old.shape[1])), is_swapped.astype(np.float64) @ difference])  # first the data
-    return step_down(statistics(total_old + moved, total_new - moved))
+    change = is_swapped.astype(np.float64) @ difference  # of the old sums, by the swaps
+    change = np.concatenate([np.zeros((1, old.shape[1])), change])  # row 0 is the data
+    return step_down(statistics(total_old + change, total_new - change))
 
 
 def unpaired_p_values(

@@ -47,6 +47,7 @@ def add_file(
         on_note: Function that is called with each note on how the file was read, and on rows that were given before.
         **options: For tables, as in `Predictions.from_table`.
     """
+    on_note = on_note or (lambda note: None)
     with prefix_errors(f"{path}"):
         table_options = TableOptions.from_keywords(options)
         labeled = times = None
@@ -57,9 +58,8 @@ def add_file(
             columns = infer_columns(frame.drop(time) if time else frame, table_options)
             if not columns.scores and columns.confidence is None:
                 ids, labels, note = _read_labels(frame, columns, table_options)
-                if on_note is not None:
-                    for text in (*table.notes, note):
-                        on_note(text)
+                for text in (*table.notes, note):
+                    on_note(text)
                 return watch.add_labels(ids, labels)
             arrays, labeled = _read_predictions(frame, columns, table_options)
             arrays["notes"] = (*table.notes, *arrays["notes"])
@@ -79,11 +79,11 @@ def add_file(
         p = p if of is None else p.with_event(of)
         p = p if calibrate is None else calibrate(p)
         result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
-    if on_note is not None:
-        added = result.rows + len(result.pending) - watch.rows - len(watch.pending)
-        repeated = len(p) - added
-        for note in (*p.notes, *([f"{repeated:,} rows were given before, and count once."] if repeated else [])):
-            on_note(note)
+    for note in p.notes:
+        on_note(note)
+    added = result.rows + len(result.pending) - watch.rows - len(watch.pending)
+    if repeated := len(p) - added:
+        on_note(f"{repeated:,} rows were given before, and count once.")
     return result
 
 

@@ -9,7 +9,6 @@ from calibrant.metrics import Metric
 from calibrant.registry import METRICS, Method
 from calibrant.types import InputError
 
-# A signed gap has no better direction, and may be limited from both sides
 _REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*")
 _RELATIVE_LIMIT = re.compile(r"old\s*(?:(?P<sign>[+-])\s*(?P<margin>\S.*))?")
 _LIMIT_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
@@ -97,7 +96,7 @@ def _check_metric(requirement: Requirement) -> None:
 def _check_limit(requirement: Requirement) -> None:
     """Raise `InputError` if the limit is on the wrong side of a better model, or a share beyond 1."""
     about, text = requirement.metric.about, shorten_repr(requirement.text)
-    if about.higher_is_better is requirement.is_upper:
+    if about.higher_is_better is requirement.is_upper:  # None for a signed gap, which may be limited from both sides
         word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")
         raise InputError(
             f"Expected a requirement that a better model meets, got {text}; a {word} {requirement.method.name} is "

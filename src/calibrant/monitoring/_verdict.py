@@ -32,7 +32,7 @@ class TestState:
     gap: Interval  # mean outcome minus mean confidence; limits at all times
     brier: Interval | None  # None for classes
     alarm_row: int | None  # number of rows when the alarm was raised
-    since_row: int | None  # estimated first row of the deviation, if there is an alarm
+    since_row: int | None  # estimated first row of the deviation, counted from 0, if there is an alarm
     since: str | None  # the period of that row, if it is still known
     pattern: str | None  # how confidences deviate, such as "too high"
 
@@ -40,6 +40,12 @@ class TestState:
     def alarm(self) -> bool:
         """Whether the test has raised an alarm."""
         return self.alarm_row is not None
+
+    @property
+    def since_number(self) -> int:
+        """Number of the row since which confidences deviate, counted from 1, of a test with an alarm."""
+        assert self.since_row is not None  # set with the alarm
+        return self.since_row + 1
 
     @property
     def evidence_text(self) -> str:
@@ -132,7 +138,7 @@ _PROMETHEUS_GAUGES: tuple[tuple[str, str, Callable[[TestState], float]], ...] = 
 def describe_alarm(test: TestState) -> str:
     """Return a sentence on an alarm."""
     rows = {"event": "all rows", "class": f"class {test.name}", "group": f"group {test.name}"}[test.kind]
-    since = f"row {(test.since_row or 0) + 1:,}" + (f" ({test.since})" if test.since else "")
+    since = f"row {test.since_number:,}" + (f" ({test.since})" if test.since else "")
     return f"ALARM: confidences of {rows} are {test.pattern}, since about {since}; evidence {test.evidence_text} to 1."
 
 
@@ -154,9 +160,12 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
     The event of a binary problem with class names is called by its class name alone.
     """
     names = watch.class_names or tuple(map(str, range(watch.k)))
-    event = f"class {names[watch.of]}" if isinstance(watch.of, int) else "top class"
-    if isinstance(watch.of, int) and watch.k == 2 and watch.class_names:
+    if not isinstance(watch.of, int):
+        event = "top class"
+    elif watch.k == 2 and watch.class_names:
         event = names[watch.of]
+    else:
+        event = f"class {names[watch.of]}"
     classes = [("class", names[j]) for j in watch.settings.classes]
     return [("event", event), *classes, *(("group", name) for name in watch.group_names or ())]
 
@@ -164,11 +173,11 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
 def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> TestState:
     """Return the state of test i of the evidence."""
     evidence = watch.evidence
-    rows, residual, squares, brier, brier_squares = evidence.sums[i].tolist()
-    gap = mean_sequence(rows, residual, squares, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
-    scores = None
+    rows, residual, squared_residual, brier, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
+    gap = mean_sequence(rows, residual, squared_residual, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
+    brier_score = None
     if kind != "class":  # a Brier score is of all classes; it deviates from its guess by at most 2
-        scores = mean_sequence(rows, brier, brier_squares, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
+        brier_score = mean_sequence(rows, brier, squared_brier, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
     alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
     since_row = None if alarm_row is None else int(evidence.peak_since[i])
     return TestState(
@@ -178,7 +187,7 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
         weight=weight,
         log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),
         gap=gap,
-        brier=scores,
+        brier=brier_score,
         alarm_row=alarm_row,
         since_row=since_row,
         since=None if since_row is None else watch.periods.name_at(since_row),

@@ -73,7 +73,7 @@ class Watch:
     def settings(self) -> LookSettings:
         """The tests of the event, the classes and the groups."""
         assert self.of is not None  # set by the first batch
-        assert not isinstance(self.of, str) or self.of == "top"
+        assert not isinstance(self.of, str) or self.of == "top"  # class names have become indices
         classes: tuple[int, ...] = ()
         if self.by_class and self.k == 2:
             classes = (1,) if self.of == "top" else ()  # the other class would repeat the test

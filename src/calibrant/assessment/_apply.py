@@ -151,22 +151,23 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
     """Return whether each score column is the presence of a separate label.
 
     That is the case if the table has a column of labels for each, or if the calibrator was fitted on multilabel data
-    or on groups of these names. If a map of two classes has no class names, more than two columns of probabilities are
-    labels if most rows do not sum to 1.
+    or on groups of these names. If a calibrator of two classes has no class names, more than two columns of
+    probabilities are labels if most rows do not sum to 1.
     """
     if columns.labels:
         return True
     names, num_scores = columns.names or (), len(columns.scores)
-    num_map_classes = num_classes(calibrator.fitted_map)  # 0: any number; the presence of a label has 2
-    if names == PRESENCE.classes or num_scores < 2 or num_map_classes not in (0, 2):
+    k = num_classes(calibrator.fitted)  # 0: any number; the presence of a label has 2
+    if names == PRESENCE.classes or num_scores < 2 or k not in (0, 2):
         return False
-    group_names = getattr(calibrator.fitted_map, "names", ())
+    group_names = getattr(calibrator.fitted, "names", ())
     if calibrator.class_names == PRESENCE.classes or (names and set(names) <= set(group_names)):
         return True
-    if calibrator.class_names is not None or num_map_classes != 2 or num_scores == 2 or "probs" not in arrays:
+    if calibrator.class_names is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
         return False
     sums = torch.as_tensor(arrays["probs"]).double().sum(1)
-    return float(((sums - 1).abs() < 0.02).double().mean()) <= 0.5
+    is_distribution = (sums - 1).abs() < 0.02  # tolerates rounded probabilities
+    return float(is_distribution.double().mean()) <= 0.5
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:

@@ -182,8 +182,9 @@ def plan_assessment(
         guard.inspect(test)
         guard.overlap_report()  # refuses too many common rows
     else:
-        by_class = val.k <= Summary.MAX_CLASSES
-        metric_names = [n for n in metric_names if metrics is not None or fits_summary(n, by_class=by_class)]
+        by_class = val.k <= Summary.MAX_CLASSES  # whether it has a table of classes
+        if metrics is None:  # the default metrics that a summary can compute
+            metric_names = [name for name in metric_names if fits_summary(name, by_class=by_class)]
         summary = Summary.empty(of=selector, by_class=True).add(val[:1])
         measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
     return Plan(val, test, candidates, requested_name, event, metric_names, folds, tolerance, guard, on_progress)
@@ -219,7 +220,7 @@ def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | Str
         calibrated = {c.name: c.out_of_fold(p, fits[c.name], plan.folds, plan.on_progress) for c in plan.candidates}
         return InMemoryEvaluation(p, calibrated, fits)
     if isinstance(test, Predictions):
-        return InMemoryEvaluation.from_maps(test.with_event(selector), fits)
+        return InMemoryEvaluation.from_fits(test.with_event(selector), fits)
     chunks = Predictions.load_chunks(test) if isinstance(test, str | Path) else test
     return evaluate_chunks(_check_chunks(chunks, plan), fits, selector)
 
@@ -281,9 +282,9 @@ def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: M
     val, nll = plan.val.double(), dict[str, float]()
     for c in candidates:
         nll_of_fit = getattr(fits[c.name], "out_of_fold", math.nan)
-        if c.fitted_map is not None and c.overlap_message(plan.val):
+        if c.fitted is not None and c.overlap_message(plan.val):
             nll[c.name] = math.nan
-        elif c.fitted_map is None and math.isfinite(nll_of_fit):
+        elif c.fitted is None and math.isfinite(nll_of_fit):
             nll[c.name] = nll_of_fit
         else:
             calibrated = c.out_of_fold(val, fits[c.name], min(plan.folds, max_folds), plan.on_progress)

@@ -13,7 +13,7 @@ from calibrant.types import Map
 
 
 class CalibratedPredictions(Predictions):
-    """Predictions of a map in float64, with one block of logits in memory at a time.
+    """Predictions of a calibrator in float64, with one block of logits in memory at a time.
 
     `logits` are computed anew at every access.
     """
@@ -42,7 +42,7 @@ class CalibratedPredictions(Predictions):
 
     @property
     def runner_up(self) -> Tensor:
-        """The most likely class of each sample beside the predicted one, by the logits before the map."""
+        """The most likely class of each sample beside the predicted one, by the logits before calibration."""
         return self.source.predicted.where(self.source.predicted != self.predicted, self.source.runner_up)
 
     @property

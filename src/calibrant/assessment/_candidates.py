@@ -22,11 +22,11 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True, eq=False)
 class CandidateCalibrator:
-    """A calibrator to assess: `source` if it has to be fitted, `fitted_map` if it is fitted."""
+    """A calibrator to assess: `source`, what it is to be fitted by, or else `fitted`."""
 
     name: str
     source: Any
-    fitted_map: Any = None
+    fitted: Any = None
     fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
     fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
     class_names: tuple[str, ...] | None = None
@@ -40,17 +40,30 @@ class CandidateCalibrator:
 
             contract = Contract.load(calibrator)
             digests = frozenset(calibrators_.fitting_digests(contract.calibrator))
-            names = contract.class_names
-            return cls(str(calibrator), None, contract.calibrator, digests, class_names=names, contract=contract)
+            return cls(
+                str(calibrator),
+                source=None,
+                fitted=contract.calibrator,
+                fitting_digests=digests,
+                class_names=contract.class_names,
+                contract=contract,
+            )
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
-            fitted_map = calibrators_.load(calibrator)
-            return cls(str(calibrator), None, fitted_map, frozenset(origin.fitted_on), origin.rows, origin.class_names)
+            return cls(
+                str(calibrator),
+                source=None,
+                fitted=calibrators_.load(calibrator),
+                fitting_digests=frozenset(origin.fitted_on),
+                fitting_sketch=origin.rows,
+                class_names=origin.class_names,
+            )
         if isinstance(calibrator, str):  # the name of a method, with settings
             method = registry.CALIBRATORS.method(calibrator)
             return cls(method.text, method)
         if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):  # a fitted one
-            return cls(type(calibrator).__name__, None, calibrator, frozenset(calibrators_.fitting_digests(calibrator)))
+            digests = frozenset(calibrators_.fitting_digests(calibrator))
+            return cls(type(calibrator).__name__, source=None, fitted=calibrator, fitting_digests=digests)
         return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)  # a class or function that fits
 
     def apply_checked(self, p: Predictions) -> Predictions:
@@ -60,7 +73,7 @@ class CandidateCalibrator:
 
     def calibrate(self, p: Predictions) -> Predictions:
         """Calibrate predictions. Their order of classes is kept."""
-        return apply_calibrator(self.align_classes(p).double(), self.fitted_map).reorder_classes(p.class_names)
+        return apply_calibrator(self.align_classes(p).double(), self.fitted).reorder_classes(p.class_names)
 
     def align_classes(self, p: Predictions) -> Predictions:
         """Reorder the classes as the calibrator knows them."""
@@ -69,14 +82,14 @@ class CandidateCalibrator:
 
     def fit(self, p: Predictions, on_progress: Progress) -> Any:
         """Fit the calibrator, unless it is fitted already."""
-        if self.fitted_map is not None:
-            return self.fitted_map
+        if self.fitted is not None:
+            return self.fitted
         on_progress(f"fitting {self.name} to {len(p):,} examples")
         return calibrators_.fit(self.source, p)
 
     def out_of_fold(self, p: Predictions, fitted: Any, folds: int, on_progress: Progress, seed: int = 0) -> Predictions:
         """Calibrate each fold with a fit on the other folds. Fitted calibrators and Identity apply as they are."""
-        if self.fitted_map is not None or isinstance(fitted, calibrators_.Identity):
+        if self.fitted is not None or isinstance(fitted, calibrators_.Identity):
             return apply_calibrator(p, fitted)
         on_progress(f"cross-fitting {self.name}")
         return calibrators_.cross_fit(self.source, p, folds=folds, seed=seed)

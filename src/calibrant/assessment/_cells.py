@@ -30,9 +30,9 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
 
 def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
     """Return the cells of a row in the table of groups. Means over groups have no count and no intervals."""
-    count = values.get("count")
-    count_text = "" if count is None else f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be shares
-    floor = f"{100 * values['floor']:.2f}"
+    count_text, floor = "", f"{100 * values['floor']:.2f}"
+    if (count := values.get("count")) is not None:
+        count_text = f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be fractions
     return [
         name,
         count_text,

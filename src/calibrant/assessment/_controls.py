@@ -246,8 +246,8 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     tiles: that share, the error rate among them, and its interval.
     """
     t = thresholds_of(measurement.by_score, SLIDER_THRESHOLDS, measurement.level)
-    low, high = precision_limits(measurement.by_score, t.threshold, measurement.level)  # for all thresholds at once
-    columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, low, high)]
+    limits = precision_limits(measurement.by_score, t.threshold, measurement.level)  # for all thresholds at once
+    columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, *limits)]
     rows: list[list[Any]] = []
     for threshold, share, precision, recall, low, high in zip(*columns, strict=True):
         numbers = null_nonfinite([round(x, 6) for x in (share, precision, recall)])  # JSON lacks NaN

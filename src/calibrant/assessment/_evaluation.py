@@ -37,10 +37,10 @@ class InMemoryEvaluation:
 
     uncalibrated: Predictions
     calibrated: dict[str, Predictions]
-    maps: Mapping[str, Map]  # fitted on all fitting data
+    fits: Mapping[str, Map]  # fitted on all fitting data
 
     @classmethod
-    def from_maps(cls, p: Predictions, maps: Mapping[str, Map]) -> "InMemoryEvaluation":
+    def from_fits(cls, p: Predictions, fits: Mapping[str, Map]) -> "InMemoryEvaluation":
         """Apply calibrators lazily, in float64."""
 
         def calibrate(calibrator: Map) -> Predictions:
@@ -50,7 +50,7 @@ class InMemoryEvaluation:
             # logits of two classes take no more memory than their statistics: keep them
             return p.double().apply(calibrator) if p.k == 2 else CalibratedPredictions(p, calibrator)
 
-        return cls(p, {name: calibrate(calibrator) for name, calibrator in maps.items()}, maps)
+        return cls(p, {name: calibrate(calibrator) for name, calibrator in fits.items()}, fits)
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
         """Test the change of metrics on the same rows. Return None for a single row or cluster."""
@@ -60,8 +60,8 @@ class InMemoryEvaluation:
         calibrated, groups = self.calibrated[name], min(JACKKNIFE_GROUPS, n)
         comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, groups=groups)
         if not torch.equal(self.uncalibrated.predicted, calibrated.predicted):
-            return comparison  # maps fitted on folds may change predicted classes even if `maps[name]` never does
-        return _state_kept_accuracy(comparison, self.maps[name])
+            return comparison  # fits to folds may change predicted classes even if `fits[name]` never does
+        return _state_kept_accuracy(comparison, self.fits[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors, described with one calibrator."""
@@ -71,12 +71,12 @@ class InMemoryEvaluation:
 class StreamedEvaluation:
     """Summaries of evaluation data that is read in chunks, uncalibrated and after each calibrator."""
 
-    def __init__(self, maps: Mapping[str, Map], event: EventSelector) -> None:
-        self.maps, self.event = maps, event
+    def __init__(self, fits: Mapping[str, Map], event: EventSelector) -> None:
+        self.fits, self.event = fits, event
         self.uncalibrated = Summary.empty(of=event, by_class=True)
-        self.calibrated = dict.fromkeys(maps, self.uncalibrated)  # summaries are immutable
-        self._difference_sums: dict[str, dict[str, Tensor]] = {name: {} for name in maps}  # by calibrator and metric
-        self._mistakes: dict[str, list[Mistake]] = {name: [] for name in maps}
+        self.calibrated = dict.fromkeys(fits, self.uncalibrated)  # summaries are immutable
+        self._difference_sums: dict[str, dict[str, Tensor]] = {name: {} for name in fits}  # by calibrator and metric
+        self._mistakes: dict[str, list[Mistake]] = {name: [] for name in fits}
 
     def add(self, chunk: Predictions) -> None:
         """Add a chunk, in one pass over its logits and one per calibrator."""
@@ -84,7 +84,7 @@ class StreamedEvaluation:
         num_rows = len(self.uncalibrated)  # of earlier chunks
         self.uncalibrated = _add_to_summary(self.uncalibrated, chunk)
         rows = most_confident_errors(chunk)
-        for name, calibrator in self.maps.items():
+        for name, calibrator in self.fits.items():
             calibrated = apply_calibrator(chunk, calibrator)
             self.calibrated[name] = _add_to_summary(self.calibrated[name], calibrated)
             totals = self._difference_sums[name]
@@ -100,16 +100,16 @@ class StreamedEvaluation:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
         rows = [paired_difference(m, before[m], after[m], sums[m].tolist()) for m in metric_names if m in sums]
-        return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.maps[name])
+        return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.fits[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors, described with one calibrator."""
         return tuple(self._mistakes[name])
 
 
-def evaluate_chunks(chunks: Iterable[Predictions], maps: Mapping[str, Map], event: EventSelector) -> StreamedEvaluation:
+def evaluate_chunks(chunks: Iterable[Predictions], fits: Mapping[str, Map], event: EventSelector) -> StreamedEvaluation:
     """Evaluate data chunk by chunk. Raises `InputError` if there is no chunk."""
-    evaluation = StreamedEvaluation(maps, event)
+    evaluation = StreamedEvaluation(fits, event)
     for chunk in chunks:
         evaluation.add(chunk)
     if len(evaluation.uncalibrated) == 0:

@@ -60,11 +60,12 @@ def compare_held_out(
     With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time.
     """
     if not has_few_labels(val):
-        return HeldOutComparison({name: gain for name, c in fits.items() if (gain := _own_gain(c, val))}, {})
+        gains = {name: _own_gain(fitted, val) for name, fitted in fits.items()}
+        return HeldOutComparison({name: gain for name, gain in gains.items() if gain is not None}, deficits={})
     p = val.double()
     folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
     # calibrators that were fitted on these data have no held-out loss
-    eligible = [c for c in candidates if c.fitted_map is None or not c.overlap_message(val)]
+    eligible = [c for c in candidates if c.fitted is None or not c.overlap_message(val)]
     losses: dict[str, list[Tensor]] = {}
     for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
         calibrated = [c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed) for seed in range(NUM_REPEATS)]
@@ -78,8 +79,8 @@ def compare_held_out(
         return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)  # paired by example
 
     return HeldOutComparison(
-        {name: difference(uncalibrated, values) for name, values in losses.items() if name != "Identity"},
-        {name: difference(values, losses[best]) for name, values in losses.items()},
+        gains={name: difference(uncalibrated, values) for name, values in losses.items() if name != "Identity"},
+        deficits={name: difference(values, losses[best]) for name, values in losses.items()},
     )
 
 

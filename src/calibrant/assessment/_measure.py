@@ -164,6 +164,7 @@ def _measure_in_memory(
         event = replace(event, cluster="cluster")
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):
+        # the class-wise error is known from the pass above, unless with other settings
         if _require_metric(method).by_class and not method.settings:
             rows.append(_classwise_row(method.text, class_sums.ece))
         else:
@@ -184,7 +185,7 @@ def _measure_in_memory(
         tolerance=tolerance,
         num_impossible=num_impossible,
         observed_frequency=metrics.share_interval(p.events.outcome, p.weights, level, p.clusters, p.examples),
-        compute_classes=partial(getattr, class_sums, "table"),  # partials can be pickled
+        compute_classes=partial(getattr, class_sums, "table"),  # when asked for; a lambda could not be pickled
     )
 
 

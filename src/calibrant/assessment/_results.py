@@ -237,7 +237,11 @@ class MeasurementData:
             "row_groups": None if self.row_groups is None else self.row_groups.records(),
         }
         content: dict[str, Any] = {
-            **{"n": self.n, "k": self.k, "judged": self.event.title, "bins": self.bins, "level": self.level},
+            "n": self.n,
+            "k": self.k,
+            "judged": self.event.title,
+            "bins": self.bins,
+            "level": self.level,
             **{key: value for key, value in optional.items() if value is not None},
             "results": _without_groups(self.records()),
             "verdict": asdict(self.verdict),
@@ -357,9 +361,10 @@ class AssessmentData:
             **({} if self.accuracy_preserving is None else {"accuracy_preserving": self.accuracy_preserving}),
         }
         for key in "groups", "row_groups":
-            tables_by_calibrator = {name: getattr(measurement, key) for name, measurement in self.measurements.items()}
-            records = {name: table.records() for name, table in tables_by_calibrator.items() if table is not None}
-            content |= {key: records} if records else {}
+            group_tables = {name: getattr(measurement, key) for name, measurement in self.measurements.items()}
+            records = {name: table.records() for name, table in group_tables.items() if table is not None}
+            if records:
+                content[key] = records
         content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
         content["notes"] = list(self.uncalibrated.remarks)
         data = [data_source("fitted", self.fitting_data), self.uncalibrated.describe_source("judged")]

@@ -71,7 +71,8 @@ def decomposition_table(assessment: AssessmentData) -> Markup:
     rows: list[list[str]] = []
     for change in decomposed_changes(assessment):
         score, refinement = before[change.name], after[change.name]
-        calibration = _change_cell(score.info, -change.difference, -change.high, -change.low)  # score - refinement
+        # score minus refinement: the change with the opposite sign, which swaps its limits
+        calibration = _change_cell(score.info, -change.difference, low=-change.high, high=-change.low)
         share = format_percent(-change.difference / change.first, 1)
         rows.append([score.info.heading(), _row_cell(score), _row_cell(refinement), calibration, share])
     head = ["", "score", "refinement", "calibration", "calibration / score"]
@@ -161,8 +162,10 @@ def groups_table(measurements: LabeledMeasurements) -> Markup:
     head = group_headings(event)
     for name, measurement in measurements.items():
         *rows, mean_row, total_row = group_rows(measurement)
-        suffix = f" {name}" if len(measurements) > 1 else ""
-        body += report.render("<h3>{}</h3>", report.typeset(capitalize(name))) if suffix else Markup()
+        suffix = ""
+        if len(measurements) > 1:
+            suffix = f" {name}"
+            body += report.render("<h3>{}</h3>", report.typeset(capitalize(name)))
         body += _foldable_table(head, rows[:MAX_TABLE_ROWS], f"{event.groups}{suffix}, worst first", event.groups)
         body += _truncation_note(len(rows), event.groups, "The JSON file has all.")
         body += report.table(head, [mean_row, total_row], caption=f"{event.groups}{suffix}, together")
@@ -284,8 +287,9 @@ def share_text(x: Tensor) -> str:
 
 def confidence_text(p: float) -> str:
     """Return a probability in percent, with enough digits that only certainty reads "100 %"."""
-    # beyond 99.9 %, the digits that 1 - p needs in percent, and one more
-    digits = 2 if p < 0.999 or p >= 1 else math.ceil(-math.log10(1 - p)) - 1
+    digits = 2
+    if 0.999 <= p < 1:  # as many as show two digits of 1 - p
+        digits = math.ceil(-math.log10(1 - p)) - 1
     return f"{100 * p:.{digits}f} %"
 
 
@@ -299,8 +303,10 @@ def _name_cell(row: Row, *, plain_words: bool) -> Markup:
 
 def _row_cell(row: Row) -> Markup:
     """Return a value with its interval or p-value below it, or else the note of a binned ECE or infinite value."""
-    has_note = row.name in ("ece", "adaptive_ece") or math.isinf(row.value)
-    return two_lines(row.text, interval_or_p_value(row) or (row.note if has_note else ""))
+    detail = interval_or_p_value(row)
+    if not detail and (row.name in ("ece", "adaptive_ece") or math.isinf(row.value)):
+        detail = row.note
+    return two_lines(row.text, detail)
 
 
 def _value_cell(info: MetricInfo, value: float) -> Markup:

@@ -101,7 +101,7 @@ def export_command(
     if export_format not in EXPORT_FORMATS:
         raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
     is_fusion = calibrators.origin(calibrator).calibrator == f"{Fusion.__module__}.{Fusion.__qualname__}"
-    fitted_map = Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator)
+    fitted = Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator)
     fitted_sets = None if sets is None else Sets.load(sets)
-    export(fitted_map, out, to=export_format, num_classes=classes, sets=fitted_sets, threshold=threshold)
+    export(fitted, out, to=export_format, num_classes=classes, sets=fitted_sets, threshold=threshold)
     print_line(f"wrote {out}")

@@ -25,7 +25,7 @@ class CandidateCalibrator:
     """A calibrator to assess: `source`, what it is to be fitted by, or else `fitted`."""
 
     name: str
-    source: Any
+    source: Any = None
     fitted: Any = None
     fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
     fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
@@ -40,31 +40,22 @@ class CandidateCalibrator:
 
             contract = Contract.load(calibrator)
             digests = frozenset(calibrators_.fitting_digests(contract.calibrator))
-            return cls(
-                str(calibrator),
-                source=None,
-                fitted=contract.calibrator,
-                fitting_digests=digests,
-                class_names=contract.class_names,
-                contract=contract,
-            )
+            name, fitted, class_names = str(calibrator), contract.calibrator, contract.class_names
+            return cls(name, fitted=fitted, fitting_digests=digests, class_names=class_names, contract=contract)
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
+            digests, sketch, class_names = frozenset(origin.fitted_on), origin.rows, origin.class_names
+            fitted = calibrators_.load(calibrator)
             return cls(
-                str(calibrator),
-                source=None,
-                fitted=calibrators_.load(calibrator),
-                fitting_digests=frozenset(origin.fitted_on),
-                fitting_sketch=origin.rows,
-                class_names=origin.class_names,
+                str(calibrator), fitted=fitted, fitting_digests=digests, fitting_sketch=sketch, class_names=class_names
             )
         if isinstance(calibrator, str):  # the name of a method, with settings
             method = registry.CALIBRATORS.method(calibrator)
-            return cls(method.text, method)
+            return cls(method.text, source=method)
         if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):  # a fitted one
             digests = frozenset(calibrators_.fitting_digests(calibrator))
-            return cls(type(calibrator).__name__, source=None, fitted=calibrator, fitting_digests=digests)
-        return cls(getattr(calibrator, "__name__", str(calibrator)), calibrator)  # a class or function that fits
+            return cls(type(calibrator).__name__, fitted=calibrator, fitting_digests=digests)
+        return cls(getattr(calibrator, "__name__", str(calibrator)), source=calibrator)  # a class or function that fits
 
     def apply_checked(self, p: Predictions) -> Predictions:
         """Calibrate predictions to evaluate. Refuse those that the calibrator was fitted on."""

@@ -237,11 +237,7 @@ class MeasurementData:
             "row_groups": None if self.row_groups is None else self.row_groups.records(),
         }
         content: dict[str, Any] = {
-            "n": self.n,
-            "k": self.k,
-            "judged": self.event.title,
-            "bins": self.bins,
-            "level": self.level,
+            **{"n": self.n, "k": self.k, "judged": self.event.title, "bins": self.bins, "level": self.level},
             **{key: value for key, value in optional.items() if value is not None},
             "results": _without_groups(self.records()),
             "verdict": asdict(self.verdict),

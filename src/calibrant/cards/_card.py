@@ -41,6 +41,7 @@ from calibrant.types import InputError
 
 CARD_LEVEL = 0.90
 RANK_LEVEL = 0.95
+KUIPER_LEVEL = 0.05  # p-value below which confidences are called miscalibrated
 _UNNAMED = "model"
 
 
@@ -75,11 +76,11 @@ class ModelCard:
         """
         answers, source = Answers.from_rows(log.rows), log.predictions
         p = stated_predictions(source)
-        graded, settled = answers[answers.is_graded], answers[~answers.lacks_only_grade]
+        graded, complete = answers[answers.is_graded], answers[~answers.lacks_only_grade]
         outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
-        if num_unsettled := len(answers) - len(settled):  # logs count them as not answered
-            outcomes[Outcome.NOT_ANSWERED.value] -= num_unsettled
-            outcomes["with a confidence but no grade"] = num_unsettled
+        if num_incomplete := len(answers) - len(complete):  # logs count them as not answered
+            outcomes[Outcome.NOT_ANSWERED.value] -= num_incomplete
+            outcomes["with a confidence but no grade"] = num_incomplete
         numbers = {
             "signed_gap": metrics.signed_gap.interval(p, level=level),
             "debiased_l2": metrics.debiased_l2.interval(p, level=level),
@@ -93,8 +94,8 @@ class ModelCard:
             questions=log.num_questions,
             outcomes=outcomes,
             accuracy=answer_share(graded.correct, graded, level),
-            with_confidence=answer_share(settled.has_confidence, settled, level),
-            not_answered=answer_share(~settled.is_answered, settled, level),
+            with_confidence=answer_share(complete.has_confidence, complete, level),
+            not_answered=answer_share(~complete.is_answered, complete, level),
             numbers=numbers,
             noise_floor=metrics.noise_floor.interval(p, level=level),
             p_value=metrics.kuiper.test(p).p_value,
@@ -108,10 +109,15 @@ class ModelCard:
         )
 
     @property
+    def is_miscalibrated(self) -> bool:
+        """Whether the Kuiper test rejects calibration."""
+        return self.p_value < KUIPER_LEVEL
+
+    @property
     def headline(self) -> str:
-        """What the confidences are: miscalibrated by the Kuiper test or not, and the direction if it is significant."""
+        """What the confidences are: miscalibrated or not, and the direction if it is significant."""
         signed_gap = self.numbers["signed_gap"]
-        if self.p_value >= 0.05:
+        if not self.is_miscalibrated:
             return "no evidence of miscalibration"
         if signed_gap.low > 0:
             return f"overconfident by {100 * signed_gap.value:.1f} points"
@@ -137,7 +143,7 @@ class Card:
             return f"{subject}: no answer is graded"
         if len(self.models) == 1:
             return f"{display_name(self.models[0].name)}: {self.models[0].headline}"
-        num_miscalibrated = sum(model.p_value < 0.05 for model in self.models)
+        num_miscalibrated = sum(model.is_miscalibrated for model in self.models)
         return f"{num_miscalibrated} of {len(self.models)} models are miscalibrated"
 
     def __str__(self) -> str:

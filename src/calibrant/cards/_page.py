@@ -253,7 +253,7 @@ def _policies(models: "Sequence[ModelCard]") -> Markup:
         "1, no answer 0, a wrong answer −t / (1 − t). With true confidences no other rule is better, and the score is "
         "never below 0 or that of answering always, up to chance."
     )
-    body = report.table(head, rows, caption="answering from a confidence on", long_row_names=True)
+    body = report.table(head, rows, caption="score by smallest confidence t", long_row_names=True)
     return report.join_html([body, report.note(text)])
 
 

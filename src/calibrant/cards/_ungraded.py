@@ -74,7 +74,7 @@ def _first_answers(answers: Answers) -> Answers:
 
 
 def _fit(answers: Answers) -> Fusion:
-    """Fit the map from confidence to accuracy of one completely graded model."""
+    """Fit the probability of being right to the confidences of one completely graded model."""
     return Fusion.fit({_SIGNAL: answers.confidence}, answers.correct, groups=_subjects(answers), scale="probability")
 
 

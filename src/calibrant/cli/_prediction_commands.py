@@ -5,13 +5,21 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer import Option
 
 from calibrant.cli._common import WITH_OPTION, console
 
-TableOptions = dict[str, tuple[Any, str | None, str]]  # type, placeholder and help by name
+
+class TableOption(NamedTuple):
+    """An option of commands that read tables."""
+
+    type: Any
+    help: str
+    metavar: str | None = None  # placeholder of the value in the help; None: a flag
+
+
 _ROLE_HELP = {
     "label": "Column of the true labels. Default: label, y_true, target and similar names.",
     "probs": "Columns of probabilities: a name, several (a,b,c), or a prefix. Default: prob_..., probs, score "
@@ -25,24 +33,24 @@ _ROLE_HELP = {
     "cluster": "Column of clusters, whose rows depend on each other. Default: cluster.",
     "id": "Column of row names. Default: id and similar names.",
 }
-ROLE_OPTIONS: TableOptions = {role: (str | None, "NAME", text) for role, text in _ROLE_HELP.items()}
-READING_OPTIONS: TableOptions = {
-    "positive": (str | None, "NAME", "Positive class of a single score. Default: 1, yes, true and similar names."),
-    "labels_from": (int | None, "N", "Number of the first class. Default: 0."),
-    "percent": (bool | None, None, "Read probabilities as percentages from 0 to 100."),
-    "normalize": (
-        bool | None,
-        None,
-        "Divide rows of rounded probabilities, with sums from 0.97 to 1.03, by their sum.",
+ROLE_OPTIONS = {role: TableOption(str | None, text, "NAME") for role, text in _ROLE_HELP.items()}
+READING_OPTIONS = {
+    "positive": TableOption(
+        str | None, "Positive class of a single score. Default: 1, yes, true and similar names.", "NAME"
     ),
-    "drop": (bool | None, None, "Leave out rows with missing values, or with confidences outside [0, 1]."),
-    "na": (list[str] | None, "WORD", "Read this word as a missing value. Repeatable."),
-    "encoding": (str | None, "NAME", "Encoding of a text file, such as cp1252. Default: detected."),
-    "are_logits": (bool | None, None, "Read single scores as logits although all of them lie in [0, 1]."),
+    "labels_from": TableOption(int | None, "Number of the first class. Default: 0.", "N"),
+    "percent": TableOption(bool | None, "Read probabilities as percentages from 0 to 100."),
+    "normalize": TableOption(
+        bool | None, "Divide rows of rounded probabilities, with sums from 0.97 to 1.03, by their sum."
+    ),
+    "drop": TableOption(bool | None, "Leave out rows with missing values, or with confidences outside [0, 1]."),
+    "na": TableOption(list[str] | None, "Read this word as a missing value. Repeatable.", "WORD"),
+    "encoding": TableOption(str | None, "Encoding of a text file, such as cp1252. Default: detected.", "NAME"),
+    "are_logits": TableOption(bool | None, "Read single scores as logits although all of them lie in [0, 1]."),
 }
-LOG_OPTIONS: TableOptions = {
-    "task": (list[str] | None, "NAME", "Task of evaluation logs to keep. Repeatable. Default: all."),
-    "filter": (list[str] | None, "NAME", "Filter of lm-evaluation-harness whose scores count. Repeatable."),
+LOG_OPTIONS = {
+    "task": TableOption(list[str] | None, "Task of evaluation logs to keep. Repeatable. Default: all.", "NAME"),
+    "filter": TableOption(list[str] | None, "Filter of lm-evaluation-harness whose scores count. Repeatable.", "NAME"),
 }
 
 
@@ -51,17 +59,16 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def _table_parameter(name: str, option: TableOption, panel: str) -> inspect.Parameter:
+    """Return the parameter of a table option, which a panel of the help lists."""
+    flag = f"--{name.replace('_', '-')}"
+    default = Option(None, flag, metavar=option.metavar, help=option.help, rich_help_panel=panel)
+    return _keyword(name, option.type, default)
+
+
 TABLE_PARAMETERS = [
-    _keyword(
-        name,
-        annotation,
-        Option(None, f"--{name.replace('_', '-')}", metavar=metavar, help=text, rich_help_panel=panel_title),
-    )
-    for panel_title, options in (
-        ("Columns of tables", ROLE_OPTIONS | READING_OPTIONS),
-        ("Evaluation logs", LOG_OPTIONS),
-    )
-    for name, (annotation, metavar, text) in options.items()
+    *(_table_parameter(name, option, "Columns of tables") for name, option in (ROLE_OPTIONS | READING_OPTIONS).items()),
+    *(_table_parameter(name, option, "Evaluation logs") for name, option in LOG_OPTIONS.items()),
 ]
 
 

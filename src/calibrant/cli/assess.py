@@ -29,7 +29,7 @@ from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMAT
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
 DEFAULT_ERROR_TOLERANCE = 0.05  # as in `measure`, whose module loads torch
-FLOATS_PER_ROW_AND_MAP = 16  # that an assessment keeps for each calibrator
+FLOATS_PER_ROW_AND_CALIBRATOR = 16  # that an assessment keeps for each calibrator
 _ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table and not f.is_log for suffix in f.suffixes)
 _TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)
 FILES_HELP = f"""
@@ -119,8 +119,8 @@ def assess_command(
     val, test = calibrant.Predictions.load(file[0], **load_options), None
     loaded: list[Any] = [val]  # per file, None if it is read in chunks
     if has_test:
-        num_maps = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1  # and the uncalibrated predictions
-        test, is_streamed = _load(file[1], load_options, stream, memory, num_maps)
+        num_calibrators = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1  # and the uncalibrated predictions
+        test, is_streamed = _load(file[1], load_options, stream, memory, num_calibrators)
         loaded.append(None if is_streamed else test)
     print_input_notes(zip(file, loaded, strict=True))
     with show_status() as progress:
@@ -184,7 +184,8 @@ def measure_command(
     calibrate = (lambda p: p) if calibrator is None else load_checked_calibrator(calibrator)
     with show_status() as progress:
         progress("measuring")
-        predictions, is_streamed = _load(file, {"ignore_index": ignore_index, **options}, stream, memory, 1)
+        load_options = {"ignore_index": ignore_index, **options}
+        predictions, is_streamed = _load(file, load_options, stream, memory, num_calibrators=1)
         loaded = None if is_streamed else predictions  # as in the file, for its digest
         if is_streamed:
             predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
@@ -239,7 +240,7 @@ def apply_command(
 
 
 def _load(
-    path: Path, load_options: Mapping[str, Any], stream: bool | None, memory: float | None, num_maps: int
+    path: Path, load_options: Mapping[str, Any], stream: bool | None, memory: float | None, num_calibrators: int
 ) -> tuple[Any, bool]:
     """Return the predictions of a file and False, or an iterable of their chunks and True.
 
@@ -248,7 +249,7 @@ def _load(
         load_options: Keywords of `Predictions.load`.
         stream: Whether to read in chunks; None: if the file exceeds the memory.
         memory: Memory to use, in GB; default: see `exceeds_memory`.
-        num_maps: Number of calibrators, each of which needs memory for every row.
+        num_calibrators: Number of calibrators, each of which needs memory for every row.
     """
     from calibrant import Predictions
     from calibrant.io.chunks import exceeds_memory, open_chunked
@@ -259,7 +260,7 @@ def _load(
         # Loading repeats an error with the name of the file, or succeeds: some formats and roles need the whole file
         with suppress(InputError):
             file = open_chunked(path, TableOptions.from_keywords(load_options))
-            floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_MAP * num_maps
+            floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_CALIBRATOR * num_calibrators
             max_bytes = None if memory is None else 1e9 * memory
             is_streamed = is_streamed or exceeds_memory(file, floats_per_row, max_bytes)
             for note in file.notes if is_streamed else ():

@@ -91,8 +91,11 @@ def check_command(
     with show_status() as progress:
         progress(f"reading {file.name}")
         new, ids = load_with_ids(file, **options)
-        old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
-        print_input_notes([(file, new), *([] if against is None else [(against, old)])])
+        read_files, old, old_ids = [(file, new)], None, None
+        if against is not None:
+            old, old_ids = load_with_ids(against, **options)
+            read_files.append((against, old))
+        print_input_notes(read_files)
         progress("checking")
         if contract is not None:
             result = contract.check(new, by_group=by is not None)
@@ -149,8 +152,9 @@ def compare_command(
         new_p, new_ids = load_with_ids(new, **options)
         print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
-        test: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None, "level": level, "seed": seed}
-        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, **test)
+        event, by_group = parse_event(of, new_p), by is not None
+        ids = {"old_ids": old_ids, "new_ids": new_ids}
+        result = compare(old_p, new_p, **ids, of=event, by_group=by_group, level=level, seed=seed)
     _output_differences(result, result.differs, html, json_)
 
 
@@ -248,21 +252,21 @@ def watch_command(
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
     check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract_path], suffixes=suffixes)
     file_options: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
-    seal = None  # digest of the contract, as `watch.contract` is
+    contract_seal = None  # digest of the contract, as `watch.contract` is
     if contract_path is not None:
         contract = Contract.load(contract_path)
-        seal = contract.seal
+        contract_seal = contract.seal
         file_options |= {"calibrate": contract.calibrate, "of": contract.of if of is None else parse_event(of)}
     with lock_state(state), show_status() as progress:
         watch = _open_state(state, alpha, file_options["of"], by_class)
         watch = watch.reset() if reset else watch
-        if watch.k and watch.contract != seal:  # k is 0 until there are predictions
-            old, new = (f"the contract {x[:12]}" if x else "no contract" for x in (watch.contract, seal))
+        if watch.k and watch.contract != contract_seal:  # k is 0 until there are predictions
+            old, new = (f"the contract {x[:12]}" if x else "no contract" for x in (watch.contract, contract_seal))
             raise InputError(
                 f"{state}: Expected {old} as when the watch began, got {new}. Try another state, or --reset.",
                 code="contract_differs",
             )
-        watch, num_earlier_periods = replace(watch, contract=seal), watch.periods.count
+        watch, num_earlier_periods = replace(watch, contract=contract_seal), watch.periods.count
         for path in paths:
             progress(f"reading {path.name}")
             watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **file_options)
@@ -311,8 +315,6 @@ def _show_verdict(verdict: Any) -> None:
 
 def _tests_table(verdict: Any) -> Any:
     """Return a table of the event's test and the other tests with the strongest evidence."""
-    event_test, *tests = verdict.tests
-    strongest = sorted(tests, key=lambda test: -test.log10_evidence)[: MAX_PRINTED_TESTS - 1]
     rows = [
         (
             cut_middle(test.title, MAX_TITLE_CHARACTERS),
@@ -322,7 +324,7 @@ def _tests_table(verdict: Any) -> Any:
             test.evidence_text,
             f"{1 / verdict.alpha:,.0f}",
         )
-        for test in (event_test, *strongest)
+        for test in verdict.strongest_tests(MAX_PRINTED_TESTS)
     ]
     headings = ("test", "rows", "gap", "95 % at all times", "evidence", "needed")
     return bare_table(headings, rows, num_text_columns=1)

@@ -137,7 +137,7 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
     curve = [(f"{n:,}", f"{result.power_at(n):.2f}") for n in sizes]
     console.print(bare_table((f"{result.unit}s", "power"), curve, num_text_columns=0))
     if predictions:
-        p, n = predictions[0], 0
+        p, n = predictions[0], 0  # n: units of the file; none if it lacks the clusters that are assumed
         if result.unit == "example":
             n = p.num_examples
         elif p.clusters is not None:

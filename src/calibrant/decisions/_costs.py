@@ -133,10 +133,10 @@ def net_benefit(
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         c, a = p.events.confidence.double(), p.events.outcome.double()
-        curves = list[tuple[float, float, float, float]]()
+        curves = list[tuple[float, float, float, float]]()  # model, low, high, treat_all at each threshold
         for t in cuts.tolist():
-            odds = t / (1 - t)
-            gain = a - odds * (1 - a)
+            odds = t / (1 - t)  # cost of a false positive
+            gain = a - odds * (1 - a)  # of acting on each example
             values = torch.where(c >= allow_rounding(t), gain, 0.0)  # t itself, apart from rounding, acts
             sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)

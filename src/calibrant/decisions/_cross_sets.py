@@ -75,14 +75,14 @@ class CrossSets:
         with as_predictions(predictions) as predicted:
             p = predicted.double()
             check_independent(p, "Sets.fit on other data than the calibrator's")
-            maps, scores = list[Any](), list[Tensor]()
+            fits, scores = list[Any](), list[Tensor]()
             for fitting, is_held_out in split_folds(p, folds, seed):
                 fitted, held_out = calibrators.fit(calibrator, fitting), p[is_held_out]
                 logits = held_out.apply(fitted).logits
-                own_scores = class_scores(logits, score, penalty, seed).gather(1, held_out.labels[:, None]).squeeze(1)
-                maps.append(fitted)
-                scores.append(own_scores.sort().values)
-        return cls(alpha, score, penalty, seed, tuple(maps), tuple(scores), p.class_names, p.k)
+                true_scores = class_scores(logits, score, penalty, seed).gather(1, held_out.labels[:, None]).squeeze(1)
+                fits.append(fitted)
+                scores.append(true_scores.sort().values)
+        return cls(alpha, score, penalty, seed, tuple(fits), tuple(scores), p.class_names, p.k)
 
     @property
     def n(self) -> int:
@@ -112,8 +112,8 @@ class CrossSets:
         # number of scores that are at least that of the class: its own, and those of the fit
         at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):
-            own_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
-            at_least += len(scores) - torch.searchsorted(scores.to(z.device), own_scores - SCORE_TOLERANCE)
+            new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
+            at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)
         return at_least > self.alpha * (self.n + 1)
 
     def apply(self, predictions: Predictions) -> Tensor:
@@ -128,7 +128,7 @@ class CrossSets:
             level: Level of the intervals of coverage.
         """
         with as_predictions(predictions) as p:
-            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, None, level)
+            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, by=None, level=level)
 
     def save(self, path: str | Path) -> None:
         """Write the sets, with their calibrators, to a .safetensors file."""

@@ -286,7 +286,7 @@ def _conformal_quantile(
     if clusters is not None:
         index = clusters.unique(return_inverse=True)[1]
         size = torch.bincount(index, w)
-        w = w / size.clamp_min(1e-300)[index]  # the examples of a cluster share one count
+        w = w / size.clamp_min(1e-300)[index]  # the examples of a cluster share one count; a size may be 0
         n = float((size > 0).sum())
     else:
         n = float(w.sum())
@@ -314,7 +314,8 @@ def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: flo
     w = torch.ones_like(labels, dtype=torch.float64) if p.weights is None else p.weights[mask].double()
     total = float(w.sum())
     if not total:
-        return SetRow(name, 0, Interval(math.nan, 0.0, 1.0, level), math.nan, math.nan, math.nan)
+        unknown = Interval(math.nan, 0.0, 1.0, level)
+        return SetRow(name, n=0, coverage=unknown, mean_size=math.nan, empty=math.nan, single=math.nan)
     hits = members.gather(1, labels[:, None]).squeeze(1).double()
     clusters = None if p.clusters is None else p.clusters[mask]
     coverage = share_interval(hits, None if p.weights is None else w, level, clusters)  # exact without weights

@@ -74,16 +74,17 @@ def certify_threshold(
         check_independent(p, "one row per cluster, without weights")
         n, errors = _counts_above(p)
     grid = np.array(GRID[::-1])
-    certified = _certified_thresholds(grid, n, errors, risk, delta)
-    last = certified.nonzero()[0]
-    if not len(last):
-        return CertifiedThreshold(math.inf, risk, delta, 0, 0, 0.0, _refusal(p, n, errors, risk, delta))
-    i = int(last[-1])
+    certified = _certified_thresholds(grid, n, errors, risk, delta).nonzero()[0]  # indices
+    if not len(certified):
+        reason = _refusal(p, n, errors, risk, delta)
+        return CertifiedThreshold(math.inf, risk, delta, n=0, errors=0, share=0.0, reason=reason)
+    i = int(certified[-1])  # the lowest threshold
     reason = (
         f"Predictions with a confidence of at least {grid[i]:g} are wrong in at most {format_percent(risk)}, certified "
         f"with probability {format_percent(1 - delta)}."
     )
-    return CertifiedThreshold(float(grid[i]), risk, delta, int(n[i]), int(errors[i]), float(n[i]) / len(p), reason)
+    share = float(n[i]) / len(p)
+    return CertifiedThreshold(float(grid[i]), risk, delta, int(n[i]), int(errors[i]), share, reason)
 
 
 def check_independent(p: Predictions, remedy: str) -> None:
@@ -121,9 +122,11 @@ def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, r
     p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)  # binomial probability of so few errors
     level, is_rejected = 0.0, np.zeros(len(grid), dtype=bool)
     for i, threshold in enumerate(grid):
-        level += delta / len(STARTS) if threshold in STARTS else 0.0
+        if threshold in STARTS:
+            level += delta / len(STARTS)
         is_rejected[i] = p_values[i] <= level
-        level = level if is_rejected[i] else 0.0
+        if not is_rejected[i]:
+            level = 0.0
     return is_rejected
 
 

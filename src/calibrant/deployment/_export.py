@@ -71,16 +71,16 @@ def export(
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
-    k = 0 if isinstance(calibrator, Fusion) else calibrators.num_classes(calibrator)  # 0: any number
+    is_fusion = isinstance(calibrator, Fusion)
+    k = 0 if is_fusion else calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
     if isinstance(threshold, float | int):
         check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
-    if isinstance(calibrator, Fusion) and (to != "numpy" or sets is not None or threshold is not None):
+    if is_fusion and (to != "numpy" or sets is not None or threshold is not None):
         raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
     if to == "numpy":
-        is_fusion = isinstance(calibrator, Fusion)
         text = fusion_source(calibrator) if is_fusion else numpy_source(calibrator, sets, threshold)
         write_text(path, text)
         return
@@ -98,7 +98,7 @@ def numpy_source(
         InputError: If the calibrator, or one inside it, is not of this package.
     """
     fitted, k = serialize(calibrator), calibrators.num_classes(calibrator) or "k"
-    maps = _source_of("calibrant.deployment", "_numpy_maps.py")
+    functions = _source_of("calibrant.deployment", "_numpy_maps.py")
     parts, usage, code = "", "", [_NUMBERS, f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
@@ -109,7 +109,7 @@ def numpy_source(
         usage += " acts_on(logits) tells which rows to act on."
         code += [f"THRESHOLD = {_format(value)}", _ACTS_ON]
     head = _EXPORT_HEAD.format(parts=parts, version=__version__, k=k, usage=usage)
-    return "\n\n".join([head.strip(), maps.strip(), *code]) + "\n"
+    return "\n\n".join([head.strip(), functions.strip(), *code]) + "\n"
 
 
 def _source_of(package: str, name: str) -> str:
@@ -198,7 +198,7 @@ def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
     numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
     if isinstance(sets, CrossSets):
         scores = [part.tolist() for part in sets.scores]
-        return numbers | {"alpha": sets.alpha, "maps": list(map(serialize, sets.maps)), "scores": scores}
+        return numbers | {"alpha": sets.alpha, "calibrators": list(map(serialize, sets.maps)), "scores": scores}
     return numbers | {"by": sets.by, "names": list(sets.names), "thresholds": list(sets.thresholds)}
 
 
@@ -215,7 +215,7 @@ def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: 
         raise InputError(f"{name} cannot be exported to {to}. Try numpy.", code="not_exportable")
     if getattr(calibrator, "names", ()) and calibrators.capabilities(calibrator).takes_groups:
         raise InputError(
-            f"Expected the map of one group, got {name} with groups. Try calibrator.of_group(name), or numpy.",
+            f"Expected the calibrator of one group, got {name} with groups. Try calibrator.of_group(name), or numpy.",
             code="not_exportable",
         )
     if k is None:

@@ -1,6 +1,6 @@
-"""The maps of all calibrators in numpy, whose text becomes a part of every exported .py file.
+"""All calibrators as functions of numpy arrays, whose text becomes a part of every exported .py file.
 
-Each map takes logits (n, k) in float64 and the fitted numbers, and returns calibrated logits (n, k).
+A calibrator takes logits z (n, k) in float64 and the fitted numbers by name, and returns calibrated logits (n, k).
 """
 
 from typing import Any
@@ -9,11 +9,11 @@ import numpy as np
 
 Array = np.ndarray
 Fitted = dict[str, Any]
-LOG_FLOOR = -87.0
-MAX_SCORE = 10_000.0
-TOP_LEAD = 1e-6
-SCORE_ROUNDING = 1e-12
-TIE_ROUNDING = 2.0**-48
+LOG_FLOOR = -87.0  # smallest log-probability of `beta`
+MAX_SCORE = 10_000.0  # largest size of log-odds
+TOP_LEAD = 1e-6  # relative, of the predicted class before all others
+SCORE_ROUNDING = 1e-12  # of nonconformity scores
+TIE_ROUNDING = 2.0**-48  # relative, up to which numbers are equal
 
 
 def log_sum_exp(z: Array) -> Array:
@@ -47,21 +47,21 @@ def log_sigmoid(x: Array) -> Array:
     return -np.logaddexp(0.0, -x)
 
 
-def scaled(z: Array, a: Fitted) -> Array:
+def scaled(z: Array, fitted: Fitted) -> Array:
     """Return z / T, raised to the floor below the top of its row."""
-    x = z / a["temperature"]
-    return np.maximum(x, x.max(-1, keepdims=True) + a["floor"])
+    x = z / fitted["temperature"]
+    return np.maximum(x, x.max(-1, keepdims=True) + fitted["floor"])
 
 
-def smoothed(z: Array, a: Fitted) -> Array:
+def smoothed(z: Array, fitted: Fitted) -> Array:
     """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T)."""
-    share = 1 / (a["count"] + 1)
-    return np.log(np.exp(log_softmax(z / a["temperature"])) * (1 - share) + share / z.shape[-1])
+    share = 1 / (fitted["count"] + 1)
+    return np.log(np.exp(log_softmax(z / fitted["temperature"])) * (1 - share) + share / z.shape[-1])
 
 
-def score(z: Array, a: Fitted) -> Array:
+def score(z: Array, fitted: Fitted) -> Array:
     """Return z_1 - z_0, clipped, (n)."""
-    return np.clip(z[:, 1] - z[:, 0], -a["limit"], a["limit"])
+    return np.clip(z[:, 1] - z[:, 0], -fitted["limit"], fitted["limit"])
 
 
 def score_to_logits(s: Array) -> Array:
@@ -80,59 +80,59 @@ def log_shares(p: Array) -> Array:
     return np.log(np.where(total > 0, p / np.where(total > 0, total, 1.0), 1 / p.shape[-1]))
 
 
-def matrix(z: Array, a: Fitted) -> Array:
+def matrix(z: Array, fitted: Fitted) -> Array:
     """Return W x + b, with x = z / T centered in each row."""
-    x = scaled(z, a)
-    return (x - x.mean(-1, keepdims=True)) @ a["weight"].T + a["bias"]
+    x = scaled(z, fitted)
+    return (x - x.mean(-1, keepdims=True)) @ fitted["weight"].T + fitted["bias"]
 
 
-def structured_matrix(z: Array, a: Fitted) -> Array:
+def structured_matrix(z: Array, fitted: Fitted) -> Array:
     """Return (u + W u + b) / T for smoothed log-probabilities u, where W is a matrix or a number."""
-    u, weight = smoothed(z, a), a["weight"]
-    return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + a["bias"]) / a["final"]
+    u, weight = smoothed(z, fitted), fitted["weight"]
+    return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + fitted["bias"]) / fitted["final"]
 
 
-def ensemble_temperature(z: Array, a: Fitted) -> Array:
+def ensemble_temperature(z: Array, fitted: Fitted) -> Array:
     """Return the log of a mixture of the scaled, unscaled and uniform distributions."""
-    members = np.exp(log_softmax(z / a["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
-    return np.log(sum(w * p for w, p in zip(a["weights"], members)))
+    members = np.exp(log_softmax(z / fitted["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
+    return np.log(sum(w * p for w, p in zip(fitted["weights"], members)))
 
 
-def beta(z: Array, a: Fitted) -> Array:
+def beta(z: Array, fitted: Fitted) -> Array:
     """Map the log-odds to a log p - b log q + c, with q = 1 - p."""
-    s = score(z, a)
+    s = score(z, fitted)
     log_p, log_q = np.maximum(log_sigmoid(s), LOG_FLOOR), np.maximum(log_sigmoid(-s), LOG_FLOOR)
-    return score_to_logits(a["a"] * log_p - a["b"] * log_q + a["c"])
+    return score_to_logits(fitted["a"] * log_p - fitted["b"] * log_q + fitted["c"])
 
 
-def quadratic(z: Array, a: Fitted) -> Array:
+def quadratic(z: Array, fitted: Fitted) -> Array:
     """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
-    s = score(z, a)
-    low, high = a["ends"]
+    s = score(z, fitted)
+    low, high = fitted["ends"]
     length = high - low if high > low else 1e-300
     position = (np.clip(s, low, high) - low) / length
     rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1
     falling = length * position - rising  # integral of one that falls from 1 to 0
     columns = np.stack([falling - np.maximum(low - s, 0), rising + np.maximum(s - high, 0)], 1)
-    return score_to_logits(columns @ a["slopes"] + a["bias"])
+    return score_to_logits(columns @ fitted["slopes"] + fitted["bias"])
 
 
-def monotone(z: Array, a: Fitted) -> Array:
+def monotone(z: Array, fitted: Fitted) -> Array:
     """Map -log p by a function that is linear between knots, written as a sum of min(v, knot)."""
-    v = -log_softmax(z / a["temperature"])
-    total = v * a["slopes"][-1]
-    for knot, change in zip(a["knots"][1:], a["slopes"][:-1] - a["slopes"][1:]):
+    v = -log_softmax(z / fitted["temperature"])
+    total = v * fitted["slopes"][-1]
+    for knot, change in zip(fitted["knots"][1:], fitted["slopes"][:-1] - fitted["slopes"][1:]):
         total += np.minimum(v, knot) * change
     return -total
 
 
-def intra_order_preserving(z: Array, a: Fitted) -> Array:
+def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
     """Map v = -log p by a function that has the slope s_r between v_(r) and v_(r+1), the r-th smallest v and the next.
 
     The slopes of a row are interpolated at two contexts: v_(2) - v_(1), the lead of the top class, and the mean of v.
     Up to a number per row, the function is v s_R + sum_{r < R} (s_r - s_{r+1}) min(v, v_(r+1)), with R slopes.
     """
-    v, knots, slopes = -log_softmax(apply(a["monotone"], z)), a["knots"], a["slopes"]
+    v, knots, slopes = -log_softmax(apply(fitted["monotone"], z)), fitted["knots"], fitted["slopes"]
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # finite, also for probabilities of 0
     lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]  # contexts are clipped at 100 as in the fit
     contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
@@ -166,24 +166,24 @@ def focal_map(z: Array, gamma: Any) -> Array:
     return log_softmax(np.minimum(relative_z - (log_g - top_log_g), 0.0))  # no class exceeds the top one
 
 
-def isotonic(z: Array, a: Fitted) -> Array:
+def isotonic(z: Array, fitted: Fitted) -> Array:
     """Map the probability of each class by its points. Class j has those from start[j] to start[j + 1]."""
-    p, bounds = softmax(z), a["start"]
-    columns = [interpolate(a["p"][i:j], a["value"][i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
-    return log_shares(np.maximum(np.stack(columns, 1), a["floor"]))
+    p, points, values, bounds = softmax(z), fitted["p"], fitted["value"], fitted["start"]
+    columns = [interpolate(points[i:j], values[i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
+    return log_shares(np.maximum(np.stack(columns, 1), fitted["floor"]))
 
 
-def shared_isotonic(z: Array, a: Fitted) -> Array:
+def shared_isotonic(z: Array, fitted: Fitted) -> Array:
     """Map the probabilities of all classes by the same points, plus epsilon p to keep their order."""
     p = softmax(z)
-    return log_shares(interpolate(a["p"], a["value"], p) + a["epsilon"] * p)
+    return log_shares(interpolate(fitted["p"], fitted["value"], p) + fitted["epsilon"] * p)
 
 
-def venn_abers(z: Array, a: Fitted) -> Array:
+def venn_abers(z: Array, fitted: Fitted) -> Array:
     """Return high / (1 - low + high) for each class, with the two isotonic values of its probability."""
-    p, bounds, columns = softmax(z), a["start"], []
+    p, bounds, columns = softmax(z), fitted["start"], []
     for i, j, column in zip(bounds[:-1], bounds[1:], p.T):
-        x, low, high = (a[name][i:j] for name in ("p", "low", "high"))
+        x, low, high = (fitted[name][i:j] for name in ("p", "low", "high"))
         low = np.append(0.0, low)[np.searchsorted(x, column * (1 + TIE_ROUNDING), side="right")]
         high = np.append(high, 1.0)[np.searchsorted(x, column * (1 - TIE_ROUNDING), side="left")]
         columns.append(high / (1 - low + high))
@@ -238,46 +238,47 @@ def cap(log_p: Array, log_limit: float) -> Array:
     return np.minimum(log_p + np.log(factor[feasible[0]]), log_limit) if len(feasible) else log_p
 
 
-def data_bins(z: Array, a: Fitted, name: str = "value") -> Array:
+def data_bins(z: Array, fitted: Fitted, name: str = "value") -> Array:
     """Replace the confidence by the value of its bin."""
-    return replace_confidence(z, look_up(a["edges"], a[name], confidence(z, a["of"])), a["of"])
+    return replace_confidence(z, look_up(fitted["edges"], fitted[name], confidence(z, fitted["of"])), fitted["of"])
 
 
-def top_label_binning(z: Array, a: Fitted) -> Array:
+def top_label_binning(z: Array, fitted: Fitted) -> Array:
     """Replace the confidence by the accuracy of its bin among those of the predicted class's group."""
-    index = z.argmax(-1) if a["of"] == "top" else np.full(len(z), a["of"])
+    index = z.argmax(-1) if fitted["of"] == "top" else np.full(len(z), fitted["of"])
     rows = np.arange(len(z))
     without_top = z.copy()
     without_top[rows, index] = -np.inf
     odds = z[rows, index] - log_sum_exp(without_top)[:, 0]
-    group = a["group"][index]
-    bins = [int(np.searchsorted(a["edges"][g], x)) for g, x in zip(group, odds)]
-    in_bin = a["accuracy"][group, bins]
-    c = confidence(z, a["of"])
-    return replace_confidence(z, np.where(np.isnan(in_bin), c, in_bin), a["of"])  # an empty bin changes nothing
+    group = fitted["group"][index]
+    bins = [int(np.searchsorted(fitted["edges"][g], x)) for g, x in zip(group, odds)]
+    in_bin = fitted["accuracy"][group, bins]
+    c = confidence(z, fitted["of"])
+    return replace_confidence(z, np.where(np.isnan(in_bin), c, in_bin), fitted["of"])  # an empty bin changes nothing
 
 
-def auto(z: Array, a: Fitted) -> Array:
+def auto(z: Array, fitted: Fitted) -> Array:
     """Return the log of the weighted mean of the members' probabilities, or their weighted log-odds for two classes.
 
     Beyond the log-odds of the fit, the mixture changes at most as fast as the log-odds do.
     """
     if z.shape[-1] > 2:
-        log_p = np.stack([log_softmax(apply(member, z)) + np.log(w) for member, w in zip(a["members"], a["weights"])])
+        members = zip(fitted["members"], fitted["weights"])
+        log_p = np.stack([log_softmax(apply(member, z)) + np.log(w) for member, w in members])
         top = log_p.max(0)
         return top + np.log(np.exp(log_p - top).sum(0))
-    low, high = a["ends"]
-    odds, mixed = log_odds(z), mixed_log_odds(z, a)
+    low, high = fitted["ends"]
+    odds, mixed = log_odds(z), mixed_log_odds(z, fitted)
     excess = odds - np.clip(odds, low, high)
-    at_low, at_high = mixed_log_odds(np.array([[-low / 2, low / 2], [-high / 2, high / 2]]), a)
+    at_low, at_high = mixed_log_odds(np.array([[-low / 2, low / 2], [-high / 2, high / 2]]), fitted)
     at_end = np.where(excess < 0, at_low, at_high)
     change = np.minimum(np.maximum(mixed - at_end, np.minimum(excess, 0)), np.maximum(excess, 0))
     return score_to_logits(np.where(excess == 0, mixed, at_end + change))
 
 
-def mixed_log_odds(z: Array, a: Fitted) -> Array:
+def mixed_log_odds(z: Array, fitted: Fitted) -> Array:
     """Return the weighted sum of the log-odds that the members give."""
-    return np.sum([w * log_odds(apply(member, z)) for member, w in zip(a["members"], a["weights"])], axis=0)
+    return np.sum([w * log_odds(apply(member, z)) for member, w in zip(fitted["members"], fitted["weights"])], axis=0)
 
 
 def log_odds(z: Array) -> Array:
@@ -286,16 +287,16 @@ def log_odds(z: Array) -> Array:
     return log_p[:, 1] - log_p[:, 0]
 
 
-def group_calibrated(z: Array, a: Fitted, groups: Any) -> Array:
-    """Apply the common map, then the slope and biases of each row's group if there are groups."""
-    common = apply(a["pooled"], z)
-    if not len(a["names"]):
+def group_calibrated(z: Array, fitted: Fitted, groups: Any) -> Array:
+    """Apply the common calibrator, then the slope and biases of each row's group if there are groups."""
+    common = apply(fitted["pooled"], z)
+    if not len(fitted["names"]):
         return common
     if groups is None or len(groups) != len(z):
         raise ValueError("Expected the group of each row: calibrate(logits, groups).")
-    position = {name: i for i, name in enumerate(a["names"])}
+    position = {name: i for i, name in enumerate(fitted["names"])}
     index = np.array([position.get(str(name), len(position)) for name in groups])  # the last one is for new groups
-    slopes, biases = np.append(a["slopes"], 1.0), np.concatenate([a["biases"], np.zeros((1, z.shape[1]))])
+    slopes, biases = np.append(fitted["slopes"], 1.0), np.concatenate([fitted["biases"], np.zeros((1, z.shape[1]))])
     return common * slopes[index, None] + biases[index]
 
 
@@ -303,39 +304,41 @@ MAPS: dict[str, Any] = {
     "Auto": auto,
     "BayesianBinning": data_bins,
     "Beta": beta,
-    "BiasCorrectedTemperature": lambda z, a: z / a["temperature"] + a["bias"],
-    "Dirichlet": lambda z, a: np.maximum(log_softmax(z), a["floor"]) @ a["weight"].T + a["bias"],
+    "BiasCorrectedTemperature": lambda z, fitted: z / fitted["temperature"] + fitted["bias"],
+    "Dirichlet": lambda z, fitted: np.maximum(log_softmax(z), fitted["floor"]) @ fitted["weight"].T + fitted["bias"],
     "EnsembleTemperature": ensemble_temperature,
-    "FocalMap": lambda z, a: focal_map(z, a["gamma"]),
-    "FocalTemperature": lambda z, a: focal_map(z / a["temperature"], a["gamma"]),
-    "HistogramBinning": lambda z, a: data_bins(z, a, "accuracy"),
-    "Identity": lambda z, a: z,
+    "FocalMap": lambda z, fitted: focal_map(z, fitted["gamma"]),
+    "FocalTemperature": lambda z, fitted: focal_map(z / fitted["temperature"], fitted["gamma"]),
+    "HistogramBinning": lambda z, fitted: data_bins(z, fitted, "accuracy"),
+    "Identity": lambda z, fitted: z,
     "IntraOrderPreserving": intra_order_preserving,
     "Isotonic": isotonic,
     "Matrix": matrix,
     "Monotone": monotone,
-    "Platt": lambda z, a: score_to_logits(a["slope"] * score(z, a) + a["bias"]),
-    "PriorShift": lambda z, a: apply(a["calibrator"], z) + a["shift"],
+    "Platt": lambda z, fitted: score_to_logits(fitted["slope"] * score(z, fitted) + fitted["bias"]),
+    "PriorShift": lambda z, fitted: apply(fitted["calibrator"], z) + fitted["shift"],
     "Quadratic": quadratic,
-    "ScalingBinning": lambda z, a: data_bins(apply(a["scaler"], z), a),
+    "ScalingBinning": lambda z, fitted: data_bins(apply(fitted["scaler"], z), fitted),
     "SharedIsotonic": shared_isotonic,
     "SmoothedTemperature": smoothed,
-    "Spline": lambda z, a: replace_confidence(
-        z, interpolate(a["confidence"], a["value"], confidence(z, a["of"])), a["of"]
+    "Spline": lambda z, fitted: replace_confidence(
+        z, interpolate(fitted["confidence"], fitted["value"], confidence(z, fitted["of"])), fitted["of"]
     ),
     "StructuredMatrix": structured_matrix,
-    "StructuredVector": lambda z, a: (smoothed(z, a) * (1 + a["scale"]) + a["bias"]) / a["final"],
-    "Temperature": lambda z, a: z / a["temperature"],
+    "StructuredVector": lambda z, fitted: (
+        (smoothed(z, fitted) * (1 + fitted["scale"]) + fitted["bias"]) / fitted["final"]
+    ),
+    "Temperature": lambda z, fitted: z / fitted["temperature"],
     "TopLabelBinning": top_label_binning,
-    "Vector": lambda z, a: scaled(z, a) * a["scale"] + a["bias"],
+    "Vector": lambda z, fitted: scaled(z, fitted) * fitted["scale"] + fitted["bias"],
     "VennAbers": venn_abers,
 }
 
 
 def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
-    """Return the calibrated logits of a fitted map, by its class."""
+    """Return the calibrated logits of a fitted calibrator, by its class."""
     numbers = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
-    numbers |= {"members": fitted["members"]} if "members" in fitted else {}  # a list of maps
+    numbers |= {"members": fitted["members"]} if "members" in fitted else {}  # calibrators
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         if fitted["class"] == "Chain":
             return apply(fitted["second"], apply(fitted["first"], z, groups), groups)
@@ -397,7 +400,7 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
 def cross_sets_of(z: Array, sets: Fitted) -> Array:
     """Return the cross-conformal sets of logits as the network gives them, True for the classes in the set."""
     at_least = np.ones(z.shape, dtype=np.int64)
-    for fitted, scores in zip(sets["maps"], sets["scores"]):
-        own_scores = class_scores(apply(fitted, z), sets)
-        at_least += len(scores) - np.searchsorted(scores, own_scores - SCORE_ROUNDING)
+    for fitted, scores in zip(sets["calibrators"], sets["scores"]):
+        new_scores = class_scores(apply(fitted, z), sets)
+        at_least += len(scores) - np.searchsorted(scores, new_scores - SCORE_ROUNDING)
     return at_least > sets["alpha"] * (sum(map(len, sets["scores"])) + 1)

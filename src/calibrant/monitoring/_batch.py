@@ -18,9 +18,7 @@ class Batch:
     """A validated batch in the order of prediction."""
 
     predictions: Predictions
-    of: Any  # the event, "top" or the index of a class
-    rows: Rows  # groups are indices of `group_names`, or -1
-    group_names: tuple[str, ...] | None
+    rows: Rows  # groups are indices of the group names, or -1
     times: np.ndarray | None
     is_calendar: bool
     digest: int
@@ -43,8 +41,7 @@ class Batch:
         p = p.reorder_classes(class_names)
         if of is None:
             of = "top" if p.of == "classes" else p.of  # a watch needs one event per row
-        p = p.with_event(of)
-        n = len(p)
+        p, n = p.with_event(of), len(p)
         columns: Mapping[str, Any] = {"labeled": labeled, "ids": ids, "times": times}
         for name, column in columns.items():
             if column is not None and len(column) != n:
@@ -64,4 +61,4 @@ class Batch:
         digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
         if ids is None:
             rows = replace(rows, keys=number_keys(digest, n))  # the same batch has the same keys
-        return cls(p, p.of, rows, p.group_names, seconds, is_calendar, digest)
+        return cls(p, rows, seconds, is_calendar, digest)

@@ -134,8 +134,7 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
     """Return the table of tests: first the test of the event, then those with the strongest evidence."""
     if not verdict.tests:
         return report.note("There are no predictions yet.")
-    event_test, *further_tests = verdict.tests
-    listed = [event_test, *sorted(further_tests, key=lambda test: -test.log10_evidence)[: MAX_LISTED_TESTS - 1]]
+    listed = verdict.strongest_tests(MAX_LISTED_TESTS)
     head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
     body = [_test_cells(test) for test in listed]
     explanation = (

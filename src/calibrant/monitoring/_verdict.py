@@ -83,6 +83,11 @@ class WatchVerdict:
         """The test of all rows."""
         return self.tests[0]
 
+    def strongest_tests(self, limit: int) -> list[TestState]:
+        """Return the test of all rows, and then the tests with the strongest evidence, `limit` in total."""
+        event_test, *further_tests = self.tests
+        return [event_test, *sorted(further_tests, key=lambda test: -test.log10_evidence)[: limit - 1]]
+
     @property
     def sentences(self) -> tuple[str, ...]:
         """The verdict in sentences."""

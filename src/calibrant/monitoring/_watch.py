@@ -233,19 +233,16 @@ class Watch:
     def _with_settings(self, batch: "Batch") -> "Watch":
         """Return the state with the classes, the event and the groups of the first batch."""
         p = batch.predictions
-        groups = None if batch.group_names is None else ()
-        state = replace(
-            self, of=batch.of, k=p.k, class_names=p.class_names, group_names=groups, pending=Rows.empty(p.k)
-        )
+        groups = None if p.group_names is None else ()
+        state = replace(self, of=p.of, k=p.k, class_names=p.class_names, group_names=groups, pending=Rows.empty(p.k))
         return replace(state, evidence=Wealth.empty(len(state.settings.weights)))
 
     def _check_batch(self, batch: "Batch") -> None:
         """Raise `InputError` for another number of classes, or groups in some batches only."""
-        if batch.predictions.k != self.k:
-            raise InputError(
-                f"Expected {self.k} classes as in the batches before, got {batch.predictions.k}.", code="num_classes"
-            )
-        if (batch.group_names is None) != (self.group_names is None):
+        p = batch.predictions
+        if p.k != self.k:
+            raise InputError(f"Expected {self.k} classes as in the batches before, got {p.k}.", code="num_classes")
+        if (p.group_names is None) != (self.group_names is None):
             raise InputError(
                 "Expected groups in all batches or in none, got some with and some without. Try group= (--group NAME).",
                 code="partly_missing",
@@ -289,14 +286,15 @@ class Watch:
 
     def _with_groups(self, batch: "Batch", is_new: np.ndarray) -> tuple["Watch", np.ndarray]:
         """Return the state with tests of new groups, and the group of each new row."""
-        if batch.group_names is None or self.group_names is None:
+        batch_names = batch.predictions.group_names
+        if batch_names is None or self.group_names is None:
             return self, np.full(int(is_new.sum()), -1)
         groups = batch.rows.groups[is_new]  # indices of the names of the batch
         used, first_row = np.unique(groups, return_index=True)
-        names = [batch.group_names[i] for i in used[np.argsort(first_row)]]
+        names = [batch_names[i] for i in used[np.argsort(first_row)]]
         group_names = tuple(dict.fromkeys([*self.group_names, *names]))  # new ones by their first row
         index_of = {name: i for i, name in enumerate(group_names)}
-        new_index = np.array([index_of.get(name, -1) for name in batch.group_names])  # -1: a name without rows
+        new_index = np.array([index_of.get(name, -1) for name in batch_names])  # -1: a name without rows
         state = replace(self, group_names=group_names, evidence=_arrange_groups(self, group_names))
         return state, new_index[groups]
 

@@ -1,7 +1,7 @@
 """Pairs of models to simulate: the difference of a score per example, summed over each unit."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -49,9 +49,10 @@ class PairedUnits:
         squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
             return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
-        size, difference, *sums = (np.bincount(unit, weight * x) for x in (np.ones(len(unit)), difference, *squares))
+        columns = np.ones(len(unit)), difference, *squares
+        size, sums, *square_sums = (np.bincount(unit, weight * column) for column in columns)
         share = np.full(len(size), 1 / len(size))
-        return cls(weight=size, difference=difference, share=share, squares=np.stack(sums))
+        return cls(weight=size, difference=sums, share=share, squares=np.stack(square_sums))
 
     @property
     def mean(self) -> float:
@@ -108,23 +109,29 @@ class PairedUnits:
             index, count = np.minimum(index, len(self.share) - 1), np.ones(n)
         else:  # count how often each unit is drawn
             index, count = slice(None), rng.multinomial(n, self.share)
-        w, s = self.weight[index], self.difference[index]
-        columns = [np.ones(len(w)), w, s, w**2, w * s, s**2, *self.squares[:, index]]  # as in `PairedScores.sums`
+        w, d = self.weight[index], self.difference[index]
+        columns = [np.ones(len(w)), w, d, w**2, w * d, d**2, *self.squares[:, index]]  # as in `PairedScores.sums`
         return metrics.paired_p_value((np.stack(columns) @ count).tolist())
 
 
 def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:
     """Return the differences of two models on the same examples."""
-    values = torch.stack(metrics.PairedScores(first, second).values(metric)).cpu().numpy()
+    values = to_finite_array(metrics.PairedScores(first, second).values(metric))
     w = np.ones(len(first)) if first.weights is None else first.weights.cpu().numpy()
-    if not np.isfinite(values).all():
-        raise InputError("Expected finite scores, got probabilities of 0 for true classes. Try brier.", code="infinite")
     if first.clusters is None:
-        return PairedUnits.from_examples(values, w, None)
+        return PairedUnits.from_examples(values, w, unit=None)
     cluster = np.unique(first.clusters.cpu().numpy(), return_inverse=True)[1]
     if cluster.max() == 0:
         raise InputError("Expected at least two clusters, got one. Try predictions of several.", code="one_cluster")
     return PairedUnits.from_examples(values, w, cluster)
+
+
+def to_finite_array(scores: Sequence[torch.Tensor]) -> np.ndarray:
+    """Return the smallest, actual and largest scores (3, n). Raise `InputError` if any is infinite."""
+    array = torch.stack([*scores]).cpu().numpy()
+    if not np.isfinite(array).all():
+        raise InputError("Expected finite scores, got probabilities of 0 for true classes. Try brier.", code="infinite")
+    return array
 
 
 def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | None, seed: int) -> PairedUnits:
@@ -145,10 +152,10 @@ def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | N
         """Draw the smallest, actual and largest difference (3, n)."""
         first_index, second_index = rng.integers(scores.shape[1], size=(2, n))
         difference = scores[:, second_index] - scores[::-1, first_index]  # smallest minus largest, ..., and vice versa
-        return difference * (rng.random(n) >= correlation)
+        return difference * (rng.random(n) >= correlation)  # 0 if the second score equals the first
 
     if clusters is None:
-        return PairedUnits.from_examples(draw(NUM_PAIRS), np.ones(NUM_PAIRS), None)
+        return PairedUnits.from_examples(draw(NUM_PAIRS), np.ones(NUM_PAIRS), unit=None)
     num_clusters = NUM_PAIRS // 4  # fewer draws, as a cluster has several examples
     cluster = np.repeat(np.arange(num_clusters), rng.choice(clusters.sizes, num_clusters))
     is_common = rng.random(len(cluster)) < math.sqrt(min(clusters.icc, MAX_CLUSTER_CORRELATION))

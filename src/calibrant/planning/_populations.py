@@ -16,7 +16,7 @@ from calibrant.backend.bins import ClusterSums, Events, GroupedScores
 from calibrant.types import InputError
 
 Pattern = Literal["shift", "scale"]
-NUM_PLACES = 4096  # most distinct confidences of independent examples
+MAX_CONFIDENCES = 4096  # most distinct confidences of independent examples
 MIN_CONTINUOUS = 10  # distinct values that show a continuous distribution, if they are most of all values
 BETA_CONCENTRATION = 10.0  # a + b of the Beta distribution that a mean alone stands for
 MAX_CLUSTER_CORRELATION = 0.9
@@ -81,14 +81,14 @@ class Population:
         if self.clusters is not None:
             return self._draw_clusters(self.clusters, n, rng)
         if n < len(self.confidence):
-            place = rng.choice(len(self.share), n, p=self.share)
-            return to_events(self.confidence[place], rng.random(n) < self.truth[place])
+            index = rng.choice(len(self.share), n, p=self.share)
+            return to_events(self.confidence[index], rng.random(n) < self.truth[index])
         count = rng.multinomial(n, self.share)
-        hits = rng.binomial(count, self.truth)
+        hits = rng.binomial(count, self.truth)  # events that happen
         weights = np.concatenate([hits, count - hits])
         outcome = np.repeat([True, False], len(self.confidence))
-        occupied = weights > 0
-        return to_events(np.tile(self.confidence, 2)[occupied], outcome[occupied], weights[occupied])
+        is_drawn = weights > 0
+        return to_events(np.tile(self.confidence, 2)[is_drawn], outcome[is_drawn], weights[is_drawn])
 
     def _draw_clusters(self, clusters: Clusters, n: int, rng: np.random.Generator) -> Events:
         """Draw clusters whose outcomes share a normal random effect on the probit scale."""
@@ -98,15 +98,15 @@ class Population:
         sizes = clusters.sizes[drawn]
         cluster = np.repeat(np.arange(n), sizes)  # of each row
         if clusters.start is None:
-            place = rng.choice(len(self.share), len(cluster), p=self.share)
+            index = rng.choice(len(self.share), len(cluster), p=self.share)
         else:
             index_in_cluster = np.arange(len(cluster)) - np.repeat(sizes.cumsum() - sizes, sizes)
-            place = clusters.start[drawn][cluster] + index_in_cluster
+            index = clusters.start[drawn][cluster] + index_in_cluster
         latent = self._latent_correlation
         effect = math.sqrt(latent) * rng.standard_normal(n)[cluster]
         residual = math.sqrt(1 - latent) * rng.standard_normal(len(cluster))
-        weights = None if clusters.weights is None else clusters.weights[place]
-        return to_events(self.confidence[place], effect + residual < ndtri(self.truth[place]), weights, cluster)
+        weights = None if clusters.weights is None else clusters.weights[index]
+        return to_events(self.confidence[index], effect + residual < ndtri(self.truth[index]), weights, cluster)
 
 
 def to_events(confidence: Any, outcome: Any, weights: Any = None, clusters: Any = None) -> Events:
@@ -158,12 +158,12 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 def observed_population(by_score: GroupedScores, chance: float) -> Population:
     """Return the population of the confidences of independent examples, as often as their weights say."""
     value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
-    half = weight.sum() / 2  # of the examples
-    is_continuous = len(value) > half > MIN_CONTINUOUS
-    if is_continuous or len(value) > NUM_PLACES:  # interpolate the quantiles
-        quantile = (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES
+    half_weight = weight.sum() / 2
+    is_continuous = len(value) > half_weight > MIN_CONTINUOUS  # most examples have a value of their own
+    if is_continuous or len(value) > MAX_CONFIDENCES:  # interpolate the quantiles
+        quantile = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
         value = np.interp(quantile, (weight.cumsum() - weight / 2) / weight.sum(), value)
-        weight = np.ones(NUM_PLACES)
+        weight = np.ones(MAX_CONFIDENCES)
     return Population(value, weight / weight.sum(), value, chance=chance)
 
 
@@ -201,8 +201,10 @@ def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
     residual_sum = sums.residual.sum(1)  # (m)
     n = sums.total_weight.sum(1)
     deviation = residual_sum - n * residual_sum.sum() / n.sum()  # from the mean miscalibration
-    independent = float(variance.sum())
-    return max(1.0, float(deviation.square().sum()) / independent) if independent > 0 else 1.0
+    independent_variance = float(variance.sum())
+    if independent_variance <= 0:
+        return 1.0
+    return max(1.0, float(deviation.square().sum()) / independent_variance)
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
@@ -234,19 +236,19 @@ def assumed_population(confidence: Any) -> Population:
             f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 'beta(9, 1)'.",
             code="confidence",
         )
-    return observed_population(to_events(values, np.zeros(len(values))).by_score, 0.5)
+    return observed_population(to_events(values, np.zeros(len(values))).by_score, chance=0.5)
 
 
 def _beta_population(a: float, b: float) -> Population:
-    """Return a calibrated population whose confidences are the quantiles of Beta(a, b) at `NUM_PLACES` places."""
+    """Return a calibrated population whose confidences are the quantiles of Beta(a, b) at `MAX_CONFIDENCES` levels."""
     from scipy.special import betaincinv  # slow to import
 
     if not (0 < a < math.inf and 0 < b < math.inf):
         raise InputError(
             f"Expected beta(a, b) with positive a and b, got beta({a:g}, {b:g}). Try beta(9, 1).", code="confidence"
         )
-    values = betaincinv(a, b, (np.arange(NUM_PLACES) + 0.5) / NUM_PLACES)
-    return Population(values, np.full(NUM_PLACES, 1 / NUM_PLACES), values)
+    values = betaincinv(a, b, (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES)
+    return Population(values, np.full(MAX_CONFIDENCES, 1 / MAX_CONFIDENCES), values)
 
 
 # Miscalibration

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import torch
 
 from calibrant import metrics, registry
 from calibrant._validation import check_range
 from calibrant.metrics import Metric
-from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores
+from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores, to_finite_array
 from calibrant.planning._populations import (
     MAX_CLUSTER_CORRELATION,
     Clusters,
@@ -36,17 +35,18 @@ class PlanningData:
     """What is given about future examples."""
 
     predictions: Predictions | None
-    second: Predictions | None
-    confidence: Any
-    of: str | int | None
+    second: Predictions | None  # of a second model
+    confidence: Any  # assumed, instead of predictions
+    of: str | int | None  # event
     cluster_size: Any
-    icc: float | None
+    icc: float | None  # correlation of two outcomes of a cluster
 
     def __post_init__(self) -> None:
-        if (self.predictions is None) == (self.confidence is None):
-            sources = "neither" if self.predictions is None else "both"
+        num_sources = sum(source is not None for source in (self.predictions, self.confidence))
+        if num_sources != 1:
             raise InputError(
-                f"Expected predictions or an assumed confidence, got {sources}. Try accuracy=0.9 alone.",
+                f"Expected predictions or an assumed confidence, got {'both' if num_sources else 'neither'}. Try "
+                "accuracy=0.9 alone.",
                 code="source",
             )
         check_range("icc", self.icc, f"[0, {MAX_CLUSTER_CORRELATION}]", 0.1, code="icc_range")
@@ -183,9 +183,7 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
         return population_scores(population, method.text, seed), _assumed_clusters(data)
     metric: Any = method.target
     p = data.predictions if data.of is None else data.predictions.with_event(data.of)
-    scores = torch.stack(metrics.score_values(metric, p)).cpu().numpy()  # (3, n) smallest, actual, largest
-    if not np.isfinite(scores).all():
-        raise InputError("Expected finite scores, got a probability of 0 for a true class. Try brier.", code="infinite")
+    scores = to_finite_array(metrics.score_values(metric, p))
     w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy()
     clusters = _assumed_clusters(data)
     if p.clusters is not None and clusters is None:

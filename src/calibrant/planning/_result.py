@@ -72,10 +72,9 @@ class SampleSize:
 
         grid = np.unique(np.geomspace(self.curve[0].n, self.curve[-1].n, 80).round()).astype(int)
         points = [point for point in self.curve if point.draws >= MIN_CURVE_DRAWS]
-        columns = {name: [getattr(point, name) for point in points] for name in ("n", "power", "error")}
-        fitted = [self.power_at(int(n)) for n in grid]
-        guides: dict[str, Any] = {"selected": self.n, "target": self.power, "units": f"{self.unit}s"}
-        return power_curve(**columns, line=(grid, fitted), **guides, ax=ax)
+        n, power, error = zip(*((point.n, point.power, point.error) for point in points), strict=True)
+        line = grid, [self.power_at(int(size)) for size in grid]
+        return power_curve(n, power, error, line=line, selected=self.n, target=self.power, units=f"{self.unit}s", ax=ax)
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
         """Return all numbers as JSON.

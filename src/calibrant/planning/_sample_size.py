@@ -149,15 +149,16 @@ def quick_sample_size(
     True
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=None)
-    check_settings(power, level, "shift", None, 0)
+    check_settings(power, level, pattern="shift", draws=None, seed=0)
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
         events = events.with_default_event().events
     grouped_scores = events.by_score
     population = observed_population(grouped_scores, chance=0.5)  # any value: the pattern "shift" does not use chance
-    trial = event_trial(population, select_metric(None, goal), goal, effect, "shift", level)
-    n = estimate_size(PowerCurve(trial, 0), event_start(population, effect), power, QUICK_DRAWS)
+    method = select_metric(text=None, goal=goal)
+    trial = event_trial(population, method, goal, effect, pattern="shift", level=level)
+    n = estimate_size(PowerCurve(trial, seed=0), event_start(population, effect), power, QUICK_DRAWS)
     if grouped_scores.clusters is not None:
         n *= observed_design_effect(grouped_scores.clusters, grouped_scores.variance)
-    second_digit = 10 ** max(0, math.floor(math.log10(n)) - 1)  # its place value, such as 10 for n = 347
-    return math.ceil(n / second_digit) * second_digit
+    rounding_unit = 10 ** max(0, math.floor(math.log10(n)) - 1)  # for two digits, such as 10 for n = 347
+    return math.ceil(n / rounding_unit) * rounding_unit

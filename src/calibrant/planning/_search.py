@@ -126,7 +126,7 @@ def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> fl
     from scipy.special import ndtri  # slow to import
 
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
-    intercept, slope = fit_power(window if len(window) > 1 else points, 1)
+    intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)
     if slope <= 0:  # noise: more units cannot lower the power
         return float(center)
     root = (float(ndtri(power)) - intercept) / slope  # of n
@@ -156,7 +156,7 @@ def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
     """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
     from scipy.special import ndtr  # slow to import
 
-    a, b, c = fit_power(points, 2)
+    a, b, c = fit_power(points, degree=2)
     inside = math.sqrt(min(max(n, points[0].n), points[-1].n))
     slope = max(b + 2 * c * inside, 0.0)  # the power does not fall
     return float(ndtr(a + b * inside + c * inside**2 + slope * (math.sqrt(n) - inside)))

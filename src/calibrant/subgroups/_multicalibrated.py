@@ -39,7 +39,7 @@ class MultiCalibrated:
     are wrong, and correct the logits in each leaf by a damped Newton step: multicalibration (Hébert-Johnson et al.
     2018) by gradient boosting (Tax et al. 2025). How many trees are kept is chosen by cross-fitting, calibrator
     included. None are kept unless they clearly lower the NLL of held-out examples (95 % interval of the gain above 0),
-    so that where subgroups do not differ the common map stays as it is.
+    so that where subgroups do not differ the common calibrator stays as it is.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> age = torch.rand(2000, generator=g)
@@ -50,7 +50,7 @@ class MultiCalibrated:
     True
     """
 
-    pooled: Any  # the common map, fitted
+    pooled: Any  # the common calibrator, fitted
     schema: FeatureSchema
     trees: TreeEnsemble
     subgroups: TreeEnsemble  # one path per tree: the leaves of the worst subgroups, whose value is 1
@@ -74,7 +74,7 @@ class MultiCalibrated:
             predictions: Validation predictions, with at least 100 examples or clusters. Weights count.
             features: One row per example: a data frame, a mapping of columns, or an array (n, d). Texts are categories,
                 of which the 31 most frequent are told apart. Missing values are allowed.
-            calibrator: The common map, by name. Default: Platt for 2 classes, BiasCorrectedTemperature for more.
+            calibrator: The common calibrator, by name. Default: Platt for 2 classes, BiasCorrectedTemperature for more.
             depth: Number of conditions that describe a subgroup.
             folds: Number of folds of the cross-fitting.
             seed: Seed of the folds.
@@ -96,16 +96,16 @@ class MultiCalibrated:
             name = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
             log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)  # held-out, by number of trees
             for training, is_held_out in split_folds(p, folds, seed):
-                common_map = calibrators.fit(name, training)
-                trees = _boost(training.apply(common_map), x[~is_held_out], schema, depth)
-                held_out = p[is_held_out].apply(common_map)
+                common = calibrators.fit(name, training)
+                trees = _boost(training.apply(common), x[~is_held_out], schema, depth)
+                held_out = p[is_held_out].apply(common)
                 log_likelihood[is_held_out] = _held_out_curve(trees, held_out, x[is_held_out])
             count = _number_of_trees(log_likelihood, p)
-            common_map = calibrators.fit(name, p)
-            mapped = p.apply(common_map)
+            common = calibrators.fit(name, p)
+            calibrated = p.apply(common)
             # At least one tree, because no trees would have no shape
-            trees = join_trees([*islice(_boost(mapped, x, schema, depth), max(count, 1))])[:count]
-            return cls(common_map, schema, trees, _worst_subgroups(mapped, x, schema, depth), p.k, p.class_names)
+            trees = join_trees([*islice(_boost(calibrated, x, schema, depth), max(count, 1))])[:count]
+            return cls(common, schema, trees, _worst_subgroups(calibrated, x, schema, depth), p.k, p.class_names)
 
     def apply(self, predictions: Predictions, features: Any) -> Predictions:
         """Return calibrated predictions.
@@ -117,13 +117,14 @@ class MultiCalibrated:
         Raises:
             InputError: If the classes or the features are not those of the fit.
         """
-        p = self._apply_common_map(predictions)
+        p = self._apply_common(predictions)
         return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
 
     def evaluate(self, predictions: Predictions, features: Any, *, level: float = 0.90) -> SubgroupTable:
         """Return confidence minus frequency in the worst subgroups of the fit, before and after, on new examples.
 
-        "Before" is after the common map alone. The event is class 1 of two, and else that the predicted class is right.
+        "Before" is after the common calibrator alone. The event is class 1 of two, and else that the predicted class
+        is right.
 
         Args:
             predictions: Labeled predictions, other than those of the fit.
@@ -131,7 +132,7 @@ class MultiCalibrated:
             level: Level of the intervals.
         """
         with as_predictions(predictions) as predicted:
-            p = self._apply_common_map(predicted)
+            p = self._apply_common(predicted)
             x = self._features(p, features)
             corrected = p.with_logits(_correct(p.logits, self.trees, x))
             before, after = (part.with_event(_evaluated_event(p)) for part in (p, corrected))
@@ -167,8 +168,8 @@ class MultiCalibrated:
             for trees in (self.trees, self.subgroups)
         )
 
-    def _apply_common_map(self, predictions: Predictions) -> Predictions:
-        """Return predictions in float64, with the classes in the order of the fit, after the common map.
+    def _apply_common(self, predictions: Predictions) -> Predictions:
+        """Return predictions in float64, with the classes in the order of the fit, after the common calibrator.
 
         Raises:
             InputError: If the classes are not those of the fit.
@@ -223,7 +224,8 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
     columns = slice(1, 2) if p.k == 2 else slice(None)  # of two classes, the second one tells both
     while True:
         q = z.softmax(1)
-        gradient, hessian = (_weights(p)[:, None] * part[:, columns] for part in (q - truth, q * (1 - q)))  # of the NLL
+        w = _weights(p)[:, None]
+        gradient, hessian = w * (q - truth)[:, columns], w * (q * (1 - q))[:, columns]  # of the NLL
         tree = grow_tree(grid, gradient, hessian, depth, MIN_ROWS).scale(LEARNING_RATE)
         z = z + _to_logits(tree(x), p.k)
         yield tree

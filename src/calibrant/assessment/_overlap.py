@@ -88,7 +88,7 @@ def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ..
     """
     from scipy.special import chdtrc  # slow to import
 
-    n, m = float(fitted.sum()), float(evaluated.sum())
+    n, m = float(fitted.sum()), float(evaluated.sum())  # totals of the two data sets
     present = fitted + evaluated > 0
     difference = fitted / n - evaluated / m
     frequency = (fitted + evaluated) / (n + m)  # of both data sets together

@@ -77,15 +77,15 @@ def decision_loss(
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))
         c, a = p.events.confidence.double(), p.events.outcome.double()
         weights = torch.ones_like(c) if p.weights is None else p.weights.double()
-        # share of each example (n) in each point j / bins (bins + 1): 1 at the point, 0 from the next one on
-        nearness = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
-        shares = weights @ nearness / weights.sum()
+        # membership of each example in each point j / bins (n, bins + 1): 1 at the point, 0 from the next one on
+        membership = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
+        shares = weights @ membership / weights.sum()  # of all examples in each point
         used = (shares > 0).nonzero().squeeze(1)
         bin_level = 1 - (1 - level) / len(used)  # all intervals hold at once (Bonferroni)
         frequencies, confidences = list[Interval](), list[Tensor]()  # of each bin
         for j in used.tolist():
-            rows = nearness[:, j] > 0
-            w = (weights * nearness[:, j])[rows]
+            rows = membership[:, j] > 0
+            w = (weights * membership[:, j])[rows]
             clusters = None if p.clusters is None else p.clusters[rows]
             with strict_limits():
                 frequencies.append(share_interval(a[rows], w, bin_level, clusters))

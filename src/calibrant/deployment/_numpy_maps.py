@@ -109,7 +109,7 @@ def quadratic(z: Array, fitted: Fitted) -> Array:
     """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
     s = score(z, fitted)
     low, high = fitted["ends"]
-    length = high - low if high > low else 1e-300
+    length = high - low if high > low else 1e-300  # above 0, to divide by
     position = (np.clip(s, low, high) - low) / length
     rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1
     falling = length * position - rising  # integral of one that falls from 1 to 0

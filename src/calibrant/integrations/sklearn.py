@@ -161,8 +161,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """Return calibrated probabilities."""
         check_is_fitted(self)
         x = X if isinstance(self.estimator_, FrozenEstimator) else validate_data(self, X, reset=False)
-        scores = _scores(self.estimator_, x)
-        logits = _to_predictions(scores, np.zeros(len(scores[1]), dtype=np.int64)).logits  # for any labels
+        method, values = _scores(self.estimator_, x)
+        unused_labels = np.zeros(len(values), dtype=np.int64)
+        logits = _to_predictions((method, values), unused_labels).logits
         return self.calibrator_(logits).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:

@@ -83,7 +83,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     p_value = (1 + int((statistics >= statistic * (1 - 1e-9)).sum())) / (1 + len(statistics))  # 1e-9: for rounding
     recall = _recalls(cells.by_class, cells.predicted)
     accuracy = float(shares @ recall)
-    quantile = float(stdtrit(counts.min() - 1, 0.95))  # the smallest class is known least
+    quantile = float(stdtrit(counts.min() - 1, 0.95))  # of Student's t; the smallest class is known least
     accuracy_margin = quantile * float(errors.std())
     share_margins = quantile * share_draws.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
@@ -151,11 +151,12 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
         for share, mean, n in zip(shares, means, n_class, strict=True):  # noise of the reference
             covariance += share**2 * (np.diag(mean) - np.outer(mean, mean)) / n
         inverse = np.linalg.pinv(covariance, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
-        # shares sum to 1, so that the cells have the shares base + free @ directions; free minimizes the distance
+        # As shares sum to 1, the last class has the rest: the cells have the shares base + free @ directions. `free`,
+        # the shares of the other classes, solves the normal equations
         base, directions = means[-1], means[:-1] - means[-1]
-        normal = directions @ inverse @ directions.T
-        normal_inverse = np.linalg.pinv(normal, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
-        free = normal_inverse @ (directions @ inverse @ (observed - base))  # shares of all classes but the last
+        normal_matrix = directions @ inverse @ directions.T
+        normal_inverse = np.linalg.pinv(normal_matrix, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
+        free = normal_inverse @ (directions @ inverse @ (observed - base))
         shares = np.append(free, 1 - free.sum())
         residual = observed - shares @ means
         statistic = float(residual @ inverse @ residual)

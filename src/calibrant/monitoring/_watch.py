@@ -301,7 +301,7 @@ class Watch:
     def _process(self) -> "Watch":
         """Return the state after all whole blocks of leading labeled rows."""
         count = self.pending.num_leading_labels // LOOK_ROWS * LOOK_ROWS
-        if not self.k or not count:
+        if not count:
             return self
         processed, settings = self.pending[:count], self.settings
         thresholds = settings.thresholds

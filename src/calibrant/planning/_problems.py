@@ -85,7 +85,7 @@ def event_problem(
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
     trial = event_trial(population, method, goal, effect, pattern, level)
-    # independent examples -> dependent examples of the same precision -> clusters
+    # from independent examples to dependent ones of the same precision, and from these to clusters
     start = event_start(population, effect) * population.design_effect / population.unit_size
     miscalibration = {
         "shift": f"The true probabilities are {'lower' if population.mean >= 0.5 else 'higher'} than the confidences.",

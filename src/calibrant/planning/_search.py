@@ -156,7 +156,7 @@ def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
     """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
     from scipy.special import ndtr  # slow to import
 
-    a, b, c = fit_power(points, degree=2)
+    a, b, c = fit_power(points, degree=2)  # probit = a + b sqrt(n) + c n
     inside = math.sqrt(min(max(n, points[0].n), points[-1].n))
     slope = max(b + 2 * c * inside, 0.0)  # the power does not fall
     return float(ndtr(a + b * inside + c * inside**2 + slope * (math.sqrt(n) - inside)))

@@ -155,7 +155,7 @@ def _split_gains(grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, he
     `node` is the index of each example's node (n) among the `width` nodes of a level.
     """
     (d, b), m = grid.cuts.shape, gradient.shape[1]
-    # Of each example and feature, in a table of nodes, features and bins
+    # Index of each example and feature in a flat table of nodes, features and bins
     cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()
     columns = torch.cat([gradient, hessian, torch.ones(len(node), 1, dtype=torch.float64)], 1)
     cell_sums = [torch.bincount(cell, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]

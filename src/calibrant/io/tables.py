@@ -14,6 +14,7 @@ from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, map
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
+from calibrant.io.json_text import parse_json_lines
 from calibrant.io.number_text import replace_missing_words
 from calibrant.types import InputError
 
@@ -179,7 +180,15 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     content, notes = to_utf8(read_decompressed(path), options.encoding)
     if not content.strip():
         raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
-    return LoadedTable(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
+    try:
+        frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
+    except Exception:
+        parse_json_lines(content)  # names the line, unless it is polars alone that cannot read it
+        raise
+    # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
+    if content.count(b":") > sum(column.count() for column in frame):
+        parse_json_lines(content)
+    return LoadedTable(frame, notes)
 
 
 # Writers

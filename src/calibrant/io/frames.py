@@ -1,7 +1,7 @@
 """Turn the columns of a frame into the arrays of predictions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ def frame_to_arrays(
         frame: The frame.
         columns: Roles of its columns.
         options: Options for reading.
-        has_all_rows: False for a chunk of a table, which is not checked as a whole.
+        has_all_rows: False for a chunk of a table, which is not checked as a whole; "num_incomplete" is the number of
+            rows that were left out of it, and there are no other arrays if these are all.
 
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
@@ -50,6 +51,11 @@ def frame_to_arrays(
     if columns.kind != "logits":  # before rows drop, of which percentages would be many
         check_percent(frame, columns, options)
     frame, notes = _drop_incomplete_rows(frame, columns, options)
+    num_incomplete = num_rows - len(frame)
+    if has_all_rows:
+        check_num_incomplete(num_incomplete, num_rows, notes)
+    elif num_incomplete == num_rows:
+        return {"num_incomplete": num_incomplete}
     frame, ignored_notes = _drop_ignored_rows(frame, columns, options)
     notes += ignored_notes if has_all_rows else []
     arrays: dict[str, Any] = {}
@@ -65,6 +71,7 @@ def frame_to_arrays(
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
     score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows)
     summary = f"Read {count_rows(num_rows)}: {columns.description}"
+    arrays |= {} if has_all_rows else {"num_incomplete": num_incomplete}
     return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
 
 
@@ -79,10 +86,10 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
     With the option `drop`, a confidence outside its range counts as missing.
 
     Raises:
-        InputError: Without rows, if a value is missing without the option `drop`, and if over half of the rows drop.
+        InputError: Without rows, and if a value is missing without the option `drop`.
     """
-    num_rows, notes = len(frame), list[str]()
-    if not num_rows:
+    notes = list[str]()
+    if not len(frame):
         raise InputError("Expected samples, got no rows.", code="no_rows")
     for name in dict.fromkeys(columns.used_columns):
         if name == columns.id or name in columns.labels:  # ids may be missing, and so may some of several labels
@@ -104,13 +111,17 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
             )
         notes.append(f"Left out {count_rows(count)} in which {name!r} is {reason}.")
         frame = frame.filter(~is_unusable)
-    if len(frame) * 2 < num_rows:
+    return frame, notes
+
+
+def check_num_incomplete(num_incomplete: int, num_rows: int, notes: Sequence[str] = ()) -> None:
+    """Raise `InputError` if over half of the rows of a table are left out because a value is missing."""
+    if num_incomplete * 2 > num_rows:
+        hint = " ".join([*notes, "Try another column, or remove these rows first."])
         raise InputError(
-            f"Expected to leave out few rows, got {num_rows - len(frame):,} of {num_rows:,} to leave out. "
-            f"{' '.join(notes)} Try another column, or remove these rows first.",
+            f"Expected to leave out few rows, got {num_incomplete:,} of {num_rows:,} to leave out. {hint}",
             code="drop_most",
         )
-    return frame, notes
 
 
 def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:

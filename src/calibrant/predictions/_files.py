@@ -45,13 +45,13 @@ def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: An
         return fields_from_arrays(read(path, table_options), ignore_index, of, are_logits=table_options.are_logits)
 
 
-def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
-    """Read a file for `load_with_ids`, with the id of each row if every row has one."""
+def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[Any] | None]:
+    """Read a file for `load_with_ids`, with the id of each row, None where it is missing, if the file has ids."""
     table_options = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
         arrays = read(path, table_options)
         fields = fields_from_arrays(arrays, are_logits=table_options.are_logits)
-    ids = [str(value) for value in arrays.get("ids", ())]
+    ids = list(arrays.get("ids", ()))
     return fields, ids if len(ids) == len(fields["labels"]) else None
 
 

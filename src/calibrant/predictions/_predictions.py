@@ -609,8 +609,8 @@ def as_predictions(
         yield to_predictions(predictions, labels, weights)
 
 
-def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[str] | None]:
-    """Read a file as `Predictions.load` does, and return also the row ids as text if every row has one."""
+def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[Any] | None]:
+    """Read a file as `Predictions.load` does, and return also the row ids, None where one is missing, or None."""
     values, ids = read_file_with_ids(path, **options)
     return Predictions._construct(values), ids  # pyright: ignore[reportPrivateUsage]
 

@@ -160,6 +160,9 @@ def test_score_above_one_half_is_not_the_probability_of_a_rare_class():
     ("columns", "code"),
     [
         ({"label": Y, "target": Y[::-1], "score": P}, "ambiguous_columns"),
+        ({"label": Y, "target": 1 - Y, "score": P}, "ambiguous_columns"),
+        ({"label": Y, "Label": np.where(Y, "false", "true"), "score": P}, "ambiguous_columns"),
+        ({"label": Y, "pred": Y, "prediction": 1 - Y, "confidence": P}, "ambiguous_columns"),
         ({"label": Y, "prob": P, "proba": P[::-1]}, "ambiguous_columns"),
         ({"label": Y, "score": P, "weight": np.ones(N), "sample_weight": np.ones(N) + 0.1}, "ambiguous_columns"),
         ({"label": Y}, "no_scores"),

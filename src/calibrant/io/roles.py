@@ -10,7 +10,7 @@ import numpy as np
 from calibrant._lazy import polars
 from calibrant._text import shorten_list
 from calibrant._validation.labels import positive_word
-from calibrant.io.cells import class_keys
+from calibrant.io.cells import class_keys, comparable_class_keys
 from calibrant.io.column_names import (
     ROLE_COLUMN_NAMES,
     SCORE_COLUMN_NAMES,
@@ -197,9 +197,16 @@ def _find_weak_predicted(search: RoleSearch) -> list[str]:
 def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> bool:
     """Whether two columns have the same values, or the same classes by other names."""
     a, b = search.frame[first], search.frame[second]
-    if role in ("label", "predicted"):  # each class of one occurs beside a single class of the other
-        return a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique()
-    return bool((class_keys(a) == class_keys(b)).all())
+    if role not in ("label", "predicted"):
+        return bool((class_keys(a) == class_keys(b)).all())
+    # Each class of one occurs beside a single class of the other
+    if not a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique():
+        return False
+    if a.dtype.is_nested() or b.dtype.is_nested():
+        return True
+    keys, other_keys = comparable_class_keys(a, b)
+    has_other_names = {*np.unique(keys).tolist()} != {*np.unique(other_keys).tolist()}
+    return has_other_names or bool((keys == other_keys).all())  # 0 beside 1 everywhere contradicts 1 beside 0
 
 
 # Labels beside scores

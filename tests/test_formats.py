@@ -502,6 +502,23 @@ def test_colons_in_texts_and_missing_keys_are_no_repeated_keys(tmp_path):
     assert p.labels.tolist() == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize("value", ["NaN", "null"])
+def test_nan_in_json_lines_is_a_missing_value(value, tmp_path):
+    text = json_lines().replace('"label": 0, "prob_0": 0.25', f'"label": 0, "prob_0": {value}', 1)
+    with refused("missing_values", "1 of 4"):
+        load_text(text, tmp_path, "t.jsonl")
+    assert load_text(text, tmp_path, "t.jsonl", drop=True).labels.tolist() == [1, 0, 1]
+
+
+def test_json_lines_may_end_as_on_old_macintosh_computers(tmp_path):
+    assert load_text(json_lines().replace("\n", "\r"), tmp_path, "t.jsonl").labels.tolist() == [0, 1, 0, 1]
+
+
+def test_json_lines_of_mixed_types_are_refused(tmp_path):
+    with refused("unreadable"):
+        load_text(json_lines().replace('"label": 0', '"label": [0]', 1), tmp_path, "t.jsonl")
+
+
 def test_json_lines_that_are_cut_off_are_refused_with_their_number(tmp_path):
     with refused("unreadable", "line 4"):
         load_text(json_lines()[:-5], tmp_path, "t.jsonl")

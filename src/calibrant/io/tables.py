@@ -183,8 +183,8 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     try:
         frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
     except Exception:
-        parse_json_lines(content)  # names the line, unless it is polars alone that cannot read it
-        raise
+        # Names the line, unless it is polars alone that cannot read it, such as the NaN that Python's json writes
+        frame = polars.DataFrame(parse_json_lines(content), infer_schema_length=None)
     # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
     if content.count(b":") > sum(column.count() for column in frame):
         parse_json_lines(content)

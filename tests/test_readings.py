@@ -147,6 +147,28 @@ def test_probability_beside_a_confidence():
     assert is_answers(read({"confidence": P, "correct": Y, "prob": P[::-1]}), P, Y)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "missing"),
+    [
+        (polars.List(polars.Float64), None),
+        (polars.List(polars.Float32), float("nan")),
+        (polars.Array(polars.Float64, 2), float("nan")),
+        (polars.List(polars.Int8), None),
+    ],
+)
+def test_lists_with_a_missing_score_are_incomplete_rows(dtype, missing):
+    scores = polars.Series([[1, 0], [missing, 1], [0, 1], None, [1, 0]], dtype=dtype)
+    table = polars.DataFrame({"label": [0, 1, 1, 1, 0], "probs": scores})
+    assert code_of(Predictions.from_table, table) == "missing_values"
+    assert Predictions.from_table(table, drop=True).labels.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("columns", [{"logit_0": [0, 2], "logit_1": [3, -1]}, {"logits": [[0, 3], [2, -1]]}])
+def test_logits_may_be_integers_in_tables(columns):
+    p = Predictions.from_table({"label": [1, 0], **columns})
+    assert p.logits.tolist() == [[0.0, 3.0], [2.0, -1.0]]
+
+
 def test_score_above_one_half_is_not_the_probability_of_a_rare_class():
     rare = (np.arange(N) % 3 == 0).astype(int)
     assert refused({"label": rare, "prob": TOP}) == "ambiguous_reading"

@@ -11,6 +11,7 @@ from calibrant.events import KIND_BY_COLUMN
 from calibrant.io.cells import (
     comparable_class_keys,
     missing_hint,
+    missing_mask,
     sums_to,
     to_numbers,
     to_numbers_or_texts,
@@ -95,7 +96,7 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
         if name == columns.id or name in columns.labels:  # ids may be missing, and so may some of several labels
             continue
         column = frame[name]
-        is_unusable = column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
+        is_unusable = missing_mask(column)
         reason = "missing"
         if name == columns.confidence and column.dtype.is_numeric() and options.drop:
             limit = 100 if options.percent else 1

@@ -8,6 +8,9 @@ import pytest
 from refusals import code_of
 
 from calibrant import InputError, Predictions
+from calibrant.io.columns import TableOptions
+from calibrant.io.frames import frame_to_arrays
+from calibrant.io.roles import infer_columns
 
 N = 40
 RNG = np.random.default_rng(7)
@@ -26,6 +29,12 @@ NAMED = {f"prob_{name}": ROWS[:, i] for i, name in enumerate(WORDS)}
 
 def read(columns: dict[str, Any], **options: Any) -> Predictions:
     return Predictions.from_table(polars.DataFrame(columns), **options)
+
+
+def read_with_id(columns: dict[str, Any], **options: Any) -> Any:
+    """Return the ids of a table, or None."""
+    frame, table_options = polars.DataFrame(columns), TableOptions.from_keywords(options)
+    return frame_to_arrays(frame, infer_columns(frame, table_options), table_options).get("ids")
 
 
 def refused(columns: dict[str, Any], **options: Any) -> str:
@@ -161,6 +170,16 @@ def test_lists_with_a_missing_score_are_incomplete_rows(dtype, missing):
     table = polars.DataFrame({"label": [0, 1, 1, 1, 0], "probs": scores})
     assert code_of(Predictions.from_table, table) == "missing_values"
     assert Predictions.from_table(table, drop=True).labels.tolist() == [0, 1, 0]
+
+
+def test_lists_are_no_ids():
+    table = {"id": [[0], [1]], "label": [1, 0], "score": [0.75, 0.25]}
+    assert read_with_id(table) is None
+    assert code_of(read_with_id, table, id="id") == "label_kind"
+
+
+def test_empty_name_of_scores_is_no_column():
+    assert code_of(Predictions.from_table, {"label": [1, 0], "score": [0.75, 0.25]}, probs="") == "no_column"
 
 
 @pytest.mark.parametrize("columns", [{"logit_0": [0, 2], "logit_1": [3, -1]}, {"logits": [[0, 3], [2, -1]]}])

@@ -67,6 +67,8 @@ def frame_to_arrays(
         if (name := getattr(columns, role)) is not None:
             arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
     if columns.id is not None:
+        if frame[columns.id].dtype.is_nested():
+            raise InputError(f"Expected numbers or names in column {columns.id!r}, got lists.", code="label_kind")
         arrays["ids"] = frame[columns.id]
     notes += _repeated_ids_notes(frame, columns) if has_all_rows else []
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers

@@ -74,7 +74,7 @@ def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[st
     roles: dict[str, str] = {}
     for role, value in explicit_columns.items():
         for name in [value] if isinstance(value, str) else value:
-            may_be_prefix = role in SCORE_COLUMN_NAMES and isinstance(value, str)
+            may_be_prefix = role in SCORE_COLUMN_NAMES and isinstance(value, str) and value != ""
             is_prefix = may_be_prefix and any(strip_prefix(column, name) for column in columns)
             if name not in columns and not is_prefix:
                 raise InputError(
@@ -136,6 +136,8 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
         matches = [name for name in matches if not search.has_fractions(name)] or _find_weak_predicted(search)
     if role in ("predicted", "correct", "confidence"):
         matches = [name for name in matches if not search.is_list(name)]
+    if role == "id":
+        matches = [name for name in matches if not search.frame[name].dtype.is_nested()]
     if len(matches) < 2 or role == "id":
         return next(iter(matches), None)
     first, *duplicates = matches

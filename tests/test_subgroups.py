@@ -89,6 +89,12 @@ def test_a_map_of_features_has_no_export(to, suffix, tmp_path):
     assert not path.exists()
 
 
+def test_features_with_one_name_are_refused():
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    age = features["age"]
+    assert code_of(MultiCalibrated.fit, p, {0: age, "0": age}) == "column_twice"
+
+
 def test_a_map_of_features_is_no_method_to_fit():
     p, features, _ = draw(500, seed=3, effect=0.0)
     for no_method in (MultiCalibrated.fit(p, features), 3, None):

@@ -254,6 +254,32 @@ def test_frames_of_all_libraries_are_tables():
         assert p.class_names == tuple(NAMES), kind
 
 
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (["cat", None, "dog", "emu", "cat"], None),
+        (["cat", None, "dog", "emu", "cat"], "category"),
+        (["cat", None, "dog", "emu", "cat"], "string"),
+        ([0, None, 1, 2, 0], "Int64"),
+        ([0, None, 1, 2, 0], "float64"),
+        ([0, None, 1, 2, 0], "Sparse[float64]"),
+    ],
+)
+def test_missing_labels_in_pandas_are_missing(labels, dtype):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"label": pandas.Series(labels, dtype=dtype), **{f"prob_{c}": 1 / 3 for c in NAMES}})
+    assert code_of(Predictions.from_table, frame) == "missing_values"
+    assert Predictions.from_table(frame, drop=True).labels.tolist() == [0, 1, 2, 0]
+
+
+def test_columns_with_one_name_in_pandas_are_refused():
+    pandas = pytest.importorskip("pandas")
+    for columns in (["label", "score", "label"], ["label", "0", 0]):
+        frame = pandas.DataFrame([[0, 0.25, 1], [1, 0.75, 0]], columns=columns)
+        assert code_of(Predictions.from_table, frame, probs=columns[1]) == "column_twice"
+    assert Predictions.from_table({"label": [1, 0], 0: [0.25, 0.75], 1: [0.75, 0.25]}).labels.tolist() == [1, 0]
+
+
 def test_roles_of_columns_are_noted_once():
     frame = {"y_true": Y, **PROB, "uid": range(N), "text": ["x"] * N}
     (note,) = Predictions.from_table(frame).notes

@@ -7,10 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant._lazy import polars
 from calibrant._text import describe_error, escape_cell, shorten_repr, unescape_column
 from calibrant.io.columns import Columns, TableOptions
-from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, map_texts, read_delimited
+from calibrant.io.delimited import (
+    DelimitedText,
+    Dialect,
+    format_delimited,
+    map_texts,
+    mark_duplicate_names,
+    read_delimited,
+)
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
@@ -96,11 +105,15 @@ def as_frame(table: Any) -> Any:
     try:
         if isinstance(table, polars.DataFrame | polars.LazyFrame):
             return table.lazy().collect()
-        if type(table).__module__.startswith("pandas."):  # by lists, which need no pyarrow
-            return polars.DataFrame({str(name): table[name].tolist() for name in table.columns}, strict=False)
+        if type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
+            names = mark_duplicate_names(list(map(str, table.columns)))
+            return polars.DataFrame([_from_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)])
         if hasattr(table, "to_polars"):
             return table.to_polars()
-        if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
+        if isinstance(table, Mapping):
+            names = mark_duplicate_names(list(map(str, table)))
+            return polars.DataFrame(dict(zip(names, table.values(), strict=True)))
+        if hasattr(table, "__arrow_c_stream__"):
             return polars.DataFrame(table)
     except Exception as error:  # other libraries raise anything
         raise InputError(
@@ -110,6 +123,20 @@ def as_frame(table: Any) -> Any:
         f"Expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}.",
         code="table_type",
     )
+
+
+def _from_pandas(name: str, column: Any) -> Any:
+    """Return a column of a pandas frame as a polars series, with nulls for all kinds of missing values.
+
+    Polars itself would need pyarrow.
+    """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return polars.Series(name, column.to_numpy())
+    cells = column.astype(object).where(column.notna(), None).tolist()
+    series = polars.Series(name, cells, strict=False)
+    if series.dtype == polars.Object:  # such as periods
+        return polars.Series(name, [None if cell is None else str(cell) for cell in cells])
+    return series
 
 
 # Spelling of delimited text

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._lazy import polars
-from calibrant._text import describe_error, escape_cell, shorten_repr, unescape_column
+from calibrant._text import describe_error, escape_cell, shorten_list, shorten_repr, unescape_column
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import (
     DelimitedText,
@@ -95,8 +95,12 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
 def align_columns(frames: list[Any]) -> list[Any]:
     """Return frames with columns in the order of the first, or raise `InputError` if they have other columns."""
     columns = [frame.collect_schema().names() for frame in frames]
-    if len({frozenset(names) for names in columns}) > 1:
-        raise InputError("Expected the same columns in all files of a folder or pattern.", code="columns_differ")
+    if differing := sorted(set().union(*columns) - set(columns[0]).intersection(*columns)):
+        raise InputError(
+            f"Expected the same columns in all files of a folder or pattern, got {shorten_list(differing)} in some "
+            "only. Try one pattern for each kind of table.",
+            code="columns_differ",
+        )
     return [frame.select(columns[0]) for frame in frames]
 
 

@@ -72,6 +72,12 @@ def files(tmp_path):
     return tmp_path / "val.npz", tmp_path / "test.npz"
 
 
+def test_piped_output_keeps_long_sentences_on_one_line():
+    code = "from calibrant.cli._common import console; console.print('word ' * 300)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines() == ["word " * 300]
+
+
 def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     html, out, saved = tmp_path / "r.html", tmp_path / "out.json", tmp_path / "c.safetensors"
     finished = run_process(

@@ -1,11 +1,13 @@
 """`collect` runs a network over batches of any form, in memory or to a file."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from refusals import refused
 from torch import Tensor, nn
 
-from calibrant import Predictions, assess, collect
+from calibrant import InputError, Predictions, assess, collect
 
 G = torch.Generator().manual_seed(0)
 X, Y = torch.randn(20, 3, generator=G), torch.randint(0, 4, (20,), generator=G)
@@ -47,6 +49,19 @@ def test_batches_and_outputs_of_unknown_form_are_refused(network, batches, code,
     with refused(code, part):
         collect(network, batches)
     assert network.training
+
+
+@pytest.mark.parametrize("batches", [BATCHES, [X]])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_every_module_gets_its_mode_back(batches, is_training):
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Sequential(nn.Dropout(), nn.Dropout()))
+    network.train(is_training)
+    network[1].train(not is_training)
+    network[2][0].train(not is_training)
+    modes = [module.training for module in network.modules()]
+    with suppress(InputError):  # of batches that are refused
+        collect(network, batches)
+    assert [module.training for module in network.modules()] == modes
 
 
 def test_collect_reads_single_logits_as_binary():

@@ -10,6 +10,7 @@ import torch
 from calibrant import Predictions, measure, metrics
 from calibrant.backend import dispatch, softmax
 from calibrant.backend.bins import Events, GroupedScores
+from calibrant.backend.overlap import hash_rows
 from calibrant.calibrators import Temperature, _isotonic, _temperature
 
 needs_numba = pytest.mark.skipif(dispatch.cpu_kernels() is None, reason="numba is not installed, or switched off")
@@ -130,6 +131,15 @@ def test_compiled_summary_equals_torch_to_the_last_bit(monkeypatch, weighted, of
     expected = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
     assert torch.equal(compiled.sums, expected.sums)
     assert torch.equal(compiled.cells, expected.cells)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("k", [2, 3, 129])
+def test_compiled_hashes_equal_those_of_torch(monkeypatch, k, dtype):
+    compiled = hash_rows(*draw(400, k, dtype))
+    use_torch(monkeypatch)
+    assert np.array_equal(compiled, hash_rows(*draw(400, k, dtype)))
 
 
 @needs_numba

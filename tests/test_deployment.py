@@ -178,7 +178,8 @@ def test_impossible_exports_are_refused(tmp_path):
     assert code_of(export, temperature, tmp_path / "map.txt") == "suffix"
     assert code_of(export, temperature, tmp_path / "map.onnx", to="onnx") == "no_num_classes"
     assert code_of(export, PAGE["fit_calibrator"]("Isotonic"), tmp_path / "map.pt2", to="torch") == "not_exportable"
-    assert code_of(export, object(), tmp_path / "map.py") == "custom_calibrator"
+    assert code_of(export, lambda logits: logits, tmp_path / "map.py") == "custom_calibrator"
+    assert code_of(export, object(), tmp_path / "map.py") == "map_kind"
     sets = Sets.fit(draw(50, 3))
     assert code_of(export, temperature, tmp_path / "map.pt2", to="torch", num_classes=3, sets=sets) == "format"
     vector, path = calibrators.fit("Vector", draw(200, 3)), tmp_path / "map.py"

@@ -482,6 +482,48 @@ def calibrator_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def json_lines(*further_pairs: str) -> str:
+    """Return lines, of which the third has further pairs of key and value."""
+    lines = [f'{{"id": {i}, "label": {i % 2}, "prob_0": 0.25, "prob_1": 0.75}}' for i in range(4)]
+    lines[2] = lines[2][:-1] + "".join(f", {pair}" for pair in further_pairs) + "}"
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("pair", ['"label": 1', '"label" :null', '"l\\u0061bel": 1', '"note": {"a": 1, "a": 2}'])
+def test_repeated_keys_of_a_line_are_refused(pair, tmp_path):
+    (tmp_path / "t.jsonl").write_text(json_lines(pair))
+    with refused("repeated_key", "line 3"):
+        Predictions.load(tmp_path / "t.jsonl")
+
+
+def test_colons_in_texts_and_missing_keys_are_no_repeated_keys(tmp_path):
+    text = json_lines('"note": "a: \\"label\\": 1"', '"other": {"label": 2}', '"id2": null')
+    p = load_text(text, tmp_path, "t.jsonl")
+    assert p.labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("value", ["NaN", "null"])
+def test_nan_in_json_lines_is_a_missing_value(value, tmp_path):
+    text = json_lines().replace('"label": 0, "prob_0": 0.25', f'"label": 0, "prob_0": {value}', 1)
+    with refused("missing_values", "1 of 4"):
+        load_text(text, tmp_path, "t.jsonl")
+    assert load_text(text, tmp_path, "t.jsonl", drop=True).labels.tolist() == [1, 0, 1]
+
+
+def test_json_lines_may_end_as_on_old_macintosh_computers(tmp_path):
+    assert load_text(json_lines().replace("\n", "\r"), tmp_path, "t.jsonl").labels.tolist() == [0, 1, 0, 1]
+
+
+def test_json_lines_of_mixed_types_are_refused(tmp_path):
+    with refused("unreadable"):
+        load_text(json_lines().replace('"label": 0', '"label": [0]', 1), tmp_path, "t.jsonl")
+
+
+def test_json_lines_that_are_cut_off_are_refused_with_their_number(tmp_path):
+    with refused("unreadable", "line 4"):
+        load_text(json_lines()[:-5], tmp_path, "t.jsonl")
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".jsonl.gz", ".parquet", ".xlsx"])
 def test_calibrated_arrays_keep_row_attributes(tmp_path, calibrator_path, suffix):
     z = torch.randn(6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

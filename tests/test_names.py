@@ -185,6 +185,16 @@ def test_folder_of_several_formats_is_refused(tmp_path):
         Predictions.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "name"), [("", "empty_file", "b.csv"), ("x,score", "columns_differ", "'x'")]
+)
+def test_files_of_a_folder_that_do_not_fit_are_named(content, code, name, tmp_path):
+    (tmp_path / "a.csv").write_text("label,score\n1,0.5\n")
+    (tmp_path / "b.csv").write_text(content and f"{content}\n1,0.5\n")
+    with refused(code, name):
+        Predictions.load(tmp_path)
+
+
 def test_files_of_a_folder_may_order_columns_differently(tmp_path):
     table = polars.DataFrame({"label": [0, 1], "prob_0": [0.1, 0.2], "prob_1": [0.9, 0.8]})
     table.write_parquet(tmp_path / "a.parquet")

@@ -8,6 +8,9 @@ import pytest
 from refusals import code_of
 
 from calibrant import InputError, Predictions
+from calibrant.io.columns import TableOptions
+from calibrant.io.frames import frame_to_arrays
+from calibrant.io.roles import infer_columns
 
 N = 40
 RNG = np.random.default_rng(7)
@@ -26,6 +29,12 @@ NAMED = {f"prob_{name}": ROWS[:, i] for i, name in enumerate(WORDS)}
 
 def read(columns: dict[str, Any], **options: Any) -> Predictions:
     return Predictions.from_table(polars.DataFrame(columns), **options)
+
+
+def read_with_id(columns: dict[str, Any], **options: Any) -> Any:
+    """Return the ids of a table, or None."""
+    frame, table_options = polars.DataFrame(columns), TableOptions.from_keywords(options)
+    return frame_to_arrays(frame, infer_columns(frame, table_options), table_options).get("ids")
 
 
 def refused(columns: dict[str, Any], **options: Any) -> str:
@@ -147,6 +156,38 @@ def test_probability_beside_a_confidence():
     assert is_answers(read({"confidence": P, "correct": Y, "prob": P[::-1]}), P, Y)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "missing"),
+    [
+        (polars.List(polars.Float64), None),
+        (polars.List(polars.Float32), float("nan")),
+        (polars.Array(polars.Float64, 2), float("nan")),
+        (polars.List(polars.Int8), None),
+    ],
+)
+def test_lists_with_a_missing_score_are_incomplete_rows(dtype, missing):
+    scores = polars.Series([[1, 0], [missing, 1], [0, 1], None, [1, 0]], dtype=dtype)
+    table = polars.DataFrame({"label": [0, 1, 1, 1, 0], "probs": scores})
+    assert code_of(Predictions.from_table, table) == "missing_values"
+    assert Predictions.from_table(table, drop=True).labels.tolist() == [0, 1, 0]
+
+
+def test_lists_are_no_ids():
+    table = {"id": [[0], [1]], "label": [1, 0], "score": [0.75, 0.25]}
+    assert read_with_id(table) is None
+    assert code_of(read_with_id, table, id="id") == "label_kind"
+
+
+def test_empty_name_of_scores_is_no_column():
+    assert code_of(Predictions.from_table, {"label": [1, 0], "score": [0.75, 0.25]}, probs="") == "no_column"
+
+
+@pytest.mark.parametrize("columns", [{"logit_0": [0, 2], "logit_1": [3, -1]}, {"logits": [[0, 3], [2, -1]]}])
+def test_logits_may_be_integers_in_tables(columns):
+    p = Predictions.from_table({"label": [1, 0], **columns})
+    assert p.logits.tolist() == [[0.0, 3.0], [2.0, -1.0]]
+
+
 def test_score_above_one_half_is_not_the_probability_of_a_rare_class():
     rare = (np.arange(N) % 3 == 0).astype(int)
     assert refused({"label": rare, "prob": TOP}) == "ambiguous_reading"
@@ -160,6 +201,9 @@ def test_score_above_one_half_is_not_the_probability_of_a_rare_class():
     ("columns", "code"),
     [
         ({"label": Y, "target": Y[::-1], "score": P}, "ambiguous_columns"),
+        ({"label": Y, "target": 1 - Y, "score": P}, "ambiguous_columns"),
+        ({"label": Y, "Label": np.where(Y, "false", "true"), "score": P}, "ambiguous_columns"),
+        ({"label": Y, "pred": Y, "prediction": 1 - Y, "confidence": P}, "ambiguous_columns"),
         ({"label": Y, "prob": P, "proba": P[::-1]}, "ambiguous_columns"),
         ({"label": Y, "score": P, "weight": np.ones(N), "sample_weight": np.ones(N) + 0.1}, "ambiguous_columns"),
         ({"label": Y}, "no_scores"),

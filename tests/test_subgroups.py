@@ -6,9 +6,12 @@ import numpy as np
 import polars
 import pytest
 import torch
+from commands import run
 from refusals import code_of
 
-from calibrant import Predictions, calibrators, metrics
+from calibrant import Predictions, assess, calibrators, metrics
+from calibrant.deployment import export
+from calibrant.nn import CalibratedNetwork
 from calibrant.subgroups import MultiCalibrated
 
 
@@ -71,6 +74,32 @@ def test_a_map_of_features_is_not_applied_without_them():
     fitted = MultiCalibrated.fit(p, features)
     for no_map in (fitted, "Temperature", None):
         assert code_of(inspect.unwrap(Predictions.apply), p, no_map) == "map_kind"
+    network = CalibratedNetwork.__new__(CalibratedNetwork)
+    assert code_of(inspect.unwrap(CalibratedNetwork.__init__), network, torch.nn.Identity(), fitted) == "map_kind"
+
+
+@pytest.mark.parametrize(("to", "suffix"), [("numpy", ".py"), ("torch", ".pt2"), ("onnx", ".onnx")])
+def test_a_map_of_features_has_no_export(to, suffix, tmp_path):
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    fitted, path = MultiCalibrated.fit(p, features), tmp_path / f"map{suffix}"
+    for options in ({}, {"num_classes": 2}):
+        assert code_of(export, fitted, path, to=to, **options) == "map_kind"
+    fitted.save(tmp_path / "map.safetensors")
+    assert run("export", tmp_path / "map.safetensors", "-o", path).code == "not_a_calibrator"
+    assert not path.exists()
+
+
+def test_features_with_one_name_are_refused():
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    age = features["age"]
+    assert code_of(MultiCalibrated.fit, p, {0: age, "0": age}) == "column_twice"
+
+
+def test_a_map_of_features_is_no_method_to_fit():
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    for no_method in (MultiCalibrated.fit(p, features), 3, None):
+        assert code_of(calibrators.fit, no_method, p) == "calibrator_kind"
+        assert code_of(inspect.unwrap(assess), p[:250], p[250:], [no_method]) == "calibrator_kind"
 
 
 def test_rows_without_trees_are_those_of_the_common_map():

@@ -1,6 +1,7 @@
 """Tables in common forms: each is read like the same data as arrays, or refused."""
 
 import gzip
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,6 +254,32 @@ def test_frames_of_all_libraries_are_tables():
         assert p.class_names == tuple(NAMES), kind
 
 
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (["cat", None, "dog", "emu", "cat"], None),
+        (["cat", None, "dog", "emu", "cat"], "category"),
+        (["cat", None, "dog", "emu", "cat"], "string"),
+        ([0, None, 1, 2, 0], "Int64"),
+        ([0, None, 1, 2, 0], "float64"),
+        ([0, None, 1, 2, 0], "Sparse[float64]"),
+    ],
+)
+def test_missing_labels_in_pandas_are_missing(labels, dtype):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"label": pandas.Series(labels, dtype=dtype), **{f"prob_{c}": 1 / 3 for c in NAMES}})
+    assert code_of(Predictions.from_table, frame) == "missing_values"
+    assert Predictions.from_table(frame, drop=True).labels.tolist() == [0, 1, 2, 0]
+
+
+def test_columns_with_one_name_in_pandas_are_refused():
+    pandas = pytest.importorskip("pandas")
+    for columns in (["label", "score", "label"], ["label", "0", 0]):
+        frame = pandas.DataFrame([[0, 0.25, 1], [1, 0.75, 0]], columns=columns)
+        assert code_of(Predictions.from_table, frame, probs=columns[1]) == "column_twice"
+    assert Predictions.from_table({"label": [1, 0], 0: [0.25, 0.75], 1: [0.75, 0.25]}).labels.tolist() == [1, 0]
+
+
 def test_roles_of_columns_are_noted_once():
     frame = {"y_true": Y, **PROB, "uid": range(N), "text": ["x"] * N}
     (note,) = Predictions.from_table(frame).notes
@@ -305,7 +332,8 @@ def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
 
     monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: ChunkedFile(9, 1, read))
     chunks = read_chunks("x.npy", 2, TableOptions())
-    assert next(chunks)["labels"].tolist() == [0, 1]
+    rows, arrays = next(chunks)
+    assert (rows, arrays["labels"].tolist()) == (slice(0, 2), [0, 1])
     assert code_of(next, chunks) == "unreadable"
     assert started == [0, 2]
 
@@ -330,6 +358,31 @@ def test_files_without_rows_are_skipped(tmp_path):
         frame.cast(kinds).write_parquet(tmp_path / f"{i}.parquet")
     chunks = list(Predictions.load_chunks(tmp_path, rows=2))
     assert [chunk.logits[:, 1].tolist() for chunk in chunks] == [[1.0, 1.0], [1.0, 4.0], [4.0]]
+
+
+@pytest.mark.parametrize("options", [{"drop": True}, {"ignore_index": -1}])
+def test_errors_of_chunks_count_rows_that_are_left_out(options, tmp_path):
+    labels = [None if "drop" in options else -1] * 2 + [0, 1] * 6
+    frame = polars.DataFrame({"label": labels, "prob_0": [0.5] * 12 + [0.9, 0.5], "prob_1": 0.5})
+    frame.write_parquet(tmp_path / "a.parquet")
+    with refused("not_probabilities", "rows 12 .. 13"):
+        list(Predictions.load_chunks(tmp_path / "a.parquet", rows=3, **options))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_incomplete_rows_are_counted_over_all_chunks(rows, tmp_path):
+    path, labels = tmp_path / "a.parquet", [0, 1, None, None, 0, 1, 1]
+    frame = polars.DataFrame({"label": labels, "probs": [0.5] * 7, "weight": [1.0] * 6 + [math.nan]})
+    frame.write_parquet(path)
+    chunks = list(Predictions.load_chunks(path, rows=rows, drop=True))
+    predictions = Predictions.load(path, drop=True)
+    assert torch.equal(torch.cat([chunk.logits for chunk in chunks]), predictions.logits)
+    assert torch.equal(torch.cat([chunk.labels for chunk in chunks]), predictions.labels)
+    with refused("missing_values"):
+        list(Predictions.load_chunks(path, rows=rows))
+    frame.head(3).vstack(frame[2:4]).vstack(frame[3:4]).write_parquet(path)
+    with refused("drop_most", "4 of 6"):
+        list(Predictions.load_chunks(path, rows=rows, drop=True))
 
 
 def test_file_with_the_name_of_a_pattern_is_that_file(tmp_path):

@@ -190,13 +190,15 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
 
 @contextmanager
 def _evaluation_mode(network: nn.Module) -> Generator[None]:
-    """Switch to evaluation mode, and afterwards back to the previous mode."""
-    was_training = network.training
+    """Switch to evaluation mode, and afterwards each module back to its mode, such as that of a frozen BatchNorm."""
+    was_training = {module: module.training for module in network.modules()}
     network.eval()
     try:
         yield
     finally:
-        network.train(was_training)
+        network.train(was_training[network])  # first, because modules may do more in it than set the mode
+        for module, mode in was_training.items():
+            module.training = mode
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:

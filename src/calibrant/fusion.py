@@ -4,7 +4,7 @@ Priors are learned from fusions, and fusions are fitted with priors. Therefore b
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -68,9 +68,16 @@ class FusionPrior:
         and each pair of signals, from the posteriors of the fusions given that their coefficients are 0.
 
         Raises:
-            InputError: If there are fewer than three fusions, or they have no coefficient in common or different
-                scales.
+            InputError: If there are fewer than three fusions, or anything else, or they have no coefficient in common
+                or different scales.
         """
+        entries: list[Any] = list(fits) if isinstance(fits, Iterable) else [fits]  # pyright: ignore
+        if wrong_types := [type(entry).__name__ for entry in entries if not isinstance(entry, Fusion)]:
+            raise InputError(
+                f"Expected a fusion of each other model, got {wrong_types[0]}. Try a list of results of Fusion.fit.",
+                code="not_a_fusion",
+            )
+        fits = entries
         if len(fits) < 3:
             raise InputError(f"Expected fusions of at least 3 models, got {len(fits)}.", code="few_models")
         if len({fit.scale for fit in fits}) > 1:
@@ -168,10 +175,17 @@ class Fusion:
             seed: Seed of the folds, and of the test of the prior.
 
         Raises:
-            InputError: If lengths differ, answers are not 0 or 1, or signals on the scale of probabilities leave
-                [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05 ("transfer").
+            InputError: If lengths differ, answers are not 0 or 1, the prior is of another type, or signals on the scale
+                of probabilities leave [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05
+                ("transfer").
         """
         check_level(level)
+        if not isinstance(prior, FusionPrior | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(
+                f"Expected a FusionPrior as prior, got {type(prior).__name__}. Try FusionPrior.from_fits with the "
+                "fusions of at least 3 other models.",
+                code="not_a_prior",
+            )
         y = _read_outcomes(correct)
         columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
         unfitted, x = _regression(columns, y, group_column, prior, scale)
@@ -321,7 +335,8 @@ def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = Non
 def _read_groups(groups: Any, n: int) -> list[str] | None:
     if groups is None:
         return None
-    names = [str(group) for group in (groups.to_list() if hasattr(groups, "to_list") else np.asarray(groups).tolist())]
+    values = groups.to_list() if hasattr(groups, "to_list") else np.atleast_1d(groups).tolist()
+    names = [str(group) for group in values]
     if len(names) != n:
         raise InputError(f"Expected a group for each of {n:,} answers, got {len(names):,}.", code="shape")
     return names

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calibrant import calibrators, losses
 from calibrant.backend.softmax import chunked_logits
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, check_is_map
 from calibrant.registry import LOSSES
 from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
@@ -221,6 +221,7 @@ class CalibratedNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, calibrator: Calibrator, *, binary: bool = False) -> None:
         super().__init__()
+        check_is_map(calibrator)
         self.network = network
         self.calibrator = calibrator
         self.binary = binary

@@ -25,8 +25,9 @@ from calibrant.calibrators import (
     StructuredVector,
     Temperature,
     Vector,
+    _affine_solver,
 )
-from calibrant.calibrators._affine_solver import fit_affine
+from calibrant.calibrators._affine_solver import fit_affine, minimize
 from calibrant.calibrators._preconditioner import _block_curvature, approximate_preconditioner, pack
 from calibrant.calibrators._temperature import fit_nll_temperature
 
@@ -293,6 +294,30 @@ def test_affine_fit_agrees_with_another_solver(shape):
     again = fit_affine(Predictions(x, data.labels), identity, ridge, 1e-3, result)
     assert again.iterations <= 3
     assert np.allclose(np.r_[again.weight.reshape(-1), again.bias], best.x, atol=5e-4)
+
+
+def test_affine_iterations_count_the_newton_step_of_every_round(monkeypatch):
+    evaluations, rounds = [], []
+
+    def counting_minimize(*arguments, **options):
+        minimum = minimize(*arguments, **options)
+        evaluations.append(minimum.evaluations)
+        return minimum
+
+    def counting_finish(*arguments):
+        rounds.append(arguments)
+        return finish(*arguments)
+
+    finish = _affine_solver._Problem.finish
+    monkeypatch.setattr(_affine_solver, "MAX_STEPS_PER_ROUND", 2)
+    monkeypatch.setattr(_affine_solver, "minimize", counting_minimize)
+    monkeypatch.setattr(_affine_solver._Problem, "finish", counting_finish)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 3, generator=g, dtype=torch.float64)
+    labels = torch.multinomial((3 * x).softmax(1), 1, generator=g).squeeze(1)
+    fit = fit_affine(Predictions(x, labels), torch.eye(3, dtype=torch.float64), 0.0, 0.0, min_ridge=1e-9)
+    assert len(rounds) > 1
+    assert fit.iterations == sum(evaluations) + len(rounds)
 
 
 # Structured scaling

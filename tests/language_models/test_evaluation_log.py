@@ -4,6 +4,7 @@ import math
 import random
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -558,3 +559,22 @@ def test_unreadable_lines_are_refused_by_every_command(tmp_path, name, content):
     for command in ("measure", "card"):
         finished = run(command, tmp_path / name)
         assert (finished.returncode, finished.code) == (2, "unreadable")
+
+
+def test_repeated_keys_are_refused_in_every_format(tmp_path):
+    records = [{"id": i, "confidence": 0.5, "correct": 1} for i in range(3)]
+    lines = write_lines(tmp_path / "own.jsonl", records)
+    lines.write_text(lines.read_text().replace('{"id": 1', '{"correct": 0, "id": 1'))
+    values = tmp_path / "own.json"
+    values.write_text(json.dumps(records).replace('{"id": 1', '{"correct": 0, "id": 1'))
+    run_folder = write_helm(tmp_path / "run", [("id0", "A", -0.5, 1.0)])
+    state = run_folder / "scenario_state.json"
+    state.write_text(state.read_text().replace('"logprob": -0.5,', '"logprob": -0.1, "logprob": -0.5,'))
+    archive = tmp_path / "a.eval"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("header.json", json.dumps(inspect_log([])))
+        file.writestr("samples/1.json", '{"id": 1, "id": 2, "scores": {}}')
+    places = {lines: "line 2", values: "'correct'", run_folder: state.name, archive: "samples/1.json"}
+    for path, place in places.items():
+        with refused("repeated_key", place):
+            EvaluationLog.read(path)

@@ -1,5 +1,7 @@
 """Fusion of signals: better than each alone, moderate with few labels, and helped by other models."""
 
+import inspect
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -114,7 +116,21 @@ def test_bad_input_is_refused():
     fused = Fusion.fit(signals, correct)
     assert code_of(fused.apply, {"stated": [0.5]}) == "signals"
     assert code_of(fused.apply, np.zeros((5, 4))) == "signals"  # three signals
+    assert code_of(Fusion.fit, signals, correct, groups=3) == "shape"
+    assert code_of(Fusion.fit, signals, correct, worth=True, level=math.nan) == "level_range"
     assert code_of(fused.apply, {"stated": ["high"], "tokens": [0.1], "noise": [0.0]}) == "signals"
+
+
+def test_priors_and_fusions_of_another_type_are_refused():
+    signals, correct, *_ = draw(50, 8)
+    fused = Fusion.fit(signals, correct)
+    fit, from_fits = (inspect.unwrap(method.__func__) for method in (Fusion.fit, FusionPrior.from_fits))
+    for prior in (fused, [fused] * 3, "prior.safetensors", {}, 0, FusionPrior):
+        assert code_of(fit, Fusion, signals, correct, prior=prior) == "not_a_prior"
+    prior = FusionPrior.from_fits([fused] * 3)
+    for fits in ([fused, fused, prior], dict.fromkeys("abc", fused), "abc", None):
+        assert code_of(from_fits, FusionPrior, fits) == "not_a_fusion"
+    assert code_of(from_fits, FusionPrior, fused) == "few_models"
 
 
 def draw_model(seed, n=1500, slope=1.0, level=0.0):

@@ -236,6 +236,11 @@ def test_requirement_files_are_checked(tmp_path, text, code):
         read_requirements(path)
 
 
+def test_whole_level_in_a_requirement_file_is_a_number(folder):
+    (folder / "level.toml").write_text("require = ['ece < 1']\nlevel = 95")
+    assert run("check", "new.csv", "--requirements", "level.toml", folder=folder).code == "level_range"
+
+
 def test_names_of_groups_cannot_break_the_report():
     p = draw(200, seed=0)
     hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>"] * 100)

@@ -111,7 +111,7 @@ def test_labels_without_predictions_have_a_note(files):
 
 def test_labels_have_the_column_of_the_most_common_name(tmp_path):
     watch = Watch().add(draw(4), ids=range(4), labeled=[False] * 4)
-    for name, labels in (("target", [1, 2, 0, 1]), ("correct", [0, 1, 0, 1])):
+    for name, labels in (("target", ["a", "b", "c", "a"]), ("correct", [0, 1, 0, 1])):
         polars.DataFrame({"id": range(4), name: labels, "label": [0, 1, 2, 0]}).write_csv(tmp_path / "labels.csv")
         assert add_file(watch, tmp_path / "labels.csv").pending.labels.tolist() == [0, 1, 2, 0]
 

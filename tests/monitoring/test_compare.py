@@ -144,6 +144,32 @@ def test_impossible_comparisons_are_refused():
 # Drift
 
 
+@pytest.mark.parametrize(
+    "form", [float, str, " {} ".format, lambda i: float(i) if i else None, lambda i: i if i else float("nan")]
+)
+def test_ids_pair_whatever_their_form(form):
+    old, new = noisy_pair(50, 4)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    result = compare(old, new[order], old_ids=range(50), new_ids=[form(i) for i in order.tolist()])
+    assert result.pair.paired_by == "id"
+    assert len(result.pair.old) == (50 if form(0) in (0.0, "0", " 0 ") else 49)
+
+
+def test_rows_without_an_id_have_no_partner(tmp_path):
+    old, new = noisy_pair(50, 4)
+    paths = [tmp_path / "old.csv", tmp_path / "new.csv"]
+    for p, path, missing in zip((old, new), paths, ((3, 4), (5, 6, 7)), strict=True):
+        frame = polars.DataFrame({f"logit_{j}": p.logits[:, j].numpy() for j in range(p.k)} | {"label": p.labels})
+        ids = [None if i in missing else i for i in range(50)]
+        frame.with_columns(id=polars.Series(ids)).write_csv(path)
+    finished = run("compare", *paths)
+    assert finished.code is None
+    assert "Paired 45 examples by id; 10 rows have no partner." in finished.stdout
+    finished = run("check", paths[1], "-r", "nll < old + 9", "--against", paths[0])
+    assert finished.code is None
+    assert "Paired 45 examples by id" in finished.stdout
+
+
 def test_same_distribution_has_not_drifted_and_is_estimated_well():
     reference, new = draw(1500, seed=9), draw(1500, seed=10)
     result = drift(reference, new)

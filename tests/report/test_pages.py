@@ -336,6 +336,14 @@ def test_page_on_a_measurement_has_no_calibrators():
         assert word not in page_text, word
 
 
+@pytest.mark.parametrize("of", ["top", 1])
+def test_page_on_a_measurement_calls_no_predictions_uncalibrated(of):
+    # A calibrator may have been applied before: by `measure --calibrator`, or in Python
+    text = measure(drawn(400, 3, 2.0, k=2), of=of).html()
+    assert "uncalibrated" not in text.casefold()
+    assert "As measured" in text
+
+
 def test_notebook_shows_answers_and_numbers(over):
     page_text = Parsed(over[0]._repr_html_()).text
     for part in (headline(over[0].uncalibrated), *(answer.text for answer in assessment_answers(over[0]))):

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant._text import shorten_list
+from calibrant._text import shorten_list, shorten_repr
 from calibrant._validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
 from calibrant._validation.labels import to_class_indices
 from calibrant._validation.names import factorize, to_unique_names
@@ -81,9 +81,13 @@ def check_range(name: str, value: float | int | None, interval: str, suggested: 
     if value is None:
         return
     low, high = map(float, interval[1:-1].split(","))
-    is_above_low = value >= low if interval[0] == "[" else value > low
-    is_below_high = value <= high if interval[-1] == "]" else value < high
-    if not (is_above_low and is_below_high):
+    try:
+        is_above_low = value >= low if interval[0] == "[" else value > low
+        is_below_high = value <= high if interval[-1] == "]" else value < high
+        is_inside = bool(is_above_low and is_below_high)
+    except (TypeError, ValueError):  # no number, or several
+        is_inside, value = False, shorten_repr(value)  # pyright: ignore[reportAssignmentType]
+    if not is_inside:
         raise InputError(f"Expected {name} in {interval}, got {value}. Try {suggested}.", code=code)
 
 

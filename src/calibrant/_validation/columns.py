@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.types import InputError
+
 
 def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Return the columns of a data frame or mapping by name, or the columns of an array (n, d) or (n,).
@@ -12,11 +14,16 @@ def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, 
     Args:
         values: The columns; they may differ in length.
         names: Names of the columns of an array, if it has as many. Default: x0, x1 and so on.
+
+    Raises:
+        InputError: If two columns have the same name.
     """
-    if isinstance(values, Mapping):
-        return {str(name): np.asarray(column) for name, column in values.items()}
-    if hasattr(values, "columns"):
-        return {str(name): np.asarray(values[name]) for name in values.columns}
+    keys: list[Any] | None = list(values) if isinstance(values, Mapping) else getattr(values, "columns", None)
+    if keys is not None:
+        texts = [str(key) for key in keys]
+        if repeated := [text for text in texts if texts.count(text) > 1]:
+            raise InputError(f"Expected one column {repeated[0]!r}, got two. Try to rename one.", code="column_twice")
+        return {text: np.asarray(values[key]) for text, key in zip(texts, keys, strict=True)}
     array = np.atleast_1d(np.asarray(values))
     array = array[:, None] if array.ndim == 1 else array
     if names is None or len(names) != array.shape[1]:

@@ -21,6 +21,7 @@ from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
 from calibrant.report import control_data
 
+UNCALIBRATED, AS_MEASURED = "uncalibrated", "as measured"  # before `measure`, a calibrator may have been applied
 GRID_LOG2_RANGE = -2, 2  # temperatures from 1/4 to 4
 STEPS_PER_OCTAVE = 12, 6, 3  # the finest grid that fits the budget is used
 MAX_ASSESSMENT_LOGITS, MAX_MEASUREMENT_LOGITS = 10**9, 3 * 10**7  # logits processed for all temperatures together
@@ -54,18 +55,21 @@ def assessment_temperature_control(assessment: AssessmentData) -> Markup:
     temperatures = {
         name: float(c.temperature) for name, c in assessment.calibrators.items() if isinstance(c, Temperature)
     }
-    measurements = {"uncalibrated": assessment.uncalibrated, **assessment.measurements}
+    measurements = {UNCALIBRATED: assessment.uncalibrated, **assessment.measurements}
     measurements.pop("Identity", None)  # the same as uncalibrated
-    return _temperature_control(assessment.uncalibrated, measurements, temperatures, MAX_ASSESSMENT_LOGITS)
+    return _temperature_control(
+        assessment.uncalibrated, UNCALIBRATED, measurements, temperatures, MAX_ASSESSMENT_LOGITS
+    )
 
 
 def measurement_temperature_control(measurement: MeasurementData) -> Markup:
     """Return the temperature slider."""
-    return _temperature_control(measurement, {}, {}, MAX_MEASUREMENT_LOGITS)
+    return _temperature_control(measurement, AS_MEASURED, {}, {}, MAX_MEASUREMENT_LOGITS)
 
 
 def _temperature_control(
     uncalibrated: MeasurementData,
+    label: str,
     menu: Mapping[str, MeasurementData],
     fitted_temperatures: Mapping[str, float],
     max_logits: int,
@@ -75,7 +79,8 @@ def _temperature_control(
     There is no slider if the predictions are not in memory or too many, and no menu with fewer than two measurements.
 
     Args:
-        uncalibrated: The measurement before calibration.
+        uncalibrated: The measurement at T = 1.
+        label: Its name.
         menu: Uncalibrated measurement and those after each calibrator, by name.
         fitted_temperatures: Temperatures with a button that moves the slider there, by calibrator.
         max_logits: Budget of logits to process for all temperatures together.
@@ -88,13 +93,14 @@ def _temperature_control(
     if not temperatures and not has_menu:
         return Markup()
     start = len(temperatures) // 2  # the grid is symmetric around T = 1
-    button_labels = {start: "uncalibrated: T = 1"}
+    button_labels = {start: f"{label}: T = 1"}
     for name, t in fitted_temperatures.items():
         if temperatures and temperatures[0] <= t <= temperatures[-1]:
             button_labels[_nearest_index(temperatures, t)] = f"{name}: {t:.2f}"
     content = {
         "heading": "Try a temperature or a calibrator" if has_menu else "Try a temperature",
-        "note": _temperature_note(uncalibrated, bool(temperatures), has_menu),
+        "note": _temperature_note(uncalibrated, label, bool(temperatures), has_menu),
+        "reference": label,
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
         "one": start,  # the step of T = 1, at which the slider starts
@@ -109,7 +115,7 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
-def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu: bool) -> str:
+def _temperature_note(uncalibrated: MeasurementData, label: str, has_slider: bool, has_menu: bool) -> str:
     """Return the text below the control: how to use the slider, or why there is none, and the menu if there is one."""
     event = uncalibrated.event
     sentences = ["There is no temperature slider because the predictions were read in chunks or are too many."]
@@ -121,7 +127,8 @@ def _temperature_note(uncalibrated: MeasurementData, has_slider: bool, has_menu:
         ]
     if has_menu:
         sentences.append("The menu shows the predictions after each calibrator.")
-    sentences.append("Each dot is a bin; larger dots hold more. The gray line shows the uncalibrated predictions.")
+    reference = "uncalibrated predictions" if label == UNCALIBRATED else f"predictions {label}"
+    sentences.append(f"Each dot is a bin; larger dots hold more. The gray line shows the {reference}.")
     if not uncalibrated.clusters:
         sentences.append("Vertical lines are intervals that hold simultaneously for all bins.")
     return " ".join(sentences)

@@ -14,6 +14,8 @@ from calibrant import plots, report
 from calibrant._text import format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
+    AS_MEASURED,
+    UNCALIBRATED,
     assessment_temperature_control,
     class_control,
     measurement_temperature_control,
@@ -39,12 +41,11 @@ from calibrant.predictions import Predictions
 NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))
 MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows
 KICKER = "Calibration report"
-UNCALIBRATED = "uncalibrated"
 
 
 def measurement_page(measurement: MeasurementData, extra_facts: Mapping[str, str]) -> str:
     """Return the HTML report of a measurement."""
-    measurements = {UNCALIBRATED: measurement}
+    measurements = {AS_MEASURED: measurement}
     facts = _report_facts(extra_facts)
     sections = [
         report.Section("Summary", _answer_list(measurement_answers(measurement))),
@@ -321,8 +322,8 @@ def _decision_predictions(measurement: MeasurementData) -> Predictions | None:
 
 
 def _short_label(name: str) -> str:
-    """Return the label of a measurement for a legend: "uncalibrated", "before" or "after"."""
-    return name.partition(" ")[0]
+    """Return the label of a measurement for a legend: "as measured", "uncalibrated", "before" or "after"."""
+    return name if name == AS_MEASURED else name.partition(" ")[0]
 
 
 DETAIL_SECTIONS: tuple[Callable[[LabeledMeasurements], report.Section | None], ...] = (  # in reading order

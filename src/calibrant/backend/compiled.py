@@ -344,6 +344,17 @@ def add_class_bins(p, y, w, edges, by_row, class_sums):
 
 @_compile
 @no_type_check
+def add_weighted_bits(bits, keys, total):
+    """Add to total (n) the sums over columns of bits (n, m) times keys, all uint64, as `overlap.hash_rows` does."""
+    for i in range(len(bits)):
+        weighted = np.uint64(0)
+        for j in range(bits.shape[1]):
+            weighted += bits[i, j] * keys[j]
+        total[i] += weighted
+
+
+@_compile
+@no_type_check
 def sort_integers(keys, scratch):
     """Sort keys (n) uint64 by their bytes, the lowest first, and return the one of the two arrays that holds them."""
     counts = np.zeros((8, 256), np.uint64)  # of the values of every byte

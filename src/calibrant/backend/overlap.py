@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import map_row_chunks
 from calibrant.backend.sorting import sort_integers
 
@@ -27,10 +28,16 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     words = (k + 1) // 2
     keys = hash_keys(words + 1).to(logits.device)
 
+    compiled = kernels(logits)
+
     def sums(z: Tensor, y: Tensor) -> Tensor:
         values = z.detach().float() + 0.0  # -0 becomes 0
-        values = pad(values, (0, 1)) if k % 2 else values.contiguous()
-        return y.long() * keys[words] + (values.view(torch.int64) * keys[:words]).sum(1)
+        bits = (pad(values, (0, 1)) if k % 2 else values.contiguous()).view(torch.int64)
+        label_sums = y.long() * keys[words]
+        if compiled is None:
+            return label_sums + (bits * keys[:words]).sum(1)
+        compiled.add_weighted_bits(*(x.numpy().view(np.uint64) for x in (bits, keys, label_sums)))
+        return label_sums
 
     total = torch.cat(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
     return _mix_bits(total.cpu().numpy().view(np.uint64))

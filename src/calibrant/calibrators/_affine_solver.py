@@ -112,7 +112,7 @@ def fit_affine(
             curvature_pairs=curvature_pairs,
         )
         packed, curvature_pairs = preconditioner.to_parameters(minimum.x), minimum.curvature_pairs
-        passes += minimum.evaluations
+        passes += minimum.evaluations + takes_newton_step
         remaining_steps -= steps
         remaining_gap = ridge_cost = 0.0
         if takes_newton_step:
@@ -122,7 +122,7 @@ def fit_affine(
             return replace(
                 problem.affine_map(packed),
                 gradient=minimum.gradient,
-                iterations=passes + takes_newton_step,
+                iterations=passes,
                 preconditioner=preconditioner,
                 curvature_pairs=curvature_pairs,
                 remaining_gap=remaining_gap,

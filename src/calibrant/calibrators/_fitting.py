@@ -108,15 +108,26 @@ def fit_function(calibrator: Any) -> FitFunction:
     Args:
         calibrator: A text such as "Temperature", a class, or a function of (logits, labels). A user's own fit without
             a parameter `weights` refuses weighted predictions.
+
+    Raises:
+        InputError: For anything else, and for a name that no calibrator has.
     """
     if isinstance(calibrator, str):
         calibrator = registry.CALIBRATORS.method(calibrator)
     function = (
         calibrator.bound_function if isinstance(calibrator, registry.Method) else getattr(calibrator, "fit", calibrator)
     )
+    # Without __call__ but with a class method `fit`: the result of a fit to features, such as a Fusion
+    is_result = not callable(calibrator) and getattr(function, "__self__", None) is type(calibrator)
+    if is_result or not callable(function):
+        kind = type(calibrator).__name__
+        raise InputError(
+            f"Expected the name of a calibrator, or a class or function that fits one, got {kind}. Try 'Temperature'.",
+            code="calibrator_kind",
+        )
     inner = function.func if isinstance(function, partial) else function
     if getattr(inner, "takes_predictions", False):  # set by `fit_method`; a user's own fit takes arrays
-        return function
+        return function  # pyright: ignore[reportReturnType]
     name = str(getattr(calibrator, "name", getattr(calibrator, "__name__", type(calibrator).__name__)))
     return partial(_fit_arrays, function, name)
 

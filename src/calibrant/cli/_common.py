@@ -14,7 +14,8 @@ from typer import Option
 from calibrant._errors import InputError
 from calibrant._text import escape_invisible, escape_markup, parse_integer
 
-console = Console(highlight=False, width=None if sys.stdout.isatty() else 400)  # whole lines if piped
+MAX_PIPED_COLUMNS = 10_000  # more than any sentence has, so that piped lines stay whole
+console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_PIPED_COLUMNS)
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
 
 CONTRACT_OPTION = Option(

@@ -20,6 +20,7 @@ from calibrant.fusion import Fusion
 from calibrant.io.files import atomic_write, write_text
 from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
+from calibrant.predictions import check_is_map
 from calibrant.types import InputError
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
@@ -45,9 +46,10 @@ def export(
 ) -> None:
     """Write a fitted calibrator to one file that runs without Calibrant.
 
-    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of this package, for a `Fusion`, and
-    for prediction sets and thresholds, which apply to the calibrated logits. "torch" writes a program of torch.export
-    (.pt2), "onnx" a graph (.onnx) for those calibrators that support it; both map logits to calibrated logits.
+    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of `calibrant.calibrators`, for a
+    `Fusion`, and for prediction sets and thresholds, which apply to the calibrated logits. "torch" writes a program of
+    torch.export (.pt2), "onnx" a graph (.onnx) for those calibrators that support it; both map logits to calibrated
+    logits.
 
     Args:
         calibrator: A fitted calibrator, or a `Fusion`.
@@ -59,7 +61,8 @@ def export(
         threshold: Smallest confidence to act on, for "numpy".
 
     Raises:
-        InputError: If the calibrator cannot be exported to this format, or has another number of classes.
+        InputError: If the calibrator cannot be exported to this format, is a map of features such as
+            `MultiCalibrated`, or has another number of classes.
 
     >>> import runpy, tempfile
     >>> path = tempfile.mkdtemp() + "/half.py"
@@ -72,6 +75,8 @@ def export(
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
     is_fusion = isinstance(calibrator, Fusion)
+    if not is_fusion:
+        check_is_map(calibrator)
     k = 0 if is_fusion else calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):

@@ -110,7 +110,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"Expected a .safetensors file, got another or a damaged one ({to_one_line(error)}).", code="unreadable"
+            f"Expected a {path.suffix or 'safetensors'} file, got another or a damaged one ({to_one_line(error)}).",
+            code="unreadable",
         ) from None
 
 

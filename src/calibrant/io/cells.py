@@ -117,6 +117,18 @@ def is_list(column: Any) -> bool:
     return str(column.dtype) == "String" and len(column) > 0 and bool(column.str.contains(r"^\s*\[").all())
 
 
+def missing_mask(column: Any) -> Any:
+    """Return which cells are null or NaN, or lists of numbers with such an entry."""
+    if column.dtype.is_float():
+        return column.is_null() | column.is_nan()
+    if isinstance(column.dtype, polars.Array):
+        column = column.arr.to_list()
+    if not isinstance(column.dtype, polars.List) or not column.dtype.inner.is_numeric():
+        return column.is_null()
+    is_missing_entry = polars.element().cast(polars.Float64).fill_nan(None).is_null()
+    return column.is_null() | column.list.eval(is_missing_entry.any()).list.first().fill_null(False)
+
+
 def lists_to_matrix(column: Any) -> np.ndarray:
     """Return a column of lists, given as lists or as texts, as a matrix.
 

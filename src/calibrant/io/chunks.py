@@ -18,7 +18,7 @@ from calibrant.io.frames import apply_options, check_weights, frame_to_arrays
 from calibrant.io.number_text import replace_missing_words
 from calibrant.io.roles import infer_columns, require_labels
 from calibrant.io.tables import align_columns, call_reader
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 CHUNK_BYTES = 64 << 20  # of float64 numbers
 
@@ -51,23 +51,34 @@ def _available_memory() -> float:
         return math.inf
 
 
-def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[Arrays]:
-    """Read arrays in chunks of `rows` samples, or of about 64 MB, with a thread that reads one chunk ahead."""
+def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[tuple[slice, Arrays]]:
+    """Read arrays in chunks of `rows` samples, or of about 64 MB, with a thread that reads one chunk ahead.
+
+    Yields:
+        The rows of the file that a chunk was read from, and its arrays, from which incomplete rows may be left out.
+    """
     file = open_chunked(path, options)
     rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
     starts = range(0, file.num_rows, rows_per_chunk)
     unread_slices = iter([slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts])
     with ThreadPoolExecutor(1) as reader:
 
-        def read_next() -> Future[Arrays] | None:
+        def read_next() -> tuple[slice, Future[Arrays]] | None:
             """Start to read the next chunk, None after the last one."""
-            return next((reader.submit(file.read, chunk) for chunk in unread_slices), None)
+            return next(((chunk, reader.submit(file.read, chunk)) for chunk in unread_slices), None)
 
         pending = read_next()
         while pending is not None:
-            arrays = call_reader(Path(path), pending.result)
+            chunk, future = pending
+            with prefix_errors(describe_chunk(chunk)):
+                arrays = call_reader(Path(path), future.result)
             pending = read_next()  # only now, so that nothing is read after a failure
-            yield arrays
+            yield chunk, arrays
+
+
+def describe_chunk(chunk: slice) -> str:
+    """Return the rows of a chunk, counted from 0 in the whole file, as a text for errors."""
+    return f"rows {chunk.start} .. {chunk.stop - 1}"
 
 
 def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
@@ -84,8 +95,9 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     columns = infer_columns(head, options, has_all_rows=False)
     note = f"Read {n:,} rows in chunks: {columns.description}"
     if columns.weight is not None:
-        weights = polars.concat(scans).select(polars.col(columns.weight).cast(polars.Float64).sum()).collect()
-        note += f" {check_weights(columns, float(weights.item()), n)}"
+        weights = polars.col(columns.weight).cast(polars.Float64).fill_nan(None)  # a missing weight is refused later
+        total, count = polars.concat(scans).select(weights.sum().alias("sum"), weights.count()).collect().row(0)
+        note += f" {check_weights(columns, float(total), count)}"
 
     def read_chunk(rows: slice) -> Arrays:
         """Read some rows, from the files that hold them alone."""

@@ -7,11 +7,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from calibrant.io.formats import BY_SUFFIX, TABLE_SUFFIXES, format_of, format_suffix, list_suffixes
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 # Writing
 
@@ -180,7 +180,8 @@ def list_table_files(path: str | Path) -> list[Path]:
     else:
         files = [path]
     for file in files:
-        check_file(file, BY_SUFFIX)
+        with prefix_errors(file.name) if file != path else nullcontext():
+            check_file(file, BY_SUFFIX)
     return files
 
 

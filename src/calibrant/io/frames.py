@@ -1,7 +1,7 @@
 """Turn the columns of a frame into the arrays of predictions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.events import KIND_BY_COLUMN
 from calibrant.io.cells import (
     comparable_class_keys,
     missing_hint,
+    missing_mask,
     sums_to,
     to_numbers,
     to_numbers_or_texts,
@@ -41,7 +42,8 @@ def frame_to_arrays(
         frame: The frame.
         columns: Roles of its columns.
         options: Options for reading.
-        has_all_rows: False for a chunk of a table, which is not checked as a whole.
+        has_all_rows: False for a chunk of a table, which is not checked as a whole; "num_incomplete" is the number of
+            rows that were left out of it, and there are no other arrays if these are all.
 
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
@@ -50,6 +52,11 @@ def frame_to_arrays(
     if columns.kind != "logits":  # before rows drop, of which percentages would be many
         check_percent(frame, columns, options)
     frame, notes = _drop_incomplete_rows(frame, columns, options)
+    num_incomplete = num_rows - len(frame)
+    if has_all_rows:
+        check_num_incomplete(num_incomplete, num_rows, notes)
+    elif num_incomplete == num_rows:
+        return {"num_incomplete": num_incomplete}
     frame, ignored_notes = _drop_ignored_rows(frame, columns, options)
     notes += ignored_notes if has_all_rows else []
     arrays: dict[str, Any] = {}
@@ -60,11 +67,14 @@ def frame_to_arrays(
         if (name := getattr(columns, role)) is not None:
             arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
     if columns.id is not None:
+        if frame[columns.id].dtype.is_nested():
+            raise InputError(f"Expected numbers or names in column {columns.id!r}, got lists.", code="label_kind")
         arrays["ids"] = frame[columns.id]
     notes += _repeated_ids_notes(frame, columns) if has_all_rows else []
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
     score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows)
     summary = f"Read {count_rows(num_rows)}: {columns.description}"
+    arrays |= {} if has_all_rows else {"num_incomplete": num_incomplete}
     return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
 
 
@@ -79,16 +89,16 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
     With the option `drop`, a confidence outside its range counts as missing.
 
     Raises:
-        InputError: Without rows, if a value is missing without the option `drop`, and if over half of the rows drop.
+        InputError: Without rows, and if a value is missing without the option `drop`.
     """
-    num_rows, notes = len(frame), list[str]()
-    if not num_rows:
+    notes = list[str]()
+    if not len(frame):
         raise InputError("Expected samples, got no rows.", code="no_rows")
     for name in dict.fromkeys(columns.used_columns):
         if name == columns.id or name in columns.labels:  # ids may be missing, and so may some of several labels
             continue
         column = frame[name]
-        is_unusable = column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
+        is_unusable = missing_mask(column)
         reason = "missing"
         if name == columns.confidence and column.dtype.is_numeric() and options.drop:
             limit = 100 if options.percent else 1
@@ -104,13 +114,17 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
             )
         notes.append(f"Left out {count_rows(count)} in which {name!r} is {reason}.")
         frame = frame.filter(~is_unusable)
-    if len(frame) * 2 < num_rows:
+    return frame, notes
+
+
+def check_num_incomplete(num_incomplete: int, num_rows: int, notes: Sequence[str] = ()) -> None:
+    """Raise `InputError` if over half of the rows of a table are left out because a value is missing."""
+    if num_incomplete * 2 > num_rows:
+        hint = " ".join([*notes, "Try another column, or remove these rows first."])
         raise InputError(
-            f"Expected to leave out few rows, got {num_rows - len(frame):,} of {num_rows:,} to leave out. "
-            f"{' '.join(notes)} Try another column, or remove these rows first.",
+            f"Expected to leave out few rows, got {num_incomplete:,} of {num_rows:,} to leave out. {hint}",
             code="drop_most",
         )
-    return frame, notes
 
 
 def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant._lazy import polars
 from calibrant._text import shorten_list
 from calibrant._validation.labels import positive_word
-from calibrant.io.cells import class_keys
+from calibrant.io.cells import class_keys, comparable_class_keys
 from calibrant.io.column_names import (
     ROLE_COLUMN_NAMES,
     SCORE_COLUMN_NAMES,
@@ -74,7 +74,7 @@ def _check_explicit_columns(columns: Sequence[str], explicit_columns: Mapping[st
     roles: dict[str, str] = {}
     for role, value in explicit_columns.items():
         for name in [value] if isinstance(value, str) else value:
-            may_be_prefix = role in SCORE_COLUMN_NAMES and isinstance(value, str)
+            may_be_prefix = role in SCORE_COLUMN_NAMES and isinstance(value, str) and value != ""
             is_prefix = may_be_prefix and any(strip_prefix(column, name) for column in columns)
             if name not in columns and not is_prefix:
                 raise InputError(
@@ -136,6 +136,8 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
         matches = [name for name in matches if not search.has_fractions(name)] or _find_weak_predicted(search)
     if role in ("predicted", "correct", "confidence"):
         matches = [name for name in matches if not search.is_list(name)]
+    if role == "id":
+        matches = [name for name in matches if not search.frame[name].dtype.is_nested()]
     if len(matches) < 2 or role == "id":
         return next(iter(matches), None)
     first, *duplicates = matches
@@ -197,9 +199,16 @@ def _find_weak_predicted(search: RoleSearch) -> list[str]:
 def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> bool:
     """Whether two columns have the same values, or the same classes by other names."""
     a, b = search.frame[first], search.frame[second]
-    if role in ("label", "predicted"):  # each class of one occurs beside a single class of the other
-        return a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique()
-    return bool((class_keys(a) == class_keys(b)).all())
+    if role not in ("label", "predicted"):
+        return bool((class_keys(a) == class_keys(b)).all())
+    # Each class of one occurs beside a single class of the other
+    if not a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique():
+        return False
+    if a.dtype.is_nested() or b.dtype.is_nested():
+        return True
+    keys, other_keys = comparable_class_keys(a, b)
+    has_other_names = {*np.unique(keys).tolist()} != {*np.unique(other_keys).tolist()}
+    return has_other_names or bool((keys == other_keys).all())  # 0 beside 1 everywhere contradicts 1 beside 0
 
 
 # Labels beside scores

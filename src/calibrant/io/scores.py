@@ -20,7 +20,7 @@ def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarr
 
     def read_column(name: str) -> np.ndarray:
         """Return a column of numbers, divided by 100 if they are percentages."""
-        return to_probabilities(frame[name], options) if is_probs else to_numbers(frame[name]).to_numpy()
+        return to_probabilities(frame[name], options) if is_probs else _to_floats(to_numbers(frame[name]).to_numpy())
 
     if len(columns.scores) == 1 and not is_list(frame[columns.scores[0]]):
         scores = read_column(columns.scores[0])
@@ -28,12 +28,17 @@ def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarr
             _check_range(scores, columns.scores[0])
         return scores
     if len(columns.scores) == 1:
-        scores = lists_to_matrix(frame[columns.scores[0]])
+        scores = _to_floats(lists_to_matrix(frame[columns.scores[0]]))
         scores = scores / 100 if options.percent and is_probs else scores
     else:
         scores = np.stack([read_column(name) for name in columns.scores], 1)
     _check_no_class_missing(scores, columns)
     return normalize_rows(scores) if options.normalize and is_probs else scores
+
+
+def _to_floats(scores: np.ndarray) -> np.ndarray:
+    """Return scores as they are, or in float64 if all are integers."""
+    return scores.astype(np.float64) if scores.dtype.kind in "iub" else scores
 
 
 def normalize_rows(probs: np.ndarray) -> np.ndarray:

@@ -7,13 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant._lazy import polars
-from calibrant._text import describe_error, escape_cell, shorten_repr, unescape_column
+from calibrant._text import describe_error, escape_cell, shorten_list, shorten_repr, unescape_column
 from calibrant.io.columns import Columns, TableOptions
-from calibrant.io.delimited import DelimitedText, Dialect, format_delimited, map_texts, read_delimited
+from calibrant.io.delimited import (
+    DelimitedText,
+    Dialect,
+    format_delimited,
+    map_texts,
+    mark_duplicate_names,
+    read_delimited,
+)
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
+from calibrant.io.json_text import parse_json_lines
 from calibrant.io.number_text import replace_missing_words
 from calibrant.types import InputError
 
@@ -85,8 +95,12 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
 def align_columns(frames: list[Any]) -> list[Any]:
     """Return frames with columns in the order of the first, or raise `InputError` if they have other columns."""
     columns = [frame.collect_schema().names() for frame in frames]
-    if len({frozenset(names) for names in columns}) > 1:
-        raise InputError("Expected the same columns in all files of a folder or pattern.", code="columns_differ")
+    if differing := sorted(set().union(*columns) - set(columns[0]).intersection(*columns)):
+        raise InputError(
+            f"Expected the same columns in all files of a folder or pattern, got {shorten_list(differing)} in some "
+            "only. Try one pattern for each kind of table.",
+            code="columns_differ",
+        )
     return [frame.select(columns[0]) for frame in frames]
 
 
@@ -95,11 +109,15 @@ def as_frame(table: Any) -> Any:
     try:
         if isinstance(table, polars.DataFrame | polars.LazyFrame):
             return table.lazy().collect()
-        if type(table).__module__.startswith("pandas."):  # by lists, which need no pyarrow
-            return polars.DataFrame({str(name): table[name].tolist() for name in table.columns}, strict=False)
+        if type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
+            names = mark_duplicate_names(list(map(str, table.columns)))
+            return polars.DataFrame([_from_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)])
         if hasattr(table, "to_polars"):
             return table.to_polars()
-        if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
+        if isinstance(table, Mapping):
+            names = mark_duplicate_names(list(map(str, table)))
+            return polars.DataFrame(dict(zip(names, table.values(), strict=True)))
+        if hasattr(table, "__arrow_c_stream__"):
             return polars.DataFrame(table)
     except Exception as error:  # other libraries raise anything
         raise InputError(
@@ -109,6 +127,20 @@ def as_frame(table: Any) -> Any:
         f"Expected a polars, pandas or Arrow table, a data set or a path, got {type(table).__name__}.",
         code="table_type",
     )
+
+
+def _from_pandas(name: str, column: Any) -> Any:
+    """Return a column of a pandas frame as a polars series, with nulls for all kinds of missing values.
+
+    Polars itself would need pyarrow.
+    """
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+        return polars.Series(name, column.to_numpy())
+    cells = column.astype(object).where(column.notna(), None).tolist()
+    series = polars.Series(name, cells, strict=False)
+    if series.dtype == polars.Object:  # such as periods
+        return polars.Series(name, [None if cell is None else str(cell) for cell in cells])
+    return series
 
 
 # Spelling of delimited text
@@ -179,7 +211,15 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     content, notes = to_utf8(read_decompressed(path), options.encoding)
     if not content.strip():
         raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
-    return LoadedTable(polars.read_ndjson(io.BytesIO(content), infer_schema_length=None), notes)
+    try:
+        frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
+    except Exception:
+        # Names the line, unless it is polars alone that cannot read it, such as the NaN that Python's json writes
+        frame = polars.DataFrame(parse_json_lines(content), infer_schema_length=None)
+    # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
+    if content.count(b":") > sum(column.count() for column in frame):
+        parse_json_lines(content)
+    return LoadedTable(frame, notes)
 
 
 # Writers

@@ -285,7 +285,7 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
 
 _FILE_KEYS: dict[str, tuple[Any, str]] = {  # types, and their description
     "require": (list, "a list of texts"),
-    "level": (float, "a number"),
+    "level": ((float, int), "a number"),
     "of": ((str, int), "a name or index"),
     "by": (str, "a name"),
 }
@@ -311,4 +311,4 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
         types, expected = _FILE_KEYS[key]
         if not isinstance(value, types) or (key == "require" and not all(isinstance(text, str) for text in value)):
             raise InputError(f"{path}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="toml_value")
-    return content
+    return content | ({"level": float(content["level"])} if "level" in content else {})

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from calibrant.monitoring._features import group_mask, row_weights
+from calibrant.monitoring._rows import id_texts
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -54,11 +55,12 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
 
 
 def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
-    """Return the row of each id, or raise `InputError` for repeated ids."""
-    rows = {str(value): i for i, value in enumerate(ids)}
-    if len(rows) < len(ids):
+    """Return the row of each id that is not missing, or raise `InputError` for repeated ids."""
+    texts = id_texts(ids)
+    rows = {text: i for i, text in enumerate(texts) if text is not None}
+    if len(rows) < (num_ids := len(texts) - texts.count(None)):
         raise InputError(
-            f"Expected distinct ids of the {model} model, got {len(rows):,} for {len(ids):,} rows. Try another column "
+            f"Expected distinct ids of the {model} model, got {len(rows):,} for {num_ids:,} rows. Try another column "
             "with --id.",
             code="repeated_ids",
         )

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -117,7 +116,10 @@ def hash_ids(ids: Any) -> np.ndarray:
     Raises:
         InputError: If an id is missing or occurs twice.
     """
-    texts = _to_texts(ids)
+    all_texts = id_texts(ids)
+    texts = [text for text in all_texts if text is not None]
+    if len(texts) < len(all_texts):
+        raise InputError("Expected an id in every row, got rows without one.", code="missing_id")
     keys = np.array([_hash_text(text) for text in texts], dtype=np.uint64)
     if len(np.unique(keys)) < len(keys):
         repeated = [text for text, count in Counter(texts).items() if count > 1]
@@ -129,12 +131,18 @@ def hash_ids(ids: Any) -> np.ndarray:
     return keys
 
 
-def _to_texts(ids: Any) -> Sequence[str]:
-    """Return ids as texts, with floats such as 7.0 as "7" because gaps turn integer columns into floats."""
+def id_texts(ids: Any) -> list[str | None]:
+    """Return ids as texts without blanks around them, and None for missing ones.
+
+    Floats such as 7.0 are "7", because gaps turn integer columns into floats.
+    """
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    if any(value is None or value != value for value in values):  # NaN differs from itself
-        raise InputError("Expected an id in every row, got rows without one.", code="missing_id")
-    return [str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values]
+    return [None if value is None or value != value else _id_text(value) for value in values]  # NaN differs from itself
+
+
+def _id_text(value: Any) -> str:
+    """Return an id as text."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
 def _hash_text(text: str) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._text import shorten_repr
 from calibrant.types import InputError
 
 
@@ -28,19 +29,27 @@ def _parse_dates(values: np.ndarray) -> np.ndarray:
         if values.dtype.kind in "OU":  # Python objects or texts
             values = np.array([_parse_text(value) for value in values.tolist()], dtype="datetime64[us]")
         dates = values.astype("datetime64[us]")
+    except InputError:
+        raise
     except (TypeError, ValueError):
-        raise InputError(
-            "Expected times as numbers or dates such as 2026-03-04T10:00, got other texts.", code="time"
-        ) from None
+        raise _unknown_time(f"an array of {values.dtype}") from None
     return np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 1e6)
 
 
 def _parse_text(value: Any) -> Any:
     """Return an ISO text as a time without zone, in UTC if it has one."""
-    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise _unknown_time(shorten_repr(value)) from None
     if isinstance(time, datetime) and time.tzinfo is not None:
         return time.astimezone(UTC).replace(tzinfo=None)
     return time
+
+
+def _unknown_time(text: str) -> InputError:
+    """Return the error for anything but numbers and dates."""
+    return InputError(f"Expected times as numbers or dates such as 2026-03-04T10:00, got {text}.", code="time")
 
 
 def format_time(seconds: float, is_calendar: bool) -> str:

@@ -134,9 +134,13 @@ class Watch:
         if not self.k:
             raise InputError("Expected predictions before labels, got none. Try the predictions first.", code="no_rows")
         index = to_class_indices(labels, self.class_names, self.k)[0].numpy()
-        if index.shape != keys.shape or not ((index >= 0) & (index < self.k)).all():
+        if index.shape != keys.shape:
+            raise InputError(f"Expected one label per id, got {len(index)} for {len(keys)} ids.", code="labels")
+        if len(index) and not 0 <= index.min() <= index.max() < self.k:
             raise InputError(
-                f"Expected one label in 0 .. {self.k - 1} per id, got {len(index)} for {len(keys)} ids.", code="labels"
+                f"Expected labels in 0 .. {self.k - 1}, got {index.min()} .. {index.max()}. Try to subtract 1 "
+                "(--labels-from 1) if they are counted from 1.",
+                code="labels",
             )
         pending, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)
         if unknown := int(((pending < 0) & (recent < 0)).sum()):

@@ -14,7 +14,7 @@ from calibrant.io import chunks
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
-from calibrant.io.frames import frame_to_arrays
+from calibrant.io.frames import check_num_incomplete, frame_to_arrays
 from calibrant.io.number_text import replace_missing_words
 from calibrant.io.reading import read, write
 from calibrant.io.roles import infer_columns, require_labels
@@ -45,13 +45,13 @@ def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: An
         return fields_from_arrays(read(path, table_options), ignore_index, of, are_logits=table_options.are_logits)
 
 
-def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[str] | None]:
-    """Read a file for `load_with_ids`, with the id of each row if every row has one."""
+def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[Any] | None]:
+    """Read a file for `load_with_ids`, with the id of each row, None where it is missing, if the file has ids."""
     table_options = TableOptions.from_keywords(options)
     with prefix_errors(f"{path}"):
         arrays = read(path, table_options)
         fields = fields_from_arrays(arrays, are_logits=table_options.are_logits)
-    ids = [str(value) for value in arrays.get("ids", ())]
+    ids = list(arrays.get("ids", ()))
     return fields, ids if len(ids) == len(fields["labels"]) else None
 
 
@@ -83,12 +83,18 @@ def read_chunks(
 ) -> Iterator[Fields]:
     """Read a file in chunks of rows for `Predictions.load_chunks`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    num_classes, rows_read, evidence = 0, 0, SingleScoreEvidence()  # 0 classes before the first chunk
-    for arrays, labels in _read_arrays(path, rows, table_options):
-        first, rows_read = rows_read, rows_read + len(labels)
+    num_classes, rows_read, num_incomplete = 0, 0, 0  # 0 classes before the first chunk
+    evidence = SingleScoreEvidence()
+    for chunk, arrays in _read_arrays(path, rows, table_options):
+        incomplete_rows = arrays.get("num_incomplete", 0)
+        rows_read, num_incomplete = chunk.stop, num_incomplete + incomplete_rows
+        if incomplete_rows == chunk.stop - chunk.start:
+            continue
+        with prefix_errors(f"{path}"):
+            labels = arrays[find_score_and_label_keys(arrays)[1]]
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
             continue
-        with prefix_errors(f"{path}, rows {first} .. {rows_read - 1}"):
+        with prefix_errors(f"{path}: {chunks.describe_chunk(chunk)}"):
             # A chunk alone does not refuse logits that look like probabilities: the evidence of all chunks does
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
             if not table_options.are_logits and has_single_logits(arrays):
@@ -98,24 +104,28 @@ def read_chunks(
         k = fields["logits"].shape[1]
         if num_classes not in (0, k):
             raise InputError(
-                f"{path}: Expected {num_classes} classes in every row, got {k} from row {first} on.", code="num_classes"
+                f"{path}: Expected {num_classes} classes in every row, got {k} from row {chunk.start} on.",
+                code="num_classes",
             )
         num_classes = k
         yield fields
+    with prefix_errors(f"{path}"):
+        check_num_incomplete(num_incomplete, rows_read)
     if num_classes == 0:  # no chunk, or ignored labels only
         raise InputError(f"{path}: Expected at least one sample, got none.", code="no_rows")
     evidence.check("the key 'probs' or --probs")
 
 
-def _read_arrays(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[tuple[Mapping[str, Any], Any]]:
-    """Yield each chunk's arrays and its labels. Errors name the file."""
+def _read_arrays(
+    path: str | Path, rows: int | None, options: TableOptions
+) -> Iterator[tuple[slice, Mapping[str, Any]]]:
+    """Yield each chunk's rows in the file and its arrays. Errors name the file."""
     parts = chunks.read_chunks(path, rows, options)
     while True:
         with prefix_errors(f"{path}"):  # not around `yield`, where errors are those of the caller
-            if (arrays := next(parts, None)) is None:
+            if (part := next(parts, None)) is None:
                 return
-            labels = arrays[find_score_and_label_keys(arrays)[1]]
-        yield arrays, labels
+        yield part
 
 
 def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:

@@ -1,6 +1,7 @@
 """Apply fitted maps to logits in blocks of rows."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +16,16 @@ def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]
     """Yield the logits and other columns in blocks of rows, to bound the memory of a computation."""
     rows = max(1, BLOCK_ELEMENTS // logits.shape[1])
     return zip(*(part.split(rows) for part in (logits, *columns)), strict=True)
+
+
+def check_is_map(calibrator: Any) -> None:
+    """Raise `InputError` unless a calibrator is a function of logits."""
+    if not callable(calibrator):
+        raise InputError(
+            f"Expected a fitted map of logits, got {type(calibrator).__name__}. Try the result of calibrators.fit, or, "
+            "for a map of features, its own method apply(predictions, features).",
+            code="map_kind",
+        )
 
 
 def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:

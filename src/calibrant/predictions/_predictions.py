@@ -38,7 +38,7 @@ from calibrant.predictions._files import (
     read_unlabeled_file,
     write_file,
 )
-from calibrant.predictions._maps import map_logits
+from calibrant.predictions._maps import check_is_map, map_logits
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
 __all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
@@ -464,13 +464,7 @@ class Predictions:
         Raises:
             InputError: If the map is no function, or does not return logits of the same shape.
         """
-        if not callable(calibrator):
-            name = type(calibrator).__name__
-            raise InputError(
-                f"Expected a fitted map of logits, got {name}. Try the result of calibrators.fit, or, for a map of "
-                "features, its own method apply(predictions, features).",
-                code="map_kind",
-            )
+        check_is_map(calibrator)
         result = self.with_logits(map_logits(calibrator, self.logits, self.columns))
         if not self.columns or not isinstance(calibrator, ColumnMap):
             return result
@@ -615,8 +609,8 @@ def as_predictions(
         yield to_predictions(predictions, labels, weights)
 
 
-def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[str] | None]:
-    """Read a file as `Predictions.load` does, and return also the row ids as text if every row has one."""
+def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[Any] | None]:
+    """Read a file as `Predictions.load` does, and return also the row ids, None where one is missing, or None."""
     values, ids = read_file_with_ids(path, **options)
     return Predictions._construct(values), ids  # pyright: ignore[reportPrivateUsage]
 

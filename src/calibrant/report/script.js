@@ -340,7 +340,7 @@
 
   const widgets = {
     // Predictions at a temperature, or after a calibrator
-    temperature(place, { words, heading, note, steps, one, maps, tiles }) {
+    temperature(place, { words, heading, note, reference, steps, one, maps, tiles }) {
       const chart = diagram("Reliability diagram that the controls beside it redraw"), [list, show] = tileList(tiles);
       const byHand = steps.length ? [[-1, "temperature slider"]] : [];
       const choose = choice([...byHand, ...maps.map(({ name }, i) => [i, name])]);
@@ -350,8 +350,8 @@
         slider.disabled = by >= 0;
         setOutput(slider, output, by < 0 ? step.name : "");
         show(step.tiles);
-        const reference = step === before ? [] : [{ name: "uncalibrated", cells: before.cells }];
-        chart.draw([...reference, { name: step.name, cells: step.cells }], words);
+        const background = step === before ? [] : [{ name: reference, cells: before.cells }];
+        chart.draw([...background, { name: step.name, cells: step.cells }], words);
       };
       const stop = (index) => () => {
         choose.value = "-1";

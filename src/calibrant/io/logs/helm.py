@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibrant.io.json_text import parse_json
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 HELM = "HELM"
 REQUIRED_FILES = ("scenario_state.json", "per_instance_stats.json")
@@ -27,9 +28,9 @@ def is_run_folder(path: Path) -> bool:
 
 def read_run(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of a run. Perturbed instances and trials are further epochs of a question."""
-    state, stats = (json.loads((path / name).read_text("utf-8")) for name in REQUIRED_FILES)
+    state, stats = (_read_json_file(path / name) for name in REQUIRED_FILES)
     spec_path = path / "run_spec.json"
-    spec = json.loads(spec_path.read_text("utf-8")) if spec_path.is_file() else {}
+    spec = _read_json_file(spec_path) if spec_path.is_file() else {}
     if options.confidence not in (None, "stated", CONFIDENCE_STAT):
         raise InputError(
             f"Expected {CONFIDENCE_STAT!r} or 'stated' as confidence of a log of {HELM}, got {options.confidence!r}.",
@@ -53,6 +54,12 @@ def read_run(path: Path, options: LogOptions) -> LogContent:
     if not has_log_probs:
         notes.append("All log-probabilities are 0, as of models without any, so there is no confidence.")
     return LogContent(HELM, answers, adapter.get("model"), tuple(notes))
+
+
+def _read_json_file(path: Path) -> Any:
+    """Return the JSON value of a file of a run."""
+    with prefix_errors(path.name):
+        return parse_json(path.read_text("utf-8"))
 
 
 def _key(instance: Record, record: Record) -> tuple[str, str, int]:

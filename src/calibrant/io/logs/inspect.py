@@ -5,7 +5,6 @@ mean that the answer was not graded.
 """
 
 import io
-import json
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.io.encoding import read_zstandard
+from calibrant.io.json_text import parse_json
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
 from calibrant.io.logs.stated import find_stated_confidence, read_grade
 from calibrant.io.logs.tokens import (
@@ -22,7 +22,7 @@ from calibrant.io.logs.tokens import (
     find_token_log_probs,
     token_confidence,
 )
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 FINISHED = "success"
 ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
@@ -48,7 +48,8 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
 
         def load(name: str) -> Any:
             """Return the JSON value of a member."""
-            return json.loads(_read_member(archive, file, members[name]))
+            with prefix_errors(name):
+                return parse_json(_read_member(archive, file, members[name]))
 
         if "header.json" in members:
             header = load("header.json")

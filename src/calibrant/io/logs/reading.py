@@ -15,6 +15,7 @@ from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
 from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
+from calibrant.io.json_text import parse_json, parse_json_lines
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
     LogContent,
@@ -195,12 +196,10 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
         return inspect.read_archive(path, options)
     content = to_utf8(read_decompressed(path), options.encoding)[0]
     if format_suffix(path) == ".json":
-        return _read_json(json.loads(content), path, options)
+        return _read_json(parse_json(content), path, options)
     if format_suffix(path) not in JSON_LINES_SUFFIXES:
         raise InputError("Expected a log .jsonl, .eval or .json, got another suffix.", code="suffix")
-    records = [_parse_line(line, i) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
-    if not records:
-        raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
+    records = parse_json_lines(content)
     # All lines are checked: a file of one's own may begin like a log, and logs may be joined by mistake
     are_harness_records = list(map(harness.is_record, records))
     if any(are_harness_records) and not all(are_harness_records):
@@ -211,21 +210,6 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
         )
     reader = harness.read_records if all(are_harness_records) else json_lines.read_records
     return reader(records, path, options)
-
-
-def _parse_line(line: bytes, number: int) -> dict[str, Any]:
-    """Return the JSON object of a line, or raise `InputError` with the line number for anything else."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):  # such as the last line of an evaluation that was interrupted
-        record = None
-    if not isinstance(record, dict):
-        raise InputError(
-            f"Expected a JSON object per line, got another text in line {number:,}. If the file was cut off there, try "
-            "it without this line.",
-            code="unreadable",
-        )
-    return record  # pyright: ignore[reportUnknownVariableType]
 
 
 def _read_json(content: Any, path: Path, options: LogOptions) -> LogContent:

@@ -21,8 +21,9 @@ from torch import Tensor
 from calibrant._text import describe_error
 from calibrant.backend.digests import json_digest
 from calibrant.io.files import atomic_write
+from calibrant.io.json_text import parse_json_lines
 from calibrant.lab.hub import is_hub_reachable
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 CACHE_VERSION = 3  # increase it when a conversion changes
 MAX_CACHE_DRAFT_AGE_SECONDS = 86_400  # older drafts in the cache were left behind by a killed process
@@ -343,7 +344,10 @@ def classes_by_path(folder: Path) -> dict[Path, str]:
 
 def read_json_lines(paths: Sequence[Path]) -> InMemoryTable:
     """Read files with one JSON object per line."""
-    rows = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        with prefix_errors(str(path)):
+            rows += parse_json_lines(path.read_bytes())
     return InMemoryTable({name: [row.get(name) for row in rows] for name in rows[0]} if rows else {})
 
 

@@ -18,15 +18,8 @@ from calibrant.registry import NETWORKS
 from calibrant.types import Count, InputError
 
 __all__ = ["resnet8", "resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50", "resnet56"]
-__all__ += [
-    "resnet50_imagenet",
-    "resnet50_tiny_imagenet",
-    "resnet101",
-    "resnet110",
-    "resnet110_bottleneck",
-    "resnet152",
-]
-__all__ += ["wide_resnet"]
+__all__ += ["resnet50_imagenet", "resnet50_tiny_imagenet", "resnet101", "resnet110", "resnet110_bottleneck"]
+__all__ += ["resnet152", "wide_resnet"]
 
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -44,18 +37,18 @@ class _ResidualBlock(nn.Module):
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int, *, project_shortcut: bool) -> None:
         super().__init__()
-        self.body, self.stride, self.extra = body, stride, outputs - inputs
-        changed = stride > 1 or inputs != outputs
-        self.shortcut = conv_batch_norm(inputs, outputs, 1, stride) if changed and project_shortcut else None
+        self.body, self.stride, self.new_channels = body, stride, outputs - inputs
+        changes_shape = stride > 1 or inputs != outputs
+        self.shortcut = conv_batch_norm(inputs, outputs, 1, stride) if changes_shape and project_shortcut else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ReLU(body(x) + shortcut(x))."""
         y = self.body(x)
         if self.shortcut is not None:
             x = self.shortcut(x)
-        elif self.stride > 1 or self.extra:  # option A of He et al.
-            x = x[:, :, :: self.stride, :: self.stride]
-            x = pad(x, (0, 0, 0, 0, self.extra // 2, self.extra - self.extra // 2))  # new channels on both sides
+        elif self.stride > 1 or self.new_channels:  # option A of He et al.
+            num_before = self.new_channels // 2  # zeros stand before and after the channels of x
+            x = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, num_before, self.new_channels - num_before))
         return relu(y + x)
 
 
@@ -73,18 +66,6 @@ def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
     return _ResidualBlock(body, inputs, outputs, stride, project_shortcut=True)
 
 
-def residual_stages(
-    inputs: int, widths: Sequence[int], blocks: Sequence[int], block: Callable[[int, int, int], nn.Module]
-) -> list[nn.Module]:
-    """Return the blocks of all stages. The first block of every stage but the first has stride 2."""
-    layers: list[nn.Module] = []
-    for stage, (outputs, count) in enumerate(zip(widths, blocks, strict=True)):
-        for i in range(count):
-            layers.append(block(inputs, outputs, 2 if i == 0 < stage else 1))
-            inputs = outputs
-    return layers
-
-
 class PooledClassifier(nn.Module):
     """Features, average-pooled to `grid` x `grid`, and a linear layer."""
 
@@ -100,40 +81,45 @@ class PooledClassifier(nn.Module):
 
 
 def init_he(network: nn.Module, mode: Literal["fan_in", "fan_out"], *layers: type[nn.Module]) -> nn.Module:
-    """Initialize the weights of kinds of layers from N(0, 2 / fan) (He et al. 2015)."""
+    """Initialize the weights of layers of these types from N(0, 2 / fan) (He et al. 2015), and return the network."""
     for module in network.modules():
         if isinstance(module, layers):
             nn.init.kaiming_normal_(module.weight, mode=mode)  # pyright: ignore[reportArgumentType]
     return network
 
 
-def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
-    """Build a CIFAR ResNet of 3 stages with this number of basic blocks each, and shortcuts without parameters."""
-    stem = conv_batch_norm(channels, width, 3), nn.ReLU()
-    block = partial(basic_block, project_shortcut=False)
-    stages = residual_stages(width, (width, 2 * width, 4 * width), (blocks,) * 3, block)
-    network = PooledClassifier(nn.Sequential(*stem, *stages), 4 * width, classes)
-    return init_he(network, "fan_in", nn.Conv2d, nn.Linear)
-
-
-def _imagenet_resnet(
+def _build_resnet(
     classes: int,
-    blocks: tuple[int, ...],
     channels: int,
-    width: int,
+    blocks: Sequence[int],
+    block: Callable[[int, int, int], nn.Module],
     *,
-    use_bottleneck: bool = True,
+    width: int,
+    widen: int = 1,
     grid: int = 1,
     stem: Sequence[nn.Module] | None = None,
 ) -> nn.Module:
-    """Build a ResNet with one stage per entry of `blocks`, of bottlenecks (4 times as wide) or basic blocks.
+    """Build a ResNet with one stage per entry of `blocks`, the number of blocks of the stage.
 
-    The stem is a 3x3 convolution unless another one is given.
+    The stem, a 3x3 convolution unless another one is given, has `width` channels. Stage s = 0, 1, ... has
+    widen * width * 2^s channels. The first block of every stage but the first has stride 2.
     """
-    stem = (conv_batch_norm(channels, width, 3), nn.ReLU()) if stem is None else stem
-    widths = [width * 2**stage * (4 if use_bottleneck else 1) for stage in range(len(blocks))]
-    stages = residual_stages(width, widths, blocks, bottleneck_block if use_bottleneck else basic_block)
-    return PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes, grid)
+    layers = list(stem or (conv_batch_norm(channels, width, 3), nn.ReLU()))
+    inputs = width
+    for stage, count in enumerate(blocks):
+        outputs = widen * width * 2**stage
+        for i in range(count):
+            is_halving = i == 0 and stage > 0
+            layers.append(block(inputs, outputs, 2 if is_halving else 1))
+            inputs = outputs
+    return PooledClassifier(nn.Sequential(*layers), inputs, classes, grid)
+
+
+def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
+    """Build a CIFAR ResNet of 3 stages with this number of basic blocks each, and shortcuts without parameters."""
+    block = partial(basic_block, project_shortcut=False)
+    network = _build_resnet(classes, channels, (blocks,) * 3, block, width=width)
+    return init_he(network, "fan_in", nn.Conv2d, nn.Linear)
 
 
 @NETWORKS.register
@@ -229,43 +215,44 @@ class _Residual(nn.Module):
 @NETWORKS.register
 def resnet18(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-18 of ImageNet with a 3x3 stem: basic blocks 2/2/2/2, widths 64 .. 512, 11.2 M parameters."""
-    return _imagenet_resnet(classes, (2, 2, 2, 2), channels, width, use_bottleneck=False)
+    return _build_resnet(classes, channels, (2, 2, 2, 2), basic_block, width=width)
 
 
 @NETWORKS.register
 def resnet34(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-34 of ImageNet with a 3x3 stem: basic blocks 3/4/6/3, 21.3 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width, use_bottleneck=False)
+    return _build_resnet(classes, channels, (3, 4, 6, 3), basic_block, width=width)
 
 
 @NETWORKS.register
 def resnet50(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-50 of ImageNet with a 3x3 stem: bottlenecks 3/4/6/3, 23.5 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 6, 3), channels, width)
+    return _build_resnet(classes, channels, (3, 4, 6, 3), bottleneck_block, width=width, widen=4)
 
 
 @NETWORKS.register
 def resnet101(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-101 of ImageNet with a 3x3 stem: bottlenecks 3/4/23/3, 42.5 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 23, 3), channels, width)
+    return _build_resnet(classes, channels, (3, 4, 23, 3), bottleneck_block, width=width, widen=4)
 
 
 @NETWORKS.register
 def resnet110_bottleneck(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-110 of Mukhoti et al. (2020): bottlenecks 3/4/26/3, widths 256 .. 2048, 45.9 M parameters."""
-    return _imagenet_resnet(classes, (3, 4, 26, 3), channels, width)
+    return _build_resnet(classes, channels, (3, 4, 26, 3), bottleneck_block, width=width, widen=4)
 
 
 @NETWORKS.register
 def resnet152(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-152 of ImageNet with a 3x3 stem: bottlenecks 3/8/36/3, 58.2 M parameters."""
-    return _imagenet_resnet(classes, (3, 8, 36, 3), channels, width)
+    return _build_resnet(classes, channels, (3, 8, 36, 3), bottleneck_block, width=width, widen=4)
 
 
 @NETWORKS.register
 def resnet50_tiny_imagenet(classes: int = 200, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     """Build ResNet-50 for images of 64 x 64 (code of Mukhoti et al. 2020): pooled to 2 x 2, He fan-out."""
-    return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, grid=2), "fan_out", nn.Conv2d)
+    network = _build_resnet(classes, channels, (3, 4, 6, 3), bottleneck_block, width=width, widen=4, grid=2)
+    return init_he(network, "fan_out", nn.Conv2d)
 
 
 @NETWORKS.register
@@ -277,7 +264,8 @@ def resnet50_imagenet(classes: int = 1000, *, channels: Count = 3, width: Count 
     initialization with fan-out. Images need at least 32 x 32 pixels.
     """
     stem = conv_batch_norm(channels, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    return init_he(_imagenet_resnet(classes, (3, 4, 6, 3), channels, width, stem=stem), "fan_out", nn.Conv2d)
+    network = _build_resnet(classes, channels, (3, 4, 6, 3), bottleneck_block, width=width, widen=4, stem=stem)
+    return init_he(network, "fan_out", nn.Conv2d)
 
 
 @NETWORKS.register
@@ -297,8 +285,5 @@ def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels:
             f"wide_resnet: Expected a depth of 6 n + 2 and widen of at least 1, got depth={depth}, widen={widen}.",
             code="setting_range",
         )
-    widths = [16 * widen * 2**stage for stage in range(3)]
-    stem = conv_batch_norm(channels, 16, 3), nn.ReLU()
-    stages = residual_stages(16, widths, [(depth - 2) // 6] * 3, basic_block)
-    network = PooledClassifier(nn.Sequential(*stem, *stages), widths[-1], classes)
+    network = _build_resnet(classes, channels, [(depth - 2) // 6] * 3, basic_block, width=16, widen=widen)
     return init_he(network, "fan_out", nn.Conv2d)

@@ -26,9 +26,8 @@ class _GlobalPoolingCNN(nn.Module):
     def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
         super().__init__()
         self.embedding = embedding
-        self.conv1 = nn.Conv1d(embedding.embedding_dim, width, 5)
-        self.conv2 = nn.Conv1d(width, width, 5)
-        self.conv3 = nn.Conv1d(width, width, 5)
+        input_widths = embedding.embedding_dim, width, width
+        self.conv1, self.conv2, self.conv3 = (nn.Conv1d(inputs, width, 5) for inputs in input_widths)
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -76,7 +75,8 @@ class _CNN8(nn.Module):
         super().__init__()
         self.embedding = embedding
         sizes = (embedding.embedding_dim, *(width,) * 6)
-        self.convolutions = nn.ModuleList(nn.Conv1d(a, b, 5, padding=2) for a, b in pairwise(sizes))
+        layers = (nn.Conv1d(inputs, outputs, 5, padding=2) for inputs, outputs in pairwise(sizes))
+        self.convolutions = nn.ModuleList(layers)
         self.hidden, self.dropout, self.head = nn.Linear(width, width), nn.Dropout(dropout), nn.Linear(width, classes)
         for layer in self.convolutions:  # with the default initialization, activations vanish over the layers
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # pyright: ignore[reportArgumentType]

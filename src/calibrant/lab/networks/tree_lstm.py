@@ -23,36 +23,34 @@ class _TreeLSTM(nn.Module):
 
     def forward(self, trees: Any) -> Tensor:
         """Return the logits of all nodes in training, and of the roots in evaluation."""
-        hidden, row = self._hidden_states(trees)
+        hidden = self._hidden_states(trees)
         if self.training:
-            return self.head(self.dropout(hidden[row]))
-        roots = trees.start[1:] - 1
-        logits = self.head(hidden[row[roots]])
+            return self.head(self.dropout(hidden))
+        roots = trees.start[1:] - 1  # the last node of each tree
+        logits = self.head(hidden[roots])
         return logits[:, [0, 2]] if self.classes == 2 else logits  # without neutral
 
-    def _hidden_states(self, trees: Any) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of all nodes, sorted by height, and the row of each node in them."""
-        order = trees.height.argsort(stable=True)
-        row = torch.empty_like(order)
-        row[order] = torch.arange(len(order), device=order.device)
-        leaves, *levels = order.split(trees.height.bincount().tolist())  # the nodes of each height
-        cell, gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
+    def _hidden_states(self, trees: Any) -> Tensor:
+        """Return the hidden states (nodes, memory), computed for all nodes of a height at once."""
+        nodes_by_height = trees.height.argsort(stable=True).split(trees.height.bincount().tolist())
+        leaves, *levels = nodes_by_height
+        cell, output_gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)
         memory = cell.shape[1]
-        states = cell.new_empty(len(order), 2 * memory)  # hidden state and cell
-        states[: len(leaves)] = torch.cat([gate.sigmoid() * cell.tanh(), cell], -1)
-        # children are counted from the first node of their tree; rows of the missing children of leaves are not used
+        states = cell.new_empty(len(trees.height), 2 * memory)  # hidden state and cell of each node
+        states[leaves] = torch.cat([output_gate.sigmoid() * cell.tanh(), cell], -1)
+        # children are counted from the first node of their tree
         first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
-        left_row, right_row = row[first_node + trees.left], row[first_node + trees.right]
+        left_child, right_child = first_node + trees.left, first_node + trees.right  # not used for leaves, without any
         for nodes in levels:
-            states[row[nodes]] = self._compose(states[left_row[nodes]], states[right_row[nodes]], memory)
-        return states[:, :memory], row
+            states[nodes] = self._compose(states[left_child[nodes]], states[right_child[nodes]], memory)
+        return states[:, :memory]
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
         """Return the hidden states and cells of nodes from their children (equations in `tree_lstm`)."""
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
-        enter, keep_left, keep_right = z[:, : 3 * memory].sigmoid().chunk(3, -1)
+        input_gate, left_forget_gate, right_forget_gate = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()
-        cell = enter * update + keep_left * left[:, memory:] + keep_right * right[:, memory:]
+        cell = input_gate * update + left_forget_gate * left[:, memory:] + right_forget_gate * right[:, memory:]
         return torch.cat([cell.tanh(), cell], -1)
 
 

@@ -224,9 +224,9 @@ def _blobs_network(folder: Path) -> list[Path]:
     panels = {"trained with focal loss, γ = 3": output, "then mapped by focal_map(gamma=3)": mapped}
     tables: list[pl.DataFrame] = []
     for ax, (name, log_q) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        p, likeliest = truth.exp().max(-1, keepdim=True)
-        p, q = p.squeeze(-1), log_q.exp().gather(-1, likeliest).squeeze(-1)
-        distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2
+        p, likeliest = truth.exp().max(-1)
+        q = log_q.exp()[torch.arange(len(p)), likeliest]
+        distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2  # mean total variation
         xlabel, ylabel = "largest true probability", "predicted probability of that class"
         # the diagonal; a name that begins with "_" is not in the legend
         plots.curve_family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)

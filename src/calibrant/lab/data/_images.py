@@ -50,25 +50,29 @@ def load_images(
 
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
-    """Decode every split to tensors NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n)."""
+    """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n).
+
+    The record has the "classes": the table's names of the labels if it has as many, else 0, 1, ...
+    """
     import datasets
 
     tensors: dict[str, Tensor] = {}
     record: dict[str, Any] = {}
     for name, table in tables.items():
         with wrap_read_errors(name):
-            image, target = find_column(table, name, "img", "image"), find_column(table, name, label)
+            image = find_column(table, name, "img", "image")
+            find_column(table, name, label)  # raises if it is missing
             is_in_memory = isinstance(table, InMemoryTable)
-            names = table.classes if is_in_memory else getattr(table.features.get(target), "names", None)
+            names = table.classes if is_in_memory else getattr(table.features.get(label), "names", None)
             record["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
             if not is_in_memory:  # read the images as stored, without decoding them
-                table = table.select_columns([image, target]).cast_column(image, datasets.Image(decode=False))
+                table = table.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
             pixels, labels, numbers = [], [], []
             for batch in table.iter(batch_size=1000):
                 rows = enumerate(batch[image], start=len(labels))  # so many rows are in earlier batches
                 pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
                 numbers += [_file_number(value) for value in batch[image]]
-                labels += batch[target]
+                labels += batch[label]
         if not labels:
             raise InputError(f"{name}: Expected at least one row, got none.", code="no_rows")
         tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
@@ -78,7 +82,11 @@ def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> Co
 
 
 def decode_image(value: Any, location: str, size: int) -> np.ndarray:
-    """Return the RGB pixels (size, size, 3) of an image, given as pixels or by its encoded bytes or path."""
+    """Return the RGB pixels (size, size, 3) of an image, given as pixels or by its encoded bytes or path.
+
+    Raises:
+        InputError: If the image cannot be decoded, or has another size. Given pixels are not checked.
+    """
     from PIL import Image
 
     if isinstance(value, np.ndarray):
@@ -95,9 +103,9 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
 
 def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Convert uint8 images (n c h w) to standardized floats, (x / 255 - mean) / deviation."""
-    level_mean = torch.tensor(mean, device=images.device)[:, None, None] * 255
-    level_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
-    return images / level_deviation - level_mean / level_deviation  # two passes over the images, not three
+    scaled_mean = torch.tensor(mean, device=images.device)[:, None, None] * 255  # in levels 0 .. 255
+    scaled_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
+    return images / scaled_deviation - scaled_mean / scaled_deviation  # two passes over the images, not three
 
 
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
@@ -121,9 +129,10 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
     Crops have 8 to 100 % of the area and aspect ratios of 3/4 to 4/3, and are clipped to the image.
     """
     n = len(images)
-    area, aspect, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
-    aspect = (math.log(3 / 4) + aspect * math.log(16 / 9)).exp()  # uniform on the log scale
-    area = 0.08 + 0.92 * area
+    # uniform in [0, 1]; x and y place the crop between the edges of the image
+    area_share, aspect_share, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
+    area = 0.08 + 0.92 * area_share
+    aspect = (math.log(3 / 4) + aspect_share * math.log(16 / 9)).exp()  # 3/4 .. 4/3, uniform on the log scale
     width = (area * aspect).sqrt().clamp_max(1)  # as shares of the sides of the image
     height = (area / aspect).sqrt().clamp_max(1)
     zero = torch.zeros_like(area)

@@ -9,7 +9,7 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -96,7 +96,7 @@ def load(
             f"revision={revision!r} refers to {source.hub} on the hub, but the data folder is {root}. Remove one.",
             code="revision_with_folder",
         )
-    original, files = (None, None) if root is None else _find_files(source, root)
+    original, files = (None, None) if root is None else _find_files(source, root)  # None: read from the hub
     stamps = None if files is None else {split: file_stamps(paths) for split, paths in files.items()}
     hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
     depends_on = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
@@ -106,7 +106,9 @@ def load(
         tables = _open_hub(source, revision) if files is None else _open_files(original, files)
         tensors, record = convert(tables, **settings)
         origin = _describe_hub_source(source, revision, tables) if root is None else f"folder {root.name}"
-        return tensors, {"source": origin + (f", {original.description}" if original else "")} | record
+        if original is not None:
+            origin += f", {original.description}"
+        return tensors, {"source": origin} | record
 
     return load_or_build(source.folders[0], depends_on, build)
 
@@ -144,25 +146,23 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
 
     cache_folder = Path(os.environ.get("CALIBRANT_CACHE") or Path.home() / ".cache" / "calibrant") / "data"
     path = cache_folder / f"{name}-{json_digest(depends_on)[:24]}.safetensors"
-    try:
-        with safe_open(path, "pt") as file:  # memory-mapped, so pages are read on first use
-            return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        pass  # missing or damaged
+    with (
+        suppress(OSError, SafetensorError, KeyError, TypeError, ValueError),  # of a missing or damaged file
+        safe_open(path, "pt") as file,  # memory-mapped, so pages are read on first use
+    ):
+        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
     tensors, record = build()
-    try:
+    with suppress(OSError, InputError):  # without write access
         with atomic_write(path) as draft:
             save_file(tensors, draft, metadata={"facts": json.dumps(record)})
         for stale_draft in cache_folder.glob(".*.safetensors"):
             if time.time() - stale_draft.stat().st_mtime > MAX_CACHE_DRAFT_AGE_SECONDS:
                 stale_draft.unlink(missing_ok=True)
-    except (OSError, InputError):
-        pass  # no write access
     return tensors, record
 
 
 def find_column(table: Any, location: str, *names: str) -> str:
-    """Return the first of `names` among the columns of a table."""
+    """Return the first of `names` that is a column of a table. Raises `InputError` if none is."""
     for name in names:
         if name in table.column_names:
             return name
@@ -172,11 +172,12 @@ def find_column(table: Any, location: str, *names: str) -> str:
 
 
 def check_labels(values: Sequence[Any], location: str, classes: int) -> np.ndarray:
-    """Return labels as an array, after checking that they are integers in [0, classes)."""
-    for row, v in enumerate(values):
-        if type(v) is not int or not 0 <= v < classes:
+    """Return labels as an array. Raises `InputError` unless all are integers in [0, classes)."""
+    for row, label in enumerate(values):
+        if type(label) is not int or not 0 <= label < classes:
             raise InputError(
-                f"{location}: Expected integer labels in [0, {classes}), got {v!r} in row {row}.", code="label_range"
+                f"{location}: Expected integer labels in [0, {classes}), got {label!r} in row {row}.",
+                code="label_range",
             )
     return np.asarray(values, dtype=np.int64)
 
@@ -193,27 +194,27 @@ def wrap_read_errors(location: str) -> Generator[None]:
         while cause.__cause__ is not None:  # the first exception says most
             cause = cause.__cause__
         raise InputError(
-            f"{location}: Cannot be read ({describe_error(cause)}). Fetch it again.",
-            code="unreadable",
+            f"{location}: Cannot be read ({describe_error(cause)}). Fetch it again.", code="unreadable"
         ) from None
 
 
 def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, SplitFiles]:
-    """Return the files of each split, and their format if they are original files.
+    """Return the format of the files, or None for tables, and the files of each split.
 
     Tables in the folder of the data set come first, then original files there, then original files in the root.
 
     Raises:
-        InputError: If neither is complete.
+        InputError: If none of them is complete.
     """
     folder = next((root / name for name in source.folders if (root / name).is_dir()), None)
     tables = {names[0]: _table_files(source, folder, names) for names in source.splits}
     if all(tables.values()):
         return None, tables
-    for searched_folder, form in product((folder, root), source.original_formats):
-        if searched_folder is not None and searched_folder.is_dir() and (files := form.find(searched_folder)):
-            return form, files
-    alternatives = "".join(f", or {form.description}" for form in source.original_formats)
+    searched_folders = [path for path in (folder, root) if path is not None and path.is_dir()]
+    for searched_folder, original in product(searched_folders, source.original_formats):
+        if files := original.find(searched_folder):
+            return original, files
+    alternatives = "".join(f", or {original.description}" for original in source.original_formats)
     if folder is None:
         raise InputError(
             f"Expected a folder {root / source.folders[0]} with the parquet files of {source.hub}{alternatives}, got "
@@ -229,10 +230,10 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
 
 
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
-    """Return the table files of a split, such as train.parquet, data/train-00000-of-00002.parquet or train/0.jsonl.
+    """Return the table files of a split: those of the first pattern that matches a file, or none without a match.
 
-    A clone of the hub may have several, in the folder of its configuration. Files of one pattern are read; the first
-    pattern with any file decides.
+    Examples are train.parquet, data/train-00000-of-00002.parquet and train/0.jsonl. In a clone of the hub, they may be
+    in a folder named after the configuration.
     """
     if folder is None:
         return []
@@ -250,8 +251,7 @@ def _open_files(original: OriginalFormat | None, files: SplitFiles) -> Tables:
     with wrap_read_errors(str(first_file.parent)):
         if original is not None:
             return original.read(files)
-        # each split by itself, because splits may have different other columns
-        return {split: _open_table(paths) for split, paths in files.items()}
+        return {split: _open_table(paths) for split, paths in files.items()}  # one table per split, as columns differ
 
 
 def _open_table(paths: list[Path]) -> Any:
@@ -302,7 +302,8 @@ def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -
     commit = next((match[1] for url in urls if (match := re.search("@([0-9a-f]{40})/", str(url)))), "")
     text = f"hub {source.hub}" + (f" at {commit}" if commit else "")
     if revision is None:
-        return f"{text}, latest" + (f"; pin it with revision={commit!r}" if commit else "")
+        advice = f"; pin it with revision={commit!r}" if commit else ""
+        return f"{text}, latest{advice}"
     return text if revision == commit else f"{text}, revision {revision}"
 
 
@@ -325,7 +326,7 @@ def _offline_if_unreachable() -> Generator[None]:
 
 
 def first_existing(folder: Path, *names: str) -> Path | None:
-    """Return the first of these files or folders that exists."""
+    """Return the first of these files or folders that exists, or None."""
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
@@ -357,9 +358,8 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
         content = (path / member).read_bytes()
     else:
         with tarfile.open(path) as archive:
-            name = next(
-                (path for path in archive.getnames() if path.rpartition("/")[2] == member), None
-            )  # in any folder
+            names = archive.getnames()  # such as cifar-10-batches-py/test_batch
+            name = next((name for name in names if name.rpartition("/")[2] == member), None)
             file = archive.extractfile(name) if name else None
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")

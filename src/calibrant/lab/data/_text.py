@@ -128,14 +128,15 @@ def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _check_dimension(path: Path, dimension: int) -> None:
-    """Check that most of the first 100 words are followed by `dimension` numbers.
+    """Raise `InputError` unless the most frequent count of numbers in the first 100 lines is `dimension` or 0.
 
     Without the check, the first numbers of longer vectors would be read as parts of the words.
     """
-    fields_after_word = (line.split()[1:] for _, line in islice(_vector_lines(path), 100))
-    # numbers at the end of each line; other counts than the most common are of words that contain blanks and numbers
-    counts = Counter(len(list(takewhile(is_number, reversed(fields)))) for fields in fields_after_word)
-    for count, _ in counts.most_common(1):  # none for a file of blank lines
+    counts = Counter[int]()  # of numbers at the end of a line
+    for _, line in islice(_vector_lines(path), 100):
+        numbers = takewhile(is_number, reversed(line.split()[1:]))  # stops at a part of a word that contains blanks
+        counts[len(list(numbers))] += 1
+    for count, _ in counts.most_common(1):  # no count for a file of blank lines
         if count not in (0, dimension):
             raise InputError(
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {count}. Try dimension={count}.",
@@ -150,7 +151,7 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:
-    """Return the numbers of a line, or raise `InputError` for text, NaN and infinity."""
+    """Return the numbers of a line. Raises `InputError` for text, NaN and infinity."""
     try:
         numbers = [float(field) for field in fields]
     except ValueError:

@@ -167,7 +167,7 @@ def canny_edges(x: Tensor) -> Tensor:
     height, width = x.shape[1:]
 
     def neighbor(row: int, column: int) -> Tensor:
-        """Return for every pixel the gradient of the one so many rows below and columns to the right."""
+        """Return for every pixel the gradient of its neighbor at this offset."""
         return padded_size[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
     is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
@@ -189,8 +189,11 @@ def canny_edges(x: Tensor) -> Tensor:
 
 
 def edge_distances(edge: Tensor) -> Tensor:
-    """Return the distance of every pixel (n h w) from an edge by `MOVE_LENGTHS`, exact up to the maximum."""
-    moves = {
+    """Return the length of the shortest path from every pixel (n h w) to an edge, exact up to the maximum.
+
+    A path consists of the moves in `MOVE_LENGTHS`, in all directions.
+    """
+    moves = {  # (rows, columns) of each move with its length
         (row_sign * rows, column_sign * columns): length
         for (a, b), length in MOVE_LENGTHS.items()
         for rows, columns in ((a, b), (b, a))

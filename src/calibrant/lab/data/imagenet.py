@@ -87,8 +87,10 @@ def imagenet(
     splits = image_splits(examples, val, test, record, IMAGENET_STATISTICS, padding=size // 16)
     if crop == "resized":
         splits = replace(splits, augment=resized_crop_and_flip)
+    if not stream:
+        return splits
     standardize = splits.prepare
-    return replace(splits, prepare=lambda batch: standardize(batch.pixels())) if stream else splits
+    return replace(splits, prepare=lambda batch: standardize(batch.pixels()))  # decodes the batch first
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +126,12 @@ class ImageFiles:
 
 
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
-    """Read the pixels of both splits from the cache, or decode and cache them."""
+    """Read the pixels of both splits from the cache, or decode and cache them.
+
+    They are decoded into memory-mapped files, as memory may not suffice.
+    """
     depends_on = [CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]]
-    with tempfile.TemporaryDirectory() as scratch:  # decode into a memory-mapped file, because memory may not suffice
+    with tempfile.TemporaryDirectory() as scratch:
 
         def build() -> ConvertedData:
             """Decode the images of each split. The caller writes the record."""

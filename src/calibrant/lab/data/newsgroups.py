@@ -122,7 +122,7 @@ def newsgroups(
     train, test = (Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test"))
     if protocol == "mukhoti":
         train, test = _split_off_test(train, test, tensors["order"], seed)
-        shuffled_indices(len(train), val, seed, "newsgroups")  # only checks val
+        shuffled_indices(len(train), val, seed, "newsgroups")  # checks val; the documents are shuffled already
         train, held_out = train[:-val], train[-val:]
     else:
         if not len(test):
@@ -132,9 +132,8 @@ def newsgroups(
             )
         order = shuffled_indices(len(train), val, seed, "newsgroups")
         train, held_out = train[order[val:]], train[order[:val]]
-    initial_vectors = None
-    words = record.pop("words")
-    classes = tuple(record.pop("classes"))
+    words, classes = record.pop("words"), tuple(record.pop("classes"))
+    initial_vectors = None  # a tokenizer belongs to a network with vectors of its own
     if tokenizer is None:
         initial_vectors, vector_record = word_vectors(words, vectors, root, dimension=dimension, seed=seed)
         record |= vector_record
@@ -155,10 +154,10 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     rows_by_split = {split: _read_rows(table, split) for split, table in tables.items()}
     rows = list(chain.from_iterable(rows_by_split.values()))
     texts = [row["text"] for row in rows]
-    has_headers = sum(1 for text in texts if _HEADER_PATTERN.match(text)) > len(texts) / 2
-    if has_headers:  # up to the first blank line
-        texts = [text[max(text.find("\n\n"), 0) :] for text in texts]  # a text without blank line stays
-    order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))
+    has_headers = sum(bool(_HEADER_PATTERN.match(text)) for text in texts) > len(texts) / 2
+    if has_headers:  # which end at the first blank line; a text without one stays whole
+        texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))  # by group, then by number
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
         ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)  # ties follow the order
@@ -171,19 +170,23 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
         tensors[f"{split}.tokens"] = part.clone()  # the cache refuses tensors that share memory
         tensors[f"{split}.labels"] = torch.tensor([row["label"] for row in split_rows], dtype=torch.int64)
     names = {row["label"]: row["label_text"] for row in rows}
-    headers = "removed" if has_headers else "not in this copy"
-    record = {"length": length, "documents": len(texts), "headers": headers}
-    classes = [names.get(i, str(i)) for i in range(20)]
-    return tensors, {"classes": classes, "words": ["", *ids]} | record  # the word of id 0 is padding
+    return tensors, {
+        "classes": [names.get(i, str(i)) for i in range(20)],
+        "words": ["", *ids],  # id 0 is padding
+        "length": length,
+        "documents": len(texts),
+        "headers": "removed" if has_headers else "not in this copy",
+    }
 
 
 def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
     """Return the rows of a split: text, label, name of the label, and id GROUP/NUMBER, by default LABEL/ROW."""
     with wrap_read_errors(split):
         for column in ("text", "label"):
-            find_column(table, split, column)  # only raises, if it is missing
-        batches: list[dict[str, list[Any]]] = list(table.iter(batch_size=1000))
-        rows = [dict(zip(batch, values)) for batch in batches for values in zip(*batch.values(), strict=True)]
+            find_column(table, split, column)  # raises if it is missing
+        rows: list[dict[str, Any]] = []
+        for batch in table.iter(batch_size=1000):  # a batch maps columns to lists
+            rows += [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
     check_labels([row["label"] for row in rows], split, 20)
     for i, row in enumerate(rows):
         if not isinstance(row["text"], str):

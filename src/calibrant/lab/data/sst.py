@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -138,7 +139,7 @@ def sst(
     return Splits(
         *(_tree_split(tensors, name, classes) for name, *_ in source.splits),
         classes={2: ("negative", "positive"), 3: ("negative", "neutral", "positive"), 5: _FIVE_CLASSES}[classes],
-        targets=_five_class_labels if classes == 5 else _three_class_labels,
+        targets=partial(_node_labels, classes=classes),
         vectors=initial_vectors,
         facts=record | vector_record,
     )
@@ -155,14 +156,9 @@ def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
     return Split(trees[not_neutral], is_positive.long() * (classes - 1))  # positive is the last class
 
 
-def _three_class_labels(trees: Trees, labels: Tensor) -> Tensor:
-    """Return 0, 1 or 2 for negative, neutral or positive, of every node."""
-    return (trees.label - 2).sign() + 1
-
-
-def _five_class_labels(trees: Trees, labels: Tensor) -> Tensor:
-    """Return the label 0 .. 4 of every node."""
-    return trees.label
+def _node_labels(trees: Trees, labels: Tensor, *, classes: int) -> Tensor:
+    """Return the label of every node: 0 .. 4 with 5 classes, else 0, 1 or 2 for negative, neutral or positive."""
+    return trees.label if classes == 5 else (trees.label - 2).sign() + 1
 
 
 def _convert(tables: Tables) -> ConvertedData:

@@ -22,6 +22,7 @@ from calibrant.lab.study.grids import (
     Model,
     Run,
     RunNames,
+    Setup,
     SplitMode,
     check_lists,
     parse_lists_into,
@@ -163,6 +164,16 @@ class Study:
         return f"{', '.join(self.names(run))}, seed {run.seed}"
 
     @cached_property
+    def setup_numbers(self) -> dict[Setup, int]:
+        """Numbers of the networks on data sets, from 1, including those without finished runs."""
+        setups = dict.fromkeys(self.names(run).setup for run in (*self.models, *self.runs()))
+        return {setup: number for number, setup in enumerate(setups, 1)}
+
+    def setup_suffix(self, setup: Setup) -> str:
+        """Return the end of a title, ", NETWORK on DATASET", or "" if the study has only one setup."""
+        return f", {setup}" if len(self.setup_numbers) > 1 else ""
+
+    @cached_property
     def _variant_suffixes(self) -> dict[tuple[Recipe, SplitMode], str]:
         """Suffixes such as " with epochs=350", with the settings that differ between trainings of the same methods.
 
@@ -172,14 +183,14 @@ class Study:
         settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
             (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs
         }
-        settings_by_training = group_pairs(
+        settings_by_methods = group_pairs(
             ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
         )
         differing_keys = {
             key
-            for variants in settings_by_training.values()
-            for key in variants[0]
-            if len({settings[key] for settings in variants}) > 1
+            for trainings in settings_by_methods.values()
+            for key in trainings[0]
+            if len({settings[key] for settings in trainings}) > 1
         }
         suffixes: dict[tuple[Recipe, SplitMode], str] = {}
         for variant, settings in settings_by_variant.items():
@@ -276,10 +287,12 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
     """Raise `InputError` if a study needs code that the user has not allowed to run."""
     for source in sources:
         is_file = source.endswith(".py")  # else it is the name of a package
-        if (str((folder / source).resolve()) if is_file else source) not in registry.INCLUDED_SOURCES:
+        path_or_package = folder / source if is_file else source
+        included_name = str((folder / source).resolve()) if is_file else source
+        if included_name not in registry.INCLUDED_SOURCES:
             raise InputError(
                 f"The study's methods are in {source}, which has to run as a program. Allow it with --with "
-                f"{folder / source if is_file else source}",
+                f"{path_or_package}",
                 code="code_not_allowed",
             )
 
@@ -308,13 +321,13 @@ def check_type(expected_type: type, value: Any, description: str, code: str = "t
 
 
 def read_array(key: str, tables: Any) -> list[dict[str, Any]]:
-    """Check that a value is an array of tables."""
+    """Return an array of tables. Raises `InputError` for any other value."""
     expected = f"{key} as tables [[{key}]]"
     return [check_type(dict, table, expected) for table in check_type(list, tables, expected)]
 
 
 def read_tables(key: str, notation: str, tables: Any, code: str = "type_of_key") -> dict[str, dict[str, Any]]:
-    """Check that a value is a table of tables."""
+    """Return a table of tables. Raises `InputError` for any other value."""
     return {
         name: check_type(dict, table, f"{key}.{shorten_repr(name)} as a table {notation}", code)
         for name, table in check_type(dict, tables, f"{key} as tables {notation}", code).items()
@@ -357,7 +370,8 @@ def build_dataclass(
     """
     name, types = name or cls.__name__.lower(), _field_types(cls)
     check_keys(name, check_type(dict, table, f"{name} as a table"), types)
-    values = {key: convert_value(key, types[key], value, read_method) for key, value in table.items()} | checked_values
+    values = {key: convert_value(key, types[key], value, read_method) for key, value in table.items()}
+    values |= checked_values
     for key, parameter in inspect.signature(cls).parameters.items():
         if parameter.default is parameter.empty and key not in values:
             raise InputError(f"The key {key!r} of {name} is missing.", code="missing_key")

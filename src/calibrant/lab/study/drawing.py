@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 
 from calibrant import plots
 from calibrant.backend.bins import Bins
-from calibrant.lab.study.config import Study
-from calibrant.lab.study.grids import Setup
 
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
 MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each
@@ -41,12 +39,6 @@ class Drawing:
         add_legend(ax, self.legend_title)
 
 
-def number_setups(study: Study) -> dict[Setup, int]:
-    """Return the number of each network on a data set, from 1, including those without finished runs."""
-    setups = dict.fromkeys(study.names(run).setup for run in (*study.models, *study.runs()))
-    return {setup: number for number, setup in enumerate(setups, 1)}
-
-
 def numbered_name(name: str, number: int) -> str:
     """Return the name of a figure of the network and data set with this number, which is omitted if it is 1.
 
@@ -69,10 +61,10 @@ def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
     """Return a reliability diagram of bins, or another plot of them."""
-    names = "from", "to", "count", "confidence", "accuracy"
-    columns = bins.edges[:-1], bins.edges[1:], bins.count, bins.confidence, bins.accuracy
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    numbers: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in rows]
+    columns = {"from": bins.edges[:-1], "to": bins.edges[1:], "count": bins.count}
+    columns |= {"confidence": bins.confidence, "accuracy": bins.accuracy}
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    numbers: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in rows]
     return Drawing(name, title, description, partial(plot, bins), numbers)
 
 

@@ -11,12 +11,13 @@ import polars
 from matplotlib import rc_context
 
 from calibrant import calibrators, metrics, plots
+from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible
 from calibrant.io.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, number_setups, numbered_name, reliability_drawing, slug
-from calibrant.lab.study.grids import Run, Setup
+from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug
+from calibrant.lab.study.grids import Run
 from calibrant.lab.study.learning_curves import learning_drawings
 from calibrant.lab.study.measurements import (
     MACHINE_FAILURES,
@@ -69,14 +70,13 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
     They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of others
     contain the calibrator.
     """
-    setup_numbers, primary = number_setups(study), primary_calibrator(study).text
+    primary = primary_calibrator(study).text
     for diagram in diagrams_over_seeds(study, measurements):
-        loss, setup = diagram.names.loss, diagram.names.setup
         stage = "after" if diagram.calibrator else "before"
         prefix = "" if diagram.calibrator in ("", primary) else f"{slug(diagram.calibrator)}_"
-        name = numbered_name(f"diagram_{stage}_{prefix}{slug(loss)}", setup_numbers[setup])
-        setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
-        title = f"reliability of {loss}{setup_text}, {diagram.stage}"
+        setup_number = study.setup_numbers[diagram.names.setup]
+        name = numbered_name(f"diagram_{stage}_{prefix}{slug(diagram.names.loss)}", setup_number)
+        title = f"reliability of {diagram.title}"
         yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", diagram.bins)
 
 
@@ -86,13 +86,14 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     A curve per loss is the mean over seeds. Separate figures show the first and the primary calibrator.
     """
     score = study.detection[0]
-    pairs: dict[tuple[str, str, Setup], dict[str, list[PredictionPair]]] = {}  # by shift, calibrator, setup and loss
-    for run in (run for run in study.runs() if run.shifts and run in store):
-        names = study.names(run)
-        for shift, calibrator, pair in _calibrated_pairs(study, store, run):
-            pairs.setdefault((shift, calibrator, names.setup), {}).setdefault(names.loss, []).append(pair)
-    for (shift, calibrator, setup), pairs_by_loss in pairs.items():
-        curves = {loss: _mean_roc(loss_pairs, score) for loss, loss_pairs in pairs_by_loss.items()}
+    finished_runs = ((run, study.names(run)) for run in study.runs() if run.shifts and run in store)
+    pairs_by_figure = group_pairs(
+        ((shift, calibrator, names.setup), (names.loss, pair))
+        for run, names in finished_runs
+        for shift, calibrator, pair in _calibrated_pairs(study, store, run)
+    )
+    for (shift, calibrator, setup), loss_pairs in pairs_by_figure.items():
+        curves = {loss: _mean_roc(pairs, score) for loss, pairs in group_pairs(loss_pairs).items()}
         title = f"{setup.dataset} told from {shift} by {score}, {setup.network}, {calibrator}"
         numbers = [
             {"line": loss, "passing_outside": x, "passing_inside": y}
@@ -111,7 +112,10 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[str, str, PredictionPair]]:
-    """Yield every shift, the first and the primary calibrator if it applies, and the calibrated predictions."""
+    """Yield every shift with the first and the primary calibrator, and the calibrated predictions.
+
+    A calibrator that does not apply to these data is left out.
+    """
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     fits: dict[str, Any] = {}
     for calibrator in dict.fromkeys((study.calibrators[0], primary_calibrator(study))):  # may be the same

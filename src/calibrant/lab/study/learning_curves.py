@@ -14,7 +14,7 @@ from calibrant._grouping import group_pairs
 from calibrant._text import format_percent
 from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.drawing import Drawing, number_setups, numbered_name, reliability_drawing, slug
+from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
 
@@ -53,13 +53,12 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     """
     finished_runs = ((study.names(run), run) for run in study.runs() if run in store)
     runs_by_setup = group_pairs((names.setup, (names.loss, run)) for names, run in finished_runs)
-    setup_numbers = number_setups(study)
     for setup, loss_runs in runs_by_setup.items():
         histories = group_pairs((loss, store.history(run).to_dicts()) for loss, run in loss_runs)
-        setup_text = f", {setup}" if len(setup_numbers) > 1 else ""
         for drawing in _history_drawings(histories):
-            name = numbered_name(drawing.name, setup_numbers[setup])
-            yield replace(drawing, name=name, title=drawing.title + setup_text, is_main=_is_main(drawing))
+            name = numbered_name(drawing.name, study.setup_numbers[setup])
+            title = drawing.title + study.setup_suffix(setup)
+            yield replace(drawing, name=name, title=title, is_main=_is_main(drawing))
 
 
 def _is_main(drawing: Drawing) -> bool:
@@ -69,10 +68,7 @@ def _is_main(drawing: Drawing) -> bool:
 
 
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield the figures of every column of the histories.
-
-    Of columns that are drawn in one figure, only the first yields it.
-    """
+    """Yield the figures of every column of the histories. One column stands for those that share a figure."""
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")
@@ -165,14 +161,13 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
     """Yield a diagram and a histogram of the examples of all seeds for every loss and epoch, with the mean ECE."""
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
-        epoch_rows = [row for rows in runs for row in rows if row.get(columns[0])]
-        values = ((row["epoch"], [row[column] for column in columns]) for row in epoch_rows)
-        for epoch, values_by_seed in group_pairs(values).items():
+        recorded_rows = (row for rows in runs for row in rows if row.get(columns[0]))
+        bins_by_epoch = group_pairs((row["epoch"], [row[column] for column in columns]) for row in recorded_rows)
+        for epoch, bins_by_seed in bins_by_epoch.items():
             # each (seeds, bins), nan in empty bins
-            counts, confidences, accuracies = torch.tensor(values_by_seed, dtype=torch.float64).unbind(1)
-            confidence_sum, correct = ((counts * means).nansum(0) for means in (confidences, accuracies))
-            edges = equal_width_edges(counts.shape[1])
-            bins = Bins.from_sums(edges, counts.sum(0), confidence_sum, correct)
+            counts, confidences, accuracies = torch.tensor(bins_by_seed, dtype=torch.float64).unbind(1)
+            confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
+            bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
             errors = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)  # ECE of each seed
             title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
             description = f"Reliability diagram: {title}; {ece_over_seeds_text(errors.tolist())}."
@@ -185,13 +180,13 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield a figure per loss of its gamma over epochs, or of five bins from the least to the most confident one."""
+    """Yield a figure per loss of its gamma over epochs, or of the gammas of five bins. Other losses have no figure."""
     for loss, runs in histories.items():
         count = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
         if count == 1:
             yield _curve_drawing(f"gammas_{slug(loss)}", f"gamma of {loss}", _column_values({loss: runs}, "gammas", 0))
         elif count > 1:
-            shown_bins = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))
+            shown_bins = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))  # once each
             lines = {f"bin {i + 1}": _column_values({loss: runs}, "gammas", i)[loss] for i in shown_bins}
             title = f"gamma of {loss}, of {count} bins from the least confident"
             yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
@@ -218,7 +213,8 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
     """
     for loss, runs in histories.items():
         histograms: list[tuple[str, Histogram]] = []
-        for row in (rows[-1] for rows in runs if rows[-1].get("learned_counts")):  # only the last epoch has this column
+        last_rows = [rows[-1] for rows in runs if rows[-1].get("learned_counts")]  # of runs with this trace
+        for row in last_rows:
             starts = [math.ceil(start) for start in row["learned_spans"]]  # equal spans may begin between two epochs
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
             names = [
@@ -234,18 +230,19 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
 
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
     """Return a figure of histograms by name, each over the examples of all runs."""
-    values: dict[str, np.ndarray] = {}
+    samples_by_group: dict[str, np.ndarray] = {}  # without empty groups, which have no median
     numbers: list[dict[str, Any]] = []
     for group, histograms in groups.items():
         if any(sum(counts) for counts, _ in histograms):
-            values[group] = np.concatenate([_histogram_samples(counts, edges) for counts, edges in histograms])
+            samples = [_histogram_samples(counts, edges) for counts, edges in histograms]
+            samples_by_group[group] = np.concatenate(samples)
         numbers += [
             {"group": group, "run": run, "from": low, "to": high, "count": count}
             for run, (counts, edges) in enumerate(histograms)
             for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
         ]
-    medians = "; ".join(f"{group} {np.median(samples):.3g} of {len(samples)}" for group, samples in values.items())
-    draw = partial(plots.histograms, values, xlabel=xlabel)
+    medians = "; ".join(f"{group} {np.median(v):.3g} of {len(v)}" for group, v in samples_by_group.items())
+    draw = partial(plots.histograms, samples_by_group, xlabel=xlabel)
     return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
 
 

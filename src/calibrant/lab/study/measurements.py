@@ -198,12 +198,15 @@ def _measure_predictions(
             numbers = reported_numbers(fitted)
             columns |= {"temperature": numbers.pop("temperature", math.nan)}
             columns |= {f"{LEARNED_PREFIX}{name}": value for name, value in numbers.items()}
-            values_by_shift = {"": _metric_values(calibrated_test, study.metrics)}
-            for shift, p in calibrated_shifts.items():
-                values_by_shift[study.label(shift)] = _shift_values(study, shift, calibrated_test, p)
-            for label, values in values_by_shift.items():
-                shift_columns = columns | {"shift": label}
-                rows += [shift_columns | {"metric": name} | value for name, value in values.items()]
+            values_by_shift = {"": _metric_values(calibrated_test, study.metrics)} | {
+                study.label(shift): _shift_values(study, shift, calibrated_test, p)
+                for shift, p in calibrated_shifts.items()
+            }
+            rows += [
+                columns | {"shift": label, "metric": name} | value
+                for label, values in values_by_shift.items()
+                for name, value in values.items()
+            ]
             if calibrator.name != "Identity":
                 events_after[calibrator.text] = _copy_events(calibrated_test.events)
         events_before = _copy_events(test.events)
@@ -268,13 +271,9 @@ class Diagram:
 
     names: RunNames
     calibrator: str  # "" before calibration
+    title: str  # the loss, the setup if there are several, and the calibrator
     events: Events
     ece: str  # in words, as the mean over seeds, which differs from the ECE of all events
-
-    @property
-    def stage(self) -> str:
-        """The stage in words: "before", or "after" and the calibrator."""
-        return f"after {self.calibrator}" if self.calibrator else "before"
 
     @property
     def bins(self) -> Bins:
@@ -293,7 +292,9 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         all_events = Events(torch.cat([e.confidence for e in events]), torch.cat([e.outcome for e in events]))
         bins_by_seed = [e.equal_width(FIGURE_BINS) for e in events]
         errors = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]  # ECE of each seed
-        yield Diagram(names, calibrator, all_events, ece_over_seeds_text(errors))
+        stage = f"after {calibrator}" if calibrator else "before"
+        title = f"{names.loss}{study.setup_suffix(names.setup)}, {stage}"
+        yield Diagram(names, calibrator, title, all_events, ece_over_seeds_text(errors))
 
 
 def _copy_events(events: Events) -> Events:

@@ -12,15 +12,10 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run, RunNames, Setup
 from calibrant.lab.study.learning_curves import learning_drawings
-from calibrant.lab.study.measurements import (
-    Diagram,
-    RunMeasurement,
-    diagrams_over_seeds,
-    primary_calibrator,
-)
+from calibrant.lab.study.measurements import Diagram, RunMeasurement, diagrams_over_seeds, primary_calibrator
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
-from calibrant.lab.study.tables import Cell, ResultTable, describe_cells, first_rows, main_calibration_error
+from calibrant.lab.study.tables import Cell, ResultTable, best_keys, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
 from calibrant.registry import CALIBRATORS, LOSSES
 from calibrant.report import join_html, render, typeset
@@ -94,9 +89,9 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def findings(tables: Sequence[ResultTable]) -> list[str]:
-    """Return the findings in words for every network and data set, of many only for the first.
+    """Return a line for every network and data set: its over- and underconfident networks, and its best methods.
 
-    They name over- and underconfident networks, and the best methods.
+    Of many, only the first `MAX_LISTED` have lines, and a last line counts the others.
     """
     texts = _findings_by_setup(_main_calibration_table(tables))
     if len(texts) == 1:
@@ -136,12 +131,9 @@ def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Itera
     uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
     for label, columns in (("Without a calibrator", uncalibrated_columns), ("With the best calibrator", table.columns)):
         means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
-        best_mean = table.about.best(list(means.values()))
-        best_keys = [key for key, mean in means.items() if mean == best_mean]
-        if best_keys:  # none if nothing was measured
-            row, column = best_keys[0]
+        for row, column in best_keys(table.about, means)[:1]:  # the first of equally good ones, if any
             calibrator_text = "" if column in uncalibrated_columns else f" followed by {column}"
-            number = replace(table.cells[row, column], mark="", letters="").text(table.about)
+            number = replace(table.cells[row, column], mark="", letters="").text(table.about)  # without test results
             metric = describe_metric(table.metric)
             yield f"{label}, {row.loss}{calibrator_text} has the {superlative} {metric}: {number}."
 
@@ -152,7 +144,7 @@ def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterat
     if column is None:
         return
     temperatures = {row.loss: table.cells[row, column].temperature for row in rows}
-    trained = table.has_trained_networks
+    is_trained = table.has_trained_networks  # else the rows are models, whose names stand in place of losses
     matching_by_direction = {
         "overconfident": {loss: t for loss, t in temperatures.items() if t > OVERCONFIDENT_TEMPERATURE},
         "underconfident": {loss: t for loss, t in temperatures.items() if t < UNDERCONFIDENT_TEMPERATURE},
@@ -161,12 +153,13 @@ def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterat
         if len(matching) > MAX_LISTED:
             total = len(temperatures)
             count = f"All {total}" if len(matching) == total else f"{len(matching)} of {total}"
-            finding = f"{count} losses yield {direction} networks" if trained else f"{count} models are {direction}"
+            finding = f"{count} losses yield {direction} networks" if is_trained else f"{count} models are {direction}"
             yield f"{finding}: {_temperature_range(matching)}."
         elif matching:
             names = join_names([f"{loss} (T = {t:.2f})" for loss, t in matching.items()])
-            subject = f"Networks trained with {names}" if trained else names
-            yield f"{subject} {'are' if trained or len(matching) > 1 else 'is'} {direction}."
+            subject = f"Networks trained with {names}" if is_trained else names
+            verb = "are" if is_trained or len(matching) > 1 else "is"
+            yield f"{subject} {verb} {direction}."
 
 
 def _temperature_range(temperatures: Mapping[str, float]) -> str:
@@ -183,10 +176,11 @@ def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
 
 
 def _main_tables(tables: Sequence[ResultTable]) -> list[ResultTable]:
-    """Return the tables of the first metric, the NLL and the main calibration error."""
+    """Return the tables of the first metric, the NLL and the main calibration error, each once."""
     unshifted = [t for t in tables if not t.shift]
     nll_tables = [t for t in unshifted if base_name(t.metric) == "nll"]
-    return list({t.metric: t for t in (unshifted[0], *nll_tables, _main_calibration_table(tables))}.values())
+    main_tables = (unshifted[0], *nll_tables, _main_calibration_table(tables))
+    return list({table.metric: table for table in main_tables}.values())
 
 
 def base_name(text: str) -> str:
@@ -209,7 +203,7 @@ def result_tables(tables: Sequence[ResultTable]) -> Markup:
 
 def _table_html(t: ResultTable) -> Markup:
     """Return a table with its heading and notes, and a line above each network and data set if there are several."""
-    group_names = {t.rows.index(row): str(setup) for setup, row in first_rows(t.rows).items()}
+    group_names = {t.rows.index(row): str(setup) for setup, row in first_rows(t.rows).items()}  # by first row
     rows = [[_loss_label(row.loss), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
     best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
     head = [t.row_header, *(html.method_label(CALIBRATORS.title(c), c) for c in t.columns)]
@@ -274,15 +268,14 @@ def _baseline_column(t: ResultTable) -> str:
 def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
     """Return a cell of `side_by_side`, and whether its large number is the best of its network.
 
-    A loss that was not trained with this network has a dash. There is no small print if no calibrator is the best:
-    every network diverged, or neither direction of the metric is better.
+    A loss that was not trained with this network has a dash. There is no small print if no calibrator is the best.
     """
     if row not in t.rows:
         return "\N{EN DASH}", False
     baseline = _baseline_column(t)
     number = _unbroken_value(t.cells[row, baseline].number_text(t.about))
     means = {column: t.cells[row, column].mean for column in t.columns}
-    best_columns = [column for column, mean in means.items() if mean == t.about.best(list(means.values()))]
+    best_columns = best_keys(t.about, means)
     if not best_columns:
         return number, False
     small_print = f"{t.about.text(means[best_columns[0]])} by {best_columns[0]}"
@@ -341,19 +334,18 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
     """
     by_setup = group_pairs((diagram.names.setup, diagram) for diagram in diagrams_over_seeds(study, measurements))
     curves, num_other_diagrams = Markup(), 0
-    primary = primary_calibrator(study).text
-    all_main_diagrams: list[tuple[str, Diagram]] = []
+    main_stages = "", primary_calibrator(study).text  # "": before calibration
+    all_main_diagrams: list[Diagram] = []
     for i, (setup, diagrams) in enumerate(by_setup.items()):
-        setup_text = f", {setup}" if len(by_setup) > 1 else ""
-        titled_diagrams = [(f"{diagram.names.loss}{setup_text}, {diagram.stage}", diagram) for diagram in diagrams]
-        main_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator in ("", primary)]
-        other_diagrams = [(title, d) for title, d in titled_diagrams if d.calibrator not in ("", primary)]
+        main_diagrams = [diagram for diagram in diagrams if diagram.calibrator in main_stages]
+        other_diagrams = [diagram for diagram in diagrams if diagram.calibrator not in main_stages]
         all_main_diagrams += main_diagrams
         main_curves = _curve_diagrams(main_diagrams)
         curves += main_curves if i < MAX_LISTED else html.details(str(setup), main_curves)
         num_other_diagrams += len(other_diagrams)
         if other_diagrams and num_other_diagrams <= MAX_OTHER_DIAGRAMS:
-            curves += html.details(f"After the other calibrators{setup_text}", _curve_diagrams(other_diagrams))
+            heading = f"After the other calibrators{study.setup_suffix(setup)}"
+            curves += html.details(heading, _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
     if len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS:
@@ -363,22 +355,19 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
 
 def _figures_command(study: Study, drawings: str) -> Markup:
     """Return a note with the command that draws what the page leaves out."""
-    command = '<p class="note"><code>calibrant figures {}</code> draws {}.</p>'
-    return render(command, typeset(study.name), drawings)
+    return render('<p class="note"><code>calibrant figures {}</code> draws {}.</p>', typeset(study.name), drawings)
 
 
-def _bar_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
+def _bar_diagrams(diagrams: Iterable[Diagram]) -> Markup:
     """Return classical reliability diagrams, folded."""
-    bars = join_html(
-        html.bar_diagram(f"{title}, in bars", d.bins, d.ece, SMALL_FIGURE_INCHES) for title, d in titled_diagrams
-    )
+    bars = join_html(html.bar_diagram(f"{d.title}, in bars", d.bins, d.ece, SMALL_FIGURE_INCHES) for d in diagrams)
     grid = render('<div class="figures">{}</div>', bars + html.BAR_EXPLANATION)
     return html.details("The same in classical bars", grid)
 
 
-def _curve_diagrams(titled_diagrams: Iterable[tuple[str, Diagram]]) -> Markup:
+def _curve_diagrams(diagrams: Iterable[Diagram]) -> Markup:
     """Return reliability diagrams with curves."""
     curves = join_html(
-        html.curve_diagram(title, d.events.by_score, d.bins, d.ece, SMALL_FIGURE_INCHES) for title, d in titled_diagrams
+        html.curve_diagram(d.title, d.events.by_score, d.bins, d.ece, SMALL_FIGURE_INCHES) for d in diagrams
     )
     return render('<div class="figures">{}</div>', curves)

@@ -58,11 +58,11 @@ def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, K
     """
     groups = [set(names)]  # the names that share a letter: at first all
     for first, second in significant_pairs:
-        mixed_groups = [group for group in groups if {first, second} <= group]  # are divided, as the two may not share
+        mixed_groups = [group for group in groups if {first, second} <= group]
         groups = [group for group in groups if group not in mixed_groups]
-        for divided_group in (group - {name} for group in mixed_groups for name in (second, first)):
-            if not any(divided_group <= group for group in groups):  # a part of another group needs no letter
-                groups = [group for group in groups if not group <= divided_group] + [divided_group]
-    groups.sort(key=lambda group: [name not in group for name in names])  # "a" is a letter of the first name
+        for part in (mixed - {name} for mixed in mixed_groups for name in (second, first)):  # without one of the two
+            if not any(part <= group for group in groups):  # a part of another group needs no letter
+                groups = [group for group in groups if not group <= part] + [part]
+    groups.sort(key=lambda group: [name not in group for name in names])  # groups of the first names come first
     letters = [*ALPHABET, *(f"({i + 1})" for i in range(len(ALPHABET), len(groups)))]  # (27), (28), ... after z
     return {name: "".join(compress(letters, [name in group for group in groups])) for name in names}

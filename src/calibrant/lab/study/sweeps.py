@@ -15,7 +15,7 @@ from calibrant._grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, slug
 from calibrant.lab.study.grids import Setup
-from calibrant.lab.study.tables import main_calibration_error
+from calibrant.lab.study.tables import best_keys, main_calibration_error
 from calibrant.registry import Method, hyperparameters
 
 MetricRows = Sequence[Mapping[str, Any]]
@@ -76,18 +76,18 @@ def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
     for label, method in methods.items():
         sign = -1 if method.name in NEGATED_LOSSES else 1
         name = NEGATED_LOSSES.get(method.name, method.name)
-        for key, value in (hyperparameters(method.function) | method.settings).items():
+        for parameter, value in (hyperparameters(method.function) | method.settings).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                fixed = ", ".join(f"{k}={v!r}" for k, v in sorted(method.settings.items()) if k != key)
+                fixed = ", ".join(f"{k}={v!r}" for k, v in sorted(method.settings.items()) if k != parameter)
                 family_name = f"{name}({fixed})" if fixed else name
-                values_by_family.setdefault((family_name, key), {})[label] = sign * float(value)
+                values_by_family.setdefault((family_name, parameter), {})[label] = sign * float(value)
     if "cross_entropy" in methods:  # focal loss with gamma = 0
-        for (name, key), values in values_by_family.items():
-            if key == "gamma" and name.partition("(")[0] == "focal":
+        for (name, parameter), values in values_by_family.items():
+            if parameter == "gamma" and name.partition("(")[0] == "focal":
                 values["cross_entropy"] = 0.0
     return [
-        MethodFamily(name, key, values)
-        for (name, key), values in values_by_family.items()
+        MethodFamily(name, parameter, values)
+        for (name, parameter), values in values_by_family.items()
         if len(set(values.values())) >= MIN_LINE_POINTS
     ]
 
@@ -114,8 +114,8 @@ def _family_drawings(
     groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
     for (metric, *group_names), group_rows in groups.items():
         points = group_pairs((row[line_column], (family.values[row[axis]], float(row["value"]))) for row in group_rows)
-        lines = {name: group_pairs(line_points) for name, line_points in points.items()}  # values over seeds by x
-        lines = {name: values_by_x for name, values_by_x in lines.items() if len(values_by_x) >= MIN_LINE_POINTS}
+        values_by_x = {name: group_pairs(line_points) for name, line_points in points.items()}  # values over seeds
+        lines = {name: values for name, values in values_by_x.items() if len(values) >= MIN_LINE_POINTS}
         if lines:
             drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(group_names), lines)
             yield replace(drawing, is_main=metric in main_metrics)
@@ -131,16 +131,16 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
         and row["metric"] != "temperature"  # of which no value is best
     )
     for (metric, network, calibrator), group_rows in groups.items():
-        points: dict[float, list[float]] = {}  # the best parameter, or none, by size
+        best_by_size: dict[float, list[float]] = {}
         for size, size_rows in group_pairs((sizes.values[row["dataset"]], row) for row in group_rows).items():
             values = group_pairs((losses.values[row["loss"]], float(row["value"])) for row in size_rows)
             means = {parameter: float(np.mean(over_seeds)) for parameter, over_seeds in values.items()}
-            best_mean = metrics.metric_info(metric).best(list(means.values()))
-            points[size] = [parameter for parameter, mean in means.items() if mean == best_mean][:1]
-        if all(points.values()) and len(points) >= MIN_LINE_POINTS:
+            best_by_size[size] = best_keys(metrics.metric_info(metric), means)[:1]  # the first of equally good ones
+        if all(best_by_size.values()) and len(best_by_size) >= MIN_LINE_POINTS:
             best = f"best {losses.parameter} of {losses.name} by "
             description = best + metrics.describe_metric(metric).removesuffix(" in %")
-            yield _sweep_drawing(best + metric, description, sizes, f"{network}, {calibrator}", {losses.name: points})
+            lines = {losses.name: best_by_size}
+            yield _sweep_drawing(best + metric, description, sizes, f"{network}, {calibrator}", lines)
 
 
 def _sweep_drawing(

@@ -16,7 +16,7 @@ from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_latex, escape_markdown
 from calibrant.lab.study import significance
 from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
-from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL
+from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, Key
 from calibrant.metrics import MetricInfo, describe_metric
 
 LEARNED_PREFIX = "learned_"  # prefix of the columns with further numbers that a calibrator reports
@@ -139,7 +139,7 @@ class ResultTable:
         if any(cell.mark for cell in self.cells.values()):
             reference_losses = {row.loss for row in first_rows(self.rows).values()}
             first_row = "the first row of the same data set and network"
-            reference = reference_losses.pop() if len(reference_losses) == 1 else first_row
+            reference = min(reference_losses) if len(reference_losses) == 1 else first_row
             sentences.append(
                 f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
                 f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
@@ -321,6 +321,12 @@ def main_calibration_error(names: Iterable[str]) -> str:
     return next((name for name in candidates if metrics.is_calibration_error(name)), candidates[0])
 
 
+def best_keys(about: MetricInfo, means: Mapping[Key, float]) -> list[Key]:
+    """Return the keys of the best mean; none if nothing was measured, or neither direction of the metric is better."""
+    best_mean = about.best(list(means.values()))
+    return [key for key, mean in means.items() if mean == best_mean]
+
+
 def _build_cell(results: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
     """Return a table cell from the results of its runs, which counts diverged runs but leaves out their values."""
     applicable = [result for result in results if not result.get("reason")]
@@ -368,16 +374,16 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     significant.
     """
     reference_rows = first_rows(row for row, _ in cells)
-    p_values: dict[CellKey, dict[CellKey, float]] = {}  # by the cell that others are tested against
+    p_values_by_reference: dict[CellKey, dict[CellKey, float]] = {}  # by the cell that others are tested against
     for (row, column), cell in cells.items():
         reference_key = reference_rows[row.setup], column
         reference = cells.get(reference_key)
         if reference is not None and cell.mean != reference.mean:
-            tests = p_values.setdefault(reference_key, {})
-            tests[row, column] = significance.paired_p_value(reference.values, cell.values)
+            p_values = p_values_by_reference.setdefault(reference_key, {})
+            p_values[row, column] = significance.paired_p_value(reference.values, cell.values)
     marks: dict[CellKey, str] = {}
-    for reference_key, tests in p_values.items():
-        for key, p in significance.holm(tests).items():
+    for reference_key, p_values in p_values_by_reference.items():
+        for key, p in significance.holm(p_values).items():
             if not math.isnan(p):  # without shared seeds, there is no test
                 higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
                 marks[key] = higher if cells[key].mean > cells[reference_key].mean else lower

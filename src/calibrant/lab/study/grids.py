@@ -37,7 +37,7 @@ CALL_FORMS: dict[str, list[tuple[str, ...]]] = {  # possible positional argument
     "calibrators": [("logits", "labels")],
     "scores": [("logits",)],
     "corruptions": [("images",)],
-    "traces": [("watched",)],
+    "traces": [("context",)],
 }
 MethodSpec = str | Method
 SplitMode = Literal["fixed", "seed"]  # one validation split for all seeds, or one per seed
@@ -58,12 +58,12 @@ def parse_method(key: str, text: str | Method) -> Method:
 
 
 def is_corruption(shift: Method) -> bool:
-    """Whether a shift corrupts the test set, whose labels stay valid, instead of being another data set."""
+    """Return whether a shift corrupts the test set, whose labels stay valid, instead of being another data set."""
     return shift.registry is registry.CORRUPTIONS
 
 
 def is_user_method(method: Method) -> bool:
-    """Whether a method is defined outside this package."""
+    """Return whether a method is defined outside this package."""
     return not method.target.__module__.startswith("calibrant.")
 
 
@@ -129,7 +129,8 @@ class RunNames(NamedTuple):
 
     def short_text(self, compared: Iterable["RunNames"]) -> str:
         """Return the loss, after the data set and the network if they differ between the compared names."""
-        differ = [len(set(column)) > 1 for column in zip(*(names.setup for names in compared), strict=True)]
+        columns = zip(*(names.setup for names in compared), strict=True)  # the data sets, and the networks
+        differ = [len(set(column)) > 1 for column in columns]
         return ", ".join([*itertools.compress(self.setup, differ), self.loss])
 
 
@@ -164,10 +165,9 @@ class Run:
         split: SplitMode = "fixed",
     ) -> None:
         set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
-        set_fields(self, loss=parse_method("losses", loss))
+        set_fields(self, loss=parse_method("losses", loss), seed=_check_seed(seed), split=split)
         parse_lists_into(self, shifts=shifts, traces=traces)
-        _check_seed(seed)
-        set_fields(self, seed=seed, recipe=recipe.for_loss(self.loss.name), split=split)
+        set_fields(self, recipe=recipe.for_loss(self.loss.name))
         set_fields(self, code=self.current_code)  # the code as it was when the study started
 
     @property
@@ -249,9 +249,7 @@ class Grid:
         split: SplitMode = "fixed",
     ) -> None:
         parse_lists_into(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
-        set_fields(self, seeds=tuple(seeds), recipe=recipe, split=split)
-        for seed in self.seeds:
-            _check_seed(seed)
+        set_fields(self, seeds=tuple(map(_check_seed, seeds)), recipe=recipe, split=split)
         check_lists(self, required=("datasets", "networks", "losses", "seeds"), optional=("shifts", "traces"))
         if split == "seed":
             _check_seed_split(self.datasets, self.seeds)
@@ -275,17 +273,15 @@ def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) ->
 
 
 def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool) -> bool:
-    """Whether a stored network equals the one that a run would train, given equal training examples.
+    """Return whether a stored network equals the one that a run would train, given equal training examples.
 
     With `same_data`, the validation and test examples are equal, too. Without, the data sets may differ in the sizes of
     their splits only, and nothing that depends on the validation or test examples may have influenced the network or
     its history.
     """
-    if (
-        any(run_record[key] != value for key, value in run.training_spec.items() if key != "dataset")
-        or changed_methods(run_record, (run.network, run.loss, *run.traces))
-        or run_record.get("code", {}).get(run_record["dataset"], "") != run.divided_dataset.code
-    ):
+    same_settings = all(run_record[key] == value for key, value in run.training_spec.items() if key != "dataset")
+    same_data_code = run_record.get("code", {}).get(run_record["dataset"], "") == run.divided_dataset.code
+    if not same_settings or not same_data_code or changed_methods(run_record, (run.network, run.loss, *run.traces)):
         return False
     if same_data:
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
@@ -333,10 +329,11 @@ def check_lists(instance: Any, required: Iterable[str], optional: Iterable[str] 
                 raise InputError(f"{key} lists {spellings} {count} times. Try listing it once.", code="entry_twice")
 
 
-def _check_seed(seed: object) -> None:
-    """Reject seeds that torch does not accept."""
+def _check_seed(seed: object) -> int:
+    """Return a seed. Raises `InputError` if torch does not accept it."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise InputError(f"Expected a seed from 0 to 2**64 - 1, got {shorten_repr(seed)}.", code="seed")
+    return seed
 
 
 def _check_seed_split(datasets: Methods, seeds: Iterable[int]) -> None:

@@ -159,9 +159,11 @@ def measure(
     loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
     paper = load_paper(loaded_study)
     notes, runs = _NoteLog(progress), list(loaded_study.runs())
-    damage_by_run = store.set_aside_damaged(runs)
-    damage_by_run = {run: damage for run, damage in damage_by_run.items() if run not in store}  # without intact copies
-    failed = {run: f"it is damaged: {damage}; run the study again" for run, damage in damage_by_run.items()}
+    failed = {
+        run: f"it is damaged: {damage}; run the study again"
+        for run, damage in store.set_aside_damaged(runs).items()
+        if run not in store  # else an intact copy is used
+    }
     notes.add(*store.sync_runs(runs))
     if data is not None:
         store = store.with_data(check_data(runs, store, DatasetCache(Path(data))).digests)

@@ -211,7 +211,8 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
-    num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS  # or unknown
+    # of an example; inputs other than tensors count as large
+    num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
     with thread_limit(run.recipe.batch_size * num_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
         evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
@@ -286,10 +287,10 @@ class _Task:
         except FloatingPointError as error:  # stored, too: the training would diverge again
             diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)  # the last if the predictions diverged
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
-        if nonfinite := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
-            facts |= {"nonfinite": {"losses": sum(nonfinite), "epochs": len(nonfinite)}}
+        if nonfinite_counts := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
+            facts |= {"nonfinite": {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}}
         earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_epochs]
-        facts |= {"seconds": sum((row["seconds"] for row in earlier_rows), time.monotonic() - start_time)}
+        facts |= {"seconds": time.monotonic() - start_time + sum(row["seconds"] for row in earlier_rows)}
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
         yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})
@@ -343,7 +344,11 @@ def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, A
 
 
 def build_network(splits: Splits, network: Method) -> nn.Module:
-    """Build a network for a data set. Raises `InputError` if it is none, or does not return logits for its inputs."""
+    """Build a network for a data set.
+
+    Raises:
+        InputError: If the result is not a module, or does not return logits for the inputs of the data set.
+    """
     k = len(splits.classes)
     model = network(k) if splits.vectors is None else network(k, splits.vectors)  # initial word vectors
     if not isinstance(model, nn.Module):

@@ -123,11 +123,11 @@ def _datasets_to_check(runs: Iterable[Run], store: Store, data: DatasetCache) ->
     has_data_folder = data.root is not None or bool(os.environ.get("CALIBRANT_DATA"))
     networks_by_dataset: dict[Method, list[Method]] = {}
     for run in runs:
-        missing = run not in store
+        is_missing = run not in store
         for method in run.required_datasets:
-            if missing or has_data_folder or is_user_method(method):
+            if is_missing or has_data_folder or is_user_method(method):
                 networks_by_dataset.setdefault(method, [])
-        if missing and run.network not in networks_by_dataset[run.divided_dataset]:
+        if is_missing and run.network not in networks_by_dataset[run.divided_dataset]:
             networks_by_dataset[run.divided_dataset].append(run.network)
     return networks_by_dataset
 

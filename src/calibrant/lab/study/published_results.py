@@ -82,7 +82,7 @@ class PublishedResults:
 
         return cls(
             paper=table["paper"],
-            numbers=dict(_read_numbers(table, read_method)),
+            numbers=_read_numbers(table, read_method),
             datasets={read_method("datasets", e["name"]): read_dataset(e) for e in table["datasets"].values()},
             exceptions={read_training(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
             runs=table.get("runs"),
@@ -215,13 +215,14 @@ def study_tables(
     return [replace(table, versions_note=versions_note) for table in tables]
 
 
-def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> Iterator[tuple[NumberKey, PaperNumber]]:
-    """Yield the numbers of all tables. The first source of a repeated number counts."""
-    known_keys: set[NumberKey] = set()
+def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> dict[NumberKey, PaperNumber]:
+    """Return the numbers of all tables. The first source of a repeated number counts."""
+    numbers: dict[NumberKey, PaperNumber] = {}
     for part in table["tables"]:
         scale = 100.0 if part.get("percent", True) else 1.0
         for dataset, network, *cells in part["rows"]:
             dataset_entry = table["datasets"][dataset]
+            # by the abbreviations in the rows
             full_names = {dataset: dataset_entry["name"]} | table["names"] | dataset_entry.get("names", {})
             if len(cells) != len(part["losses"]):
                 counts = f"Expected {len(part['losses'])} cells, one per loss, got {len(cells)}."
@@ -236,9 +237,8 @@ def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> Iterato
                         continue
                     names = (dataset, network, loss, calibrator, part["metric"])
                     key = tuple(read_method(kind, full_names.get(name, name)) for kind, name in zip(KEY_LISTS, names))
-                    if key not in known_keys:
-                        known_keys.add(key)
-                        yield key, _parse_number(text, scale, part["source"])
+                    numbers.setdefault(key, _parse_number(text, scale, part["source"]))
+    return numbers
 
 
 def _parse_number(text: str, scale: float, source: str) -> PaperNumber:

@@ -127,7 +127,7 @@ class Store:
         return "failed" if (partial / "error.txt").is_file() else "begun"
 
     def __contains__(self, run: Run) -> bool:
-        """Whether a finished run serves this one."""
+        """Return whether a finished run serves this one."""
         return bool(self._matching_runs(run))
 
     def get(self, run: Run, split: str) -> Predictions:
@@ -169,13 +169,13 @@ class Store:
         return None
 
     def code_change(self, run: Run) -> str:
-        """Return how a missing run was trained or begun with other code of its methods, or "".
+        """Return what other code of its methods a missing run was trained or begun with, or "" if there is none.
 
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
         for _, record in _intact_runs(self._training_folders(run)):
             recorded = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
-            monitored = [method for method in (*run.shifts, *run.traces) if method.canonical in recorded]
+            monitored = [method for method in (*run.shifts, *run.traces) if method.canonical in recorded]  # by both
             if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *monitored)):
                 return f"was trained with other code of {', '.join(changed)}"
         id_without_code = run.id.partition("_")[0]
@@ -217,13 +217,16 @@ class Store:
         return next(iter(matches.values()), None)
 
     def _matches(self, record: Mapping[str, Any], run: Run) -> bool:
-        """Whether a finished run has the training, code and data of a run, and monitors no less."""
-        run_record, digests = record["run"], self._data_digests(run)
+        """Return whether a finished run has the training, code and data of a run, and monitors no less.
+
+        Data whose digest is not recorded match any data.
+        """
+        run_record = record["run"]
         return (
             all(run_record.get(key) == value for key, value in run.training_spec.items())
             and not changed_methods(run_record, run.methods)
-            and all(set(run.monitoring_spec[key]) <= set(run_record.get(key, ())) for key in MONITORED_FIELDS)
-            and all(record["data"].get(name, digests[name]) == digests[name] for name in digests)
+            and all(set(texts) <= set(run_record.get(key, ())) for key, texts in run.monitoring_spec.items())
+            and all(record["data"].get(name, digest) == digest for name, digest in self._data_digests(run).items())
         )
 
     def _require_run(self, run: Run) -> StoredRun:
@@ -351,7 +354,7 @@ class Store:
         return messages
 
     def _is_copy(self, folder: Path) -> bool:
-        """Whether a folder is a copy by hand: it holds the record of another run whose own folder is intact."""
+        """Return whether a folder is a copy by hand: it has the record of another run whose own folder is intact."""
         with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):  # the record may hold anything
             if not (folder / RECORD_FILE).is_file():
                 return False

@@ -288,7 +288,7 @@ def passes(monkeypatch):
     report_passes(monkeypatch, counting)
     monkeypatch.setattr(_validation, "check_rows", checking)
     for module in _predictions, _calibrated_predictions:
-        monkeypatch.setattr(module, "map_logits", uncounted(module.map_logits))
+        monkeypatch.setattr(module, "calibrate_logits", uncounted(module.calibrate_logits))
     monkeypatch.setattr(calibrators, "fit", uncounted(calibrators.fit))
     monkeypatch.setattr(calibrators, "cross_fit", uncounted(calibrators.cross_fit))
     for name in "softmax", "log_softmax", "logsumexp":

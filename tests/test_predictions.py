@@ -503,7 +503,7 @@ def test_maps_are_applied_in_blocks_of_rows(monkeypatch):
         block_rows.append(len(logits))
         return logits / 2
 
-    monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 40)
+    monkeypatch.setattr("calibrant.predictions._apply.BLOCK_ELEMENTS", 40)
     assert torch.equal(p.apply(halved).logits, z / 2)
     assert block_rows == [10] * 5
     torch.testing.assert_close(p.apply(fitted).logits, expected)

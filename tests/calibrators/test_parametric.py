@@ -574,7 +574,7 @@ def test_curvature_is_summed_over_blocks_of_rows(shape, weighted, monkeypatch):
     ridge = pack(torch.full(shape, 0.1, dtype=torch.float64), torch.full((3,), 0.2, dtype=torch.float64))
     weight = torch.eye(3, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape).double()
     expected = approximate_preconditioner(x, weight, torch.zeros(3), ridge, shares)
-    monkeypatch.setattr("calibrant.predictions._maps.BLOCK_ELEMENTS", 30)
+    monkeypatch.setattr("calibrant.predictions._apply.BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(
         "calibrant.calibrators._preconditioner._block_curvature",
         lambda x, *rest: block_sizes.append(len(x)) or _block_curvature(x, *rest),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.backend import softmax
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
-from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, map_logits
+from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, calibrate_logits
 from calibrant.types import Map
 
 
@@ -91,4 +91,4 @@ class CalibratedPredictions(Predictions):
         for first in range(0, len(self), size):
             rows = slice(first, min(first + size, len(self)))
             columns = {name: column[rows] for name, column in self.source.columns.items()}
-            yield rows, map_logits(self.calibrator, self.source.logits[rows].double(), columns)
+            yield rows, calibrate_logits(self.calibrator, self.source.logits[rows].double(), columns)

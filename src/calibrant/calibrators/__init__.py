@@ -4,9 +4,9 @@
 and `pool` averages the members of an ensemble. `save`, `load` and `origin` write and read files. `register` adds a
 calibrator of your own.
 
-A fitted map refuses logits of another number of classes with an `InputError`. `Identity`, and maps constructed by hand
-such as `Temperature(torch.tensor(1.5))`, accept any number. `capabilities` says what a calibrator promises, such as
-that it never changes a predicted class; that holds in every precision.
+A fitted calibrator refuses logits of another number of classes with an `InputError`. `Identity`, and calibrators
+constructed by hand such as `Temperature(torch.tensor(1.5))`, accept any number. `capabilities` says what a calibrator
+promises, such as that it never changes a predicted class; that holds in every precision.
 """
 
 from calibrant.calibrators import (

@@ -76,7 +76,7 @@ class BiasCorrectedTemperature:
         initial_temperature = fit_nll_temperature(p).finite_temperature
         x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
         identity = torch.ones((), dtype=torch.float64)  # w is one number, the initial over the final temperature
-        fit = fit_affine(x, identity, 0.0, 0.0, min_ridge=MIN_RIDGE)
+        fit = fit_affine(x, identity, ridge=0.0, ridge_bias=0.0, min_ridge=MIN_RIDGE)
         fitted = cls(initial_temperature / fit.weight.clamp_min(MIN_INVERSE_TEMPERATURE), fit.bias)
         status = fit.status if fit.weight > 0 else "at bound"
         gap = fit.remaining_gap + fit.ridge_cost
@@ -258,7 +258,7 @@ def _log_prob_floor(values: Tensor) -> float:
     """
     if not bool(values.isneginf().any()):
         return LOG_PROB_FLOOR
-    finite_values = values[values.isfinite() & (values < 0)]  # without 0, the certain class or the top of its row
+    finite_values = values[values.isfinite() & (values < 0)]  # 0 is a probability of 1, or the top of its row
     return max(LOG_PROB_FLOOR, float(finite_values.min())) if len(finite_values) else -1.0
 
 
@@ -273,9 +273,8 @@ def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float =
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
-    penalty = ridge * p.k / p.total_weight  # on v and on c
-    identity = torch.ones(p.k, dtype=torch.float64)
-    fit = fit_affine(x, identity, penalty, penalty, start, data.tolerance, min_ridge=MIN_RIDGE)
+    identity, ridge = torch.ones(p.k, dtype=torch.float64), ridge * p.k / p.total_weight
+    fit = fit_affine(x, identity, ridge, ridge_bias=ridge, start=start, tolerance=data.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
 
@@ -297,8 +296,8 @@ def fit_matrix(
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
-        identity, strength = torch.eye(p.k, dtype=torch.float64), ridge
-        fit = fit_affine(x, identity, *structured_ridges(p.total_weight, p.k, ridge), start, data.tolerance)
+        ridges, strength = structured_ridges(p.total_weight, p.k, ridge), ridge
+        fit = fit_affine(x, torch.eye(p.k, dtype=torch.float64), *ridges, start, data.tolerance)
     return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 
@@ -315,9 +314,9 @@ def _fit_odir(x: Predictions, penalty: float | None, start: AffineFit | None = N
     """
     identity = torch.eye(x.k, dtype=torch.float64)
 
-    def fit(x: Predictions, strength: float, start: AffineFit | None, tolerance: float) -> AffineFit:
+    def fit(data: Predictions, strength: float, start: AffineFit | None, tolerance: float) -> AffineFit:
         ridge = strength / (x.k * (x.k - 1)) * (1 - identity)  # on the off-diagonal entries only
-        return fit_affine(x, identity, ridge, strength / x.k, start, tolerance, min_ridge=MIN_ODIR_RIDGE)
+        return fit_affine(data, identity, ridge, strength / x.k, start, tolerance, min_ridge=MIN_ODIR_RIDGE)
 
     if penalty is None:
         penalty, best_fit = _choose_penalty(x, fit)
@@ -341,7 +340,7 @@ def _choose_penalty(
     best_penalty, best_fit, last_fit = PENALTY_GRID[0], None, None
     lowest_loss, num_worse = math.inf, 0
     for strength in PENALTY_GRID:
-        if last_fit is not None:  # start from its map only: its preconditioner belongs to another penalty
+        if last_fit is not None:  # start from its parameters only: its preconditioner belongs to another penalty
             last_fit = AffineFit(last_fit.weight, last_fit.bias)
         loss = 0.0
         for training, validation in splits:

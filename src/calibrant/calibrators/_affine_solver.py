@@ -161,7 +161,7 @@ class _Problem:
         is_large_matrix = identity.ndim == 2 and identity.numel() > MAX_HESSIAN_PARAMETERS
         dtype = torch.float32 if tolerance >= COARSE_GRADIENT_TOLERANCE and is_large_matrix else torch.float64
         class_ones = torch.ones(p.k, dtype=torch.float64)
-        logits, center = p.logits.double(), 0 * class_ones
+        logits, center = p.logits.double(), torch.zeros_like(class_ones)
         min_ridge_weight, min_ridge_bias = torch.zeros_like(identity), 0.0
         if min_ridge:
             mean = example_mean(logits, p)
@@ -208,7 +208,8 @@ class _Problem:
         The scores w x + c are written to the buffer, (n k), and overwritten step by step: by exp(score - top), and by
         the residuals p - 1[y = j], times the share of the row.
         """
-        x, w, b = self.x, *(part.to(self.x) for part in self.centered_map(packed))
+        x = self.x
+        w, b = (part.to(x) for part in self.centered_map(packed))
         scores = torch.addmm(b, x, w.mT, out=buffer) if w.ndim == 2 else torch.addcmul(b, x, w, out=buffer)
         top = scores.amax(-1, keepdim=True)
         label_scores = scores.gather(1, self.index)  # a copy, before the scores are overwritten
@@ -263,13 +264,10 @@ class _Problem:
         """
         min_ridge_gradient = 2 * self.min_ridge * packed
         if not self.uses_hessian:
-            preconditioner = self.build_preconditioner(
-                packed
-            )  # the Hessian is nearly the unit matrix: g' H^-1 g / 2 = g' g / 2
-            remaining_gap, ridge_cost = (
-                float(preconditioner.gradient_to_coordinates(part).square().sum()) / 2
-                for part in (gradient, min_ridge_gradient)
-            )
+            preconditioner = self.build_preconditioner(packed)
+            coordinates = map(preconditioner.gradient_to_coordinates, (gradient, min_ridge_gradient))
+            # The Newton decrement g' H^-1 g / 2 in coordinates in which the Hessian H is nearly the unit matrix
+            remaining_gap, ridge_cost = (float(g.square().sum()) / 2 for g in coordinates)
             return packed, remaining_gap, min(ridge_cost, value)
         hessian = affine_hessian(self.logits, *self.centered_map(packed), self.row_shares) + (2 * self.ridge).diag()
         step = newton_step(gradient, hessian)

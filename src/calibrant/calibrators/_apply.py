@@ -1,4 +1,4 @@
-"""Capabilities of calibrators, and the checks on every call of a fitted map.
+"""Capabilities of calibrators, and the checks on every call of a fitted one.
 
 Learned tensors stay on the CPU and are copied to the device of the logits.
 """
@@ -27,7 +27,7 @@ def certified_classes(calibrator: Any) -> int:
 class Capabilities:
     """The promises of a calibrator class, which has them as its attribute `capabilities`.
 
-    Attributes that depend on what was fitted are functions of the fitted map.
+    An attribute that depends on the fit is a function of the fitted calibrator.
     """
 
     preserves_argmax: bool | Callable[[Any], bool] = False  # never changes a predicted class
@@ -44,22 +44,22 @@ def capabilities(calibrator: Any) -> Capabilities:
 
 
 def num_classes(calibrator: Any) -> int:
-    """Return the number of classes that a fitted map accepts, 0 for any number."""
+    """Return the number of classes that a fitted calibrator accepts, 0 for any number."""
     promised = capabilities(calibrator).num_classes
     return promised if isinstance(promised, int) else promised(calibrator)
 
 
 def preserves_argmax(calibrator: Any) -> bool:
-    """Return whether a fitted map, as its class promises, never changes a predicted class."""
+    """Return whether a fitted calibrator, as its class promises, never changes a predicted class."""
     promised = capabilities(calibrator).preserves_argmax
     return promised if isinstance(promised, bool) else promised(calibrator)
 
 
 def calibrator_call(call: Call) -> Call:
-    """Decorate the `__call__` of a fitted map.
+    """Decorate the `__call__` of a calibrator.
 
-    Checks the logits, calls the map on their device, returns their precision, and undoes changes of the argmax by
-    rounding if the map preserves it.
+    Checks the logits, computes on their device, returns their precision, and undoes changes of the argmax by rounding
+    if the calibrator promises to preserve it.
     """
 
     @wraps(call)
@@ -71,7 +71,7 @@ def calibrator_call(call: Call) -> Call:
 
 
 def prepare(calibrator: Any, logits: Tensor) -> Any:
-    """Move a fitted map to the device of the logits, after checking that it can map them.
+    """Return the calibrator on the device of the logits, after checking that it accepts them.
 
     Raises:
         InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors.
@@ -92,7 +92,7 @@ def prepare(calibrator: Any, logits: Tensor) -> Any:
 
 
 def to_device(value: Any, device: torch.device | str) -> Any:
-    """Copy the tensors in a fitted map or tuple to a device. Return the value itself if there is nothing to copy."""
+    """Copy the tensors in a calibrator or tuple to a device. Return the value itself if there is nothing to copy."""
     if isinstance(value, Tensor):
         return value.to(device)
     if type(value) is tuple:  # no NamedTuple, whose class would be lost

@@ -131,20 +131,21 @@ class Auto:
         """
         p = p.double()
         families, left_out = _eligible_families(p, folds, accuracy_preserving)
-        m = len(families)
         is_binary = p.k == 2
         if num_units(p) >= folds and p.total_weight >= MIN_STACKING_EXAMPLES:
             scores, warm_starts = _out_of_fold_scores(families, p, folds)
             log_p = logsigmoid(scores) if is_binary else scores
             held_out = (-example_mean(log_p, p)).tolist()
             prior = _prior_weights(families, log_p, p)
-            minimum = (_fit_log_odds_weights if is_binary else _fit_mixture_weights)(scores, p, prior)
+            fit_weights = _fit_log_odds_weights if is_binary else _fit_mixture_weights
+            minimum = fit_weights(scores, p, prior)
             weights = minimum.x.where(minimum.x >= MIN_MEMBER_WEIGHT, 0.0)
-            shares = weights.to(scores)
-            mixed = logsigmoid(scores @ shares) if is_binary else (scores + shares.log()).logsumexp(1)
+            w = weights.to(scores)
+            mixed_log_p = logsigmoid(scores @ w) if is_binary else (scores + w.log()).logsumexp(1)
             # The first family is the uncalibrated probabilities
-            gain, error = (float(x) for x in _mean_gains(mixed - log_p[:, 0], p))
+            gain, error = (float(x) for x in _mean_gains(mixed_log_p - log_p[:, 0], p))
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
+            m = len(families)
             weights, warm_starts = torch.full((m,), 1 / m, dtype=torch.float64), WarmStarts()
             minimum = Minimum(weights, math.nan, gradient=0.0, evaluations=0)
             gain, error, held_out = math.nan, math.nan, [math.nan] * m

@@ -268,7 +268,7 @@ class _Logistic:
         return value, gradient.cpu() + ridge_gradient, hessian.cpu() + self.ridge
 
     def fit(self, build: Callable[[Tensor, Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
-        """Minimize the loss and build the map from w (m) and c. With `monotone`, all of w is nonnegative."""
+        """Minimize the loss and build the calibrator from w (m) and c. With `monotone`, all of w is nonnegative."""
         lower = torch.full_like(self.reference, 0.0 if monotone else -torch.inf)
         lower[-1] = -torch.inf  # c may be negative
         minimum = newton(self, self.reference, lower=lower)

@@ -5,6 +5,7 @@ If one of two classes is evaluated, such as "correct", its probability is binned
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
@@ -117,12 +118,9 @@ class TopLabelBinning:
         group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # 0 for classes that share their bins
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
         bins = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
-        # A class with fewer bins than others gets edges that no score exceeds, and empty bins
-        edges, means, counts = (
-            pad_sequence(list(rows), batch_first=True, padding_value=padding)
-            for rows, padding in zip(zip(*bins, strict=True), (math.inf, math.nan, 0), strict=True)
-        )
-        fitted = cls(group, edges, means, counts, event)
+        edges, means, counts = map(list, zip(*bins, strict=True))
+        pad = partial(pad_sequence, batch_first=True)  # with edges that no score exceeds, and empty bins
+        fitted = cls(group, pad(edges, padding_value=math.inf), pad(means, padding_value=math.nan), pad(counts), event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     def guarantee(self, alpha: float = 0.1) -> float:
@@ -264,7 +262,11 @@ def _equal_mass_bins(bins: int, events: Events) -> Bins:
 
 
 def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Place bins of at least `points` examples, with order statistics of the scores as edges.
+    r"""Place bins of at least `points` examples, with order statistics of the scores as edges.
+
+    For n examples in $B = \lfloor n / points \rfloor$ bins, inner edge b is the score of rank
+    $r_b = \lceil b (n + 1) / B \rceil$. Bin b holds the ranks between $r_{b-1}$ and $r_b$, without both (Gupta & Ramdas
+    2021). Ranks are counted in units of weight.
 
     Args:
         score: Log-odds of the binned class, (n).
@@ -278,18 +280,18 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
     order = score.argsort(stable=True)
     s = score[order]
     zero = score.new_zeros(1)
-    total_weight = torch.cat([zero, weights[order].cumsum(0)])  # up to and including each example
-    total_correct = torch.cat([zero, (weights * correct)[order].cumsum(0)])
-    n = float(total_weight[-1])
+    weight_up_to = torch.cat([zero, weights[order].cumsum(0)])  # weight of the lowest 0, 1, ... examples
+    correct_up_to = torch.cat([zero, (weights * correct)[order].cumsum(0)])
+    n = float(weight_up_to[-1])
     bins = max(1, math.floor(n) // points)
-    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]  # 0 .. n + 1, in total weight
-    # The examples of a bin end before the one that serves as its upper edge
-    bounds = score.new_tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)])
-    num_correct = interpolate(total_weight, total_correct, bounds).diff(dim=1).squeeze(1)
-    counts = bounds.clamp_max(n).diff(dim=1).squeeze(1)
-    edges = s[torch.searchsorted(total_weight[1:], score.new_tensor(edge_ranks[1:-1]))]
+    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]
+    # Weight up to the lower edge of each bin, and up to the last example before its upper edge
+    bin_bounds = score.new_tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)])
+    num_correct = interpolate(weight_up_to, correct_up_to, bin_bounds).diff(dim=1).squeeze(1)
+    counts = bin_bounds.clamp_max(n).diff(dim=1).squeeze(1)  # a fractional n is below the last bound
+    edges = s[torch.searchsorted(weight_up_to[1:], score.new_tensor(edge_ranks[1:-1]))]
     finite = s[s.isfinite()]
-    if len(finite):  # an edge at -inf, the score of impossible classes, becomes as finite as one at a mask
+    if len(finite):  # an edge at -inf, the score of impossible classes, moves just below all finite scores
         edges = edges.clamp_min(float(finite[0]) - 1)
     return edges, num_correct / counts, counts.long()
 

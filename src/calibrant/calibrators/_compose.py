@@ -1,4 +1,4 @@
-"""Calibrators of calibrators, and the guard against evaluating a map on its fitting data."""
+"""Calibrators of calibrators, and the guard against evaluating one on its fitting data."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,7 @@ import torch
 from calibrant.backend.solvers import Certificate, worst_status
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes, preserves_argmax, restore_argmax
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
-from calibrant.predictions import Predictions, apply_map
+from calibrant.predictions import Predictions, apply_calibrator
 from calibrant.predictions.folds import map_out_of_fold
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
@@ -55,13 +55,13 @@ class Chain:
             first: Name of the first calibrator.
             second: Name of the second calibrator.
         """
-        first_map = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
-        first_output = p.double().apply(first_map)
-        second_map = _fit_by_name(second, first_output, None if warm_start is None else warm_start.second)
-        status = worst_status(status_of(second_map), status_of(first_map))
-        # The search that ended last; `Identity` and a user's own calibrator have no certificate
-        certificate = getattr(second_map, "certificate", None) or Certificate("nll", math.nan, math.nan, status)
-        solution = Solution(cls(first_map, second_map), status, certificate.gradient, certificate.iterations)
+        fitted_first = _fit_by_name(first, p, None if warm_start is None else warm_start.first)
+        first_output = p.double().apply(fitted_first)
+        fitted_second = _fit_by_name(second, first_output, None if warm_start is None else warm_start.second)
+        status = worst_status(status_of(fitted_second), status_of(fitted_first))
+        # The end of the second search is that of the chain; `Identity` and users' own calibrators have no certificate
+        certificate = getattr(fitted_second, "certificate", None) or Certificate("nll", math.nan, math.nan, status)
+        solution = Solution(cls(fitted_first, fitted_second), status, certificate.gradient, certificate.iterations)
         return solution.with_certificate(p)
 
     @calibrator_call
@@ -70,15 +70,15 @@ class Chain:
         return self.second(self.first(logits.double()))
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
-        """Return second(first(z)), with the columns for maps that need them, and the checks of a call at the end."""
-        z = apply_map(self.first, logits.double(), columns)
-        calibrated = apply_map(self.second, z, columns).to(logits.dtype)
+        """Return second(first(z)) as a call does, with the columns for calibrators that need them, such as groups."""
+        z = apply_calibrator(self.first, logits.double(), columns)
+        calibrated = apply_calibrator(self.second, z, columns).to(logits.dtype)
         return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
-        """Return the notes of both maps to the user, such as one on groups that they were not fitted on."""
-        maps = [part for part in (self.first, self.second) if isinstance(part, ColumnMap)]
-        return tuple(note for part in maps for note in part.column_notes(columns))
+        """Return the notes of both calibrators to the user, such as one on groups that they were not fitted on."""
+        parts = [part for part in (self.first, self.second) if isinstance(part, ColumnMap)]
+        return tuple(note for part in parts for note in part.column_notes(columns))
 
 
 def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
@@ -91,7 +91,7 @@ def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
 def cross_fit(
     calibrator: str | type[Calibrator] | Callable[..., Any], predictions: Predictions, *, folds: int = 5, seed: int = 0
 ) -> Predictions:
-    """Calibrate every example by a map that was fitted on the other folds.
+    """Calibrate every example by a calibrator that was fitted on the other folds.
 
     The result gives unbiased estimates without setting data aside. Folds are stratified by class.
 
@@ -165,7 +165,7 @@ def calibrate(calibrator: Calibrator, predictions: Predictions, *, in_sample: bo
     """Apply a fitted calibrator to predictions for evaluation.
 
     Args:
-        calibrator: The fitted map.
+        calibrator: The fitted calibrator.
         predictions: Predictions that it was not fitted on.
         in_sample: Allow the predictions that it was fitted on, whose scores are too good. `cross_fit` gives unbiased
             scores on the same data.

@@ -93,7 +93,8 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 def content_digest(value: object) -> str:
     """Return the SHA-256 hex digest of a value's fields, as `save` writes them."""
     tensors: dict[str, Tensor] = {}
-    return tensors_digest({"content": json.dumps(_encode(value, "", tensors), sort_keys=True)}, tensors)
+    encoded = _encode(value, "", tensors)
+    return tensors_digest({"content": json.dumps(encoded, sort_keys=True)}, tensors)
 
 
 def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
@@ -222,7 +223,8 @@ def _class_name(cls: type) -> str:
 def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
     """Return a value as JSON, and add its tensors to `tensors` under the path of their field."""
     if isinstance(value, Tensor):
-        key = field_path or "value"  # safetensors takes only contiguous tensors that share no memory
+        key = field_path or "value"
+        # safetensors takes only contiguous tensors that share no memory
         tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": key}
     if isinstance(value, np.ndarray):

@@ -113,12 +113,13 @@ class FocalTemperature:
                 code="conflicting_settings",
             )
         gammas = gammas if gamma is None else [gamma]
-        is_full = search == "full"
-        minimum = search_grid(p, criterion, gammas, ts) if is_full else _search_line(p, criterion, gammas, ts)
+        if search == "line":
+            minimum, passes, on_edge = _search_line(p, criterion, gammas, ts), 3 * len(ts), False
+        else:
+            minimum, passes = search_grid(p, criterion, gammas, ts), len(gammas) * len(ts)
+            gamma_on_edge = gamma is None and minimum.gamma in (min(gammas), max(gammas))
+            on_edge = gamma_on_edge or minimum.temperature in (min(ts), max(ts))
         t, best_gamma = torch.tensor([minimum.temperature, minimum.gamma], dtype=torch.float64)
-        gamma_on_edge = gamma is None and minimum.gamma in (min(gammas), max(gammas))
-        on_edge = is_full and (minimum.temperature in (min(ts), max(ts)) or gamma_on_edge)
-        passes = len(gammas) * len(ts) if is_full else 3 * len(ts)
         status = "at bound" if on_edge else "grid"
         return Solution(cls(t, best_gamma), status, iterations=passes, criterion=criterion).with_certificate(p)
 

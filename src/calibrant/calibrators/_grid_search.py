@@ -27,6 +27,7 @@ from calibrant.predictions import Predictions
 BOUND_ROUNDING = 1e-9  # by which rounding may lift a bound above the value that it bounds
 MIN_MONOTONE_GAMMA = -0.75  # log(p_top / p_y) need not fall with T below
 BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions at T, metric) -> falling, rising part
+CombineParts = Callable[[tuple[float, float]], float]  # bounds of both parts -> bound of the metric
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,18 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
     the lowest bound and evaluates its middle, until all bounds lie above the lowest value so far.
     """
     metric, p = registry.METRICS.method(criterion), p.double()
-    parts = _bound_parts(metric, p)
-    if parts is None or min(gammas) < MIN_MONOTONE_GAMMA:
+    bound_parts = _bound_parts(metric, p)
+    if bound_parts is None or min(gammas) < MIN_MONOTONE_GAMMA:
         return search_points(p, criterion, [(gamma, t) for gamma in gammas for t in ts])
-    combine = max if parts is _gap_parts else sum  # bounds of a binned error, or parts of the NLL
+    parts, combine = bound_parts
     order = sorted(range(len(ts)), key=ts.__getitem__)  # indices of the temperatures, from low to high
     evaluated: dict[tuple[int, int], _Evaluation] = {}  # by index of gamma and rank of the temperature
 
     def evaluate(i: int, rank: int) -> float:
-        mapped = _apply_point(p, gammas[i], ts[order[rank]])
-        value = float(metric(mapped))
-        evaluated[i, rank] = _Evaluation(value, *parts(mapped, value))
+        """Return the metric at a grid point, and store it with its parts."""
+        calibrated = _apply_point(p, gammas[i], ts[order[rank]])
+        value = float(metric(calibrated))
+        evaluated[i, rank] = _Evaluation(value, *parts(calibrated, value))
         return value
 
     def interval(i: int, left: int, right: int) -> tuple[float, int, int, int]:
@@ -91,7 +93,7 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
             lowest = min(lowest, evaluate(i, middle))
             heapq.heappush(queue, interval(i, left, middle))
             heapq.heappush(queue, interval(i, middle, right))
-    in_given_order = sorted(evaluated, key=lambda point: (point[0], order[point[1]]))
+    in_given_order = sorted(evaluated, key=lambda point: (point[0], order[point[1]]))  # which decides ties
     (i, rank), value = first_minimum(lambda point: evaluated[point].value, in_given_order)
     return GridMinimum(gammas[i], ts[order[rank]], value)
 
@@ -108,14 +110,14 @@ def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
     return theory.focal_map(z / t, gamma=gamma)
 
 
-def _bound_parts(metric: registry.Method, p: Predictions) -> BoundParts | None:
-    """Return the function that gives the falling and the rising part of a metric, None if it has no bound."""
+def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, CombineParts] | None:
+    """Return the functions that compute the parts of a metric and combine them, or None if it has no bound."""
     settings = registry.hyperparameters(metric.function) | metric.settings
     if metric.canonical == "nll(among='all')":
-        return _nll_parts
+        return _nll_parts, sum
     # Mukhoti's edges leave out all examples that tie with the lowest confidence
     is_binned = metric.name in ("ece", "adaptive_ece") and settings["edges"] != "mukhoti"
-    return _gap_parts if is_binned and p.of == "top" else None
+    return (_gap_parts, max) if is_binned and p.of == "top" else None
 
 
 def _gap_parts(p: Predictions, _: float) -> tuple[float, float]:

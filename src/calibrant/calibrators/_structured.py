@@ -184,10 +184,10 @@ def fit_smoothed_temperature(data: FitInput, *, robust: bool = True) -> Solution
 
 
 def fit_structured(cls: type[S], data: FitInput, start: AffineFit | None = None, *, robust: bool = True) -> Solution[S]:
-    """Fit a structured map without a certificate: smooth the probabilities, then fit the map of their logarithms.
+    """Fit a structured calibrator without a certificate: smooth p, then fit an affine map of log p.
 
     Args:
-        cls: Class of the map, which stores the difference of its weights from the identity.
+        cls: Class of the calibrator, which stores the difference of its weights from the identity.
         data: Predictions with their temperatures.
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
@@ -209,10 +209,10 @@ def fit_structured(cls: type[S], data: FitInput, start: AffineFit | None = None,
 def _fit_and_refit_temperature(
     cls: type[S], p: Predictions, start: AffineFit | None, refit_temperature: bool, robust: bool
 ) -> S:
-    """Fit a map and its certificate, and with `refit_temperature` also its final temperature.
+    """Fit a calibrator with its certificate, and with `refit_temperature` also its final temperature.
 
-    The final temperature divides the logits of the map. It corrects a confidence that shrinkage leaves too low or too
-    high, as seen on predictions for examples that the map was not fitted on.
+    The final temperature divides the calibrated logits. It corrects a confidence that shrinkage leaves too low or too
+    high, as seen on out-of-fold predictions.
     """
     solution = fit_structured(cls, FitInput(p), start, robust=robust)
     if refit_temperature:
@@ -221,13 +221,13 @@ def _fit_and_refit_temperature(
     return solution.with_certificate(p)
 
 
-def _out_of_fold_temperature(start: Any, p: Predictions, robust: bool) -> Tensor:
-    """Fit the temperature that the map still needs on examples it was not fitted on.
+def _out_of_fold_temperature(fitted: Any, p: Predictions, robust: bool) -> Tensor:
+    """Fit a temperature to out-of-fold predictions of a calibrator that is fitted to all examples.
 
-    Return 1 if there is only one example (or cluster), or if no finite temperature is best.
+    It is 1 if there is only one example (or cluster), or if no finite temperature is best.
     """
     if num_units(p) < 2:
         return _scalar(1.0)
-    fit = partial(type(start).fit, warm_start=start, robust=robust)  # every fold starts from the map of all examples
+    fit = partial(type(fitted).fit, warm_start=fitted, robust=robust)
     temperature_fit = fit_nll_temperature(map_out_of_fold(fit, p.double(), folds=min(5, num_units(p))))
     return _scalar(temperature_fit.temperature if temperature_fit.status == "converged" else 1.0)

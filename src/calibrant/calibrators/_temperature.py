@@ -209,19 +209,18 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     infinite NLL at every T and are left out.
     """
     p = drop_impossible(p)
-    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])
+    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])  # of about 2^13 logits
     center = -math.log(spread)
+    low, high = center - 25.0, center + 25.0  # beyond, T counts as infinite or 0
 
     def search(p: Predictions, start: float, tolerance: float, dtype: torch.dtype) -> Root[NllDerivatives]:
-        return increasing_root(
-            lambda u: _nll_derivatives(p, math.exp(u), dtype), start, center - 25.0, center + 25.0, tolerance
-        )
+        return increasing_root(lambda u: _nll_derivatives(p, math.exp(u), dtype), start, low, high, tolerance)
 
-    start = center + 2.0  # networks' logits spread over about seven temperatures
+    start = center + 2.0  # the logits of networks spread over about e^2, or seven, temperatures
     if p.logits.numel() >= 1 << 18:
         start = search(p[::16], start, 3e-2, torch.float32).x
     rough = search(p, start, 3e-2, torch.float32)
-    root = search(p, rough.x, 3e-4, torch.float64)
+    root = search(p, rough.x, 3e-4, torch.float64)  # the error is about the cube of the last step
     derivatives, t = root.evaluation, math.exp(-root.x)
     standard_error = math.nan
     if root.is_interior and derivatives.curvature > 0:
@@ -282,7 +281,9 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
         sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
     sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
     nll, first, second, third, square = (sums / p.total_weight).tolist()
-    return NllDerivatives(first, first + second, first + 3 * second + third, nll, second, square - first * first)
+    # From derivatives in b to derivatives in u = log b, by the chain rule
+    slope, second_in_u = first + second, first + 3 * second + third
+    return NllDerivatives(first, slope, second_in_u, nll, curvature=second, variance=square - first * first)
 
 
 def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
@@ -350,7 +351,7 @@ def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weigh
         weights: Weights of the rows, (n), if there are any.
     """
     margin = z.double()
-    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)
+    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)  # 0 times -inf is undefined
     label_score = b * margin.gather(1, y[:, None]).squeeze(1)
     p = margin.mul(b * LOG2_E).exp2_()  # not yet normalized
     norm = p.sum(1)

@@ -2,8 +2,8 @@
 
 from calibrant.events import EventSelector
 from calibrant.predictions import _predictions
-from calibrant.predictions._maps import BLOCK_ELEMENTS, apply_map, check_is_map, map_logits, row_blocks
+from calibrant.predictions._apply import BLOCK_ELEMENTS, apply_calibrator, calibrate_logits, check_is_map, row_blocks
 from calibrant.predictions._predictions import *
 
-__all__ = ["BLOCK_ELEMENTS", "EventSelector", "apply_map", "check_is_map", "map_logits", "row_blocks"]
+__all__ = ["BLOCK_ELEMENTS", "EventSelector", "apply_calibrator", "calibrate_logits", "check_is_map", "row_blocks"]
 __all__ += _predictions.__all__

@@ -21,6 +21,7 @@ from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.sorting import sort_integers
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, EventSelector
+from calibrant.predictions._apply import calibrate_logits, check_is_map
 from calibrant.predictions._constructors import (
     fields_from_arrays,
     fields_from_binary_logits,
@@ -38,7 +39,6 @@ from calibrant.predictions._files import (
     read_unlabeled_file,
     write_file,
 )
-from calibrant.predictions._maps import check_is_map, map_logits
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
 __all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
@@ -465,7 +465,7 @@ class Predictions:
             InputError: If the map is no function, or does not return logits of the same shape.
         """
         check_is_map(calibrator)
-        result = self.with_logits(map_logits(calibrator, self.logits, self.columns))
+        result = self.with_logits(calibrate_logits(calibrator, self.logits, self.columns))
         if not self.columns or not isinstance(calibrator, ColumnMap):
             return result
         return result._replace(notes=(*self.notes, *calibrator.column_notes(self.columns)))

@@ -1,4 +1,4 @@
-"""Apply fitted maps to logits in blocks of rows."""
+"""Apply calibrators to logits in blocks of rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,35 +28,35 @@ def check_is_map(calibrator: Any) -> None:
         )
 
 
-def map_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
-    """Map logits (n, k) in blocks of rows, to bound the memory of intermediate results.
+def calibrate_logits(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Calibrate logits in blocks of rows, to bound the memory of intermediate results.
 
     Args:
-        calibrator: The map.
+        calibrator: Fitted calibrator, or any other function of logits.
         logits: Logits (n, k).
         columns: Columns of the same rows, for a `ColumnMap`.
 
     Raises:
-        InputError: Unless the result has the same shape and a possible class in every row.
+        InputError: Unless the result has the same shape, and a possible class in every row.
     """
     n, k = logits.shape
     size = max(1, BLOCK_ELEMENTS // max(1, k))
     with thread_limit(n * k):
         if n <= size:
-            return _map_block(calibrator, logits, columns)
+            return _calibrate_block(calibrator, logits, columns)
         out = logits.new_empty(0)
         for first in range(0, n, size):
             rows = slice(first, first + size)
-            block = _map_block(calibrator, logits[rows], {name: column[rows] for name, column in columns.items()})
-            if first == 0:  # the map decides about the precision and the device
+            block = _calibrate_block(calibrator, logits[rows], {name: column[rows] for name, column in columns.items()})
+            if first == 0:  # the calibrator decides about precision and device
                 out = block.new_empty((n, k))
             out[rows] = block
         return out
 
 
-def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
-    """Map a block of logits (n, k), and check the shape and values of the result."""
-    output = apply_map(calibrator, logits, columns)
+def _calibrate_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Calibrate a block of logits (n, k), and check the shape and values of the result."""
+    output = apply_calibrator(calibrator, logits, columns)
     name = getattr(calibrator, "__name__", type(calibrator).__name__)
     if not isinstance(output, Tensor) or output.shape != logits.shape:  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__  # pyright: ignore
@@ -66,8 +66,8 @@ def _map_block(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories
     return output.detach()
 
 
-def apply_map(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
-    """Apply a map to logits. A `ColumnMap` also receives the columns, if there are any."""
+def apply_calibrator(calibrator: Map, logits: Tensor, columns: Mapping[str, Categories]) -> Tensor:
+    """Call a calibrator on logits. A `ColumnMap` also receives the columns, if there are any."""
     if columns and isinstance(calibrator, ColumnMap):
         return calibrator.map_columns(logits, columns)
     return calibrator(logits)

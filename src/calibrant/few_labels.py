@@ -55,13 +55,14 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     check_range("the number of rows to label", n, f"[1, {len(p)}]", min(100, len(p)), code="num_rows")
     check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
     rng = np.random.default_rng(seed)
-    order = np.lexsort((rng.random(len(p)), p))
+    order = np.lexsort((rng.random(len(p)), p))  # by probability, equal ones in random order
     deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)
-    size = _cap_shares(deviation * n / deviation.sum(), n)
-    ends = size[order].cumsum()
-    places = np.searchsorted(ends, (np.arange(n) + rng.random()) * ends[-1] / n, side="right")
-    rows = rng.permutation(order[np.minimum(places, len(p) - 1)])
-    return LabelPlan(rows, n / len(p) / size[rows])
+    chance = _cap_shares(deviation * n / deviation.sum(), n)  # of each row to be chosen
+    ends = chance[order].cumsum()
+    # Systematic sampling: equidistant points with one random offset fall into the chosen rows
+    ranks = np.searchsorted(ends, (np.arange(n) + rng.random()) * ends[-1] / n, side="right")
+    rows = rng.permutation(order[np.minimum(ranks, len(p) - 1)])
+    return LabelPlan(rows, n / len(p) / chance[rows])
 
 
 def accuracy_interval(
@@ -105,11 +106,11 @@ def accuracy_interval(
     estimate = min(max(accuracy - slope * (center - float(f.mean())), 0.0), 1.0)
     residuals = w * (y - accuracy - slope * distance)
     variance = float(residuals @ residuals) / (n * (n - 2)) + slope**2 * float(f.var()) / len(f)
-    unaided = accuracy * (1 - accuracy) / (n - 1)  # variance of the mean of equally weighted outcomes
-    if unaided == 0:
+    variance_without_f = accuracy * (1 - accuracy) / (n - 1)  # of the mean of equally weighted outcomes
+    if variance_without_f == 0:
         return _equal_labels_interval(accuracy, n, level)
-    size = n * min(max(unaided / max(variance, 1e-300), 1 / MAX_GAIN), MAX_GAIN)
-    return _wilson_interval(estimate, size, level)
+    gain = min(max(variance_without_f / max(variance, 1e-300), 1 / MAX_GAIN), MAX_GAIN)
+    return _wilson_interval(estimate, n * gain, level)
 
 
 def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
@@ -132,6 +133,7 @@ def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
 
 
 def _read_probabilities(values: Any, title: str) -> np.ndarray:
+    """Return probabilities (n) in float64. Raises `InputError` for anything else; errors call them `title`."""
     p = to_tensor(values, title).double().cpu().numpy()
     if p.ndim != 1 or not len(p) or not bool(((p >= 0) & (p <= 1)).all()):
         raise InputError(f"Expected a column of {title} in [0, 1], got other values.", code="probability_range")
@@ -143,10 +145,10 @@ def _read_labels(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the probabilities (N), and the labeled rows, their outcomes and their weights with mean 1 (n)."""
     f, y = _read_probabilities(probability, "probabilities"), to_tensor(correct, "correct").double().cpu().numpy()
-    places = np.atleast_1d(np.asarray(rows))
-    if len(places) and places.dtype.kind not in "iu":
-        raise InputError(f"Expected rows as whole numbers, got {places.dtype}. Try np.flatnonzero.", code="rows")
-    index = places.astype(np.int64)
+    index = np.atleast_1d(np.asarray(rows))
+    if len(index) and index.dtype.kind not in "iu":
+        raise InputError(f"Expected rows as whole numbers, got {index.dtype}. Try np.flatnonzero.", code="rows")
+    index = index.astype(np.int64)
     w = np.ones(len(y)) if weights is None else to_tensor(weights, "weights").double().cpu().numpy()
     if not y.shape == index.shape == w.shape == (len(y),):
         raise InputError(
@@ -179,6 +181,7 @@ def _equal_labels_interval(share: float, n: int, level: float) -> Interval:
 
 
 def _wilson_interval(share: float, n: float, level: float) -> Interval:
+    """Return the interval of Wilson (1927) for a share of n labels."""
     from scipy.special import ndtri  # slow to import
 
     z = float(ndtri((1 + level) / 2))

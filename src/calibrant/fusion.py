@@ -17,6 +17,7 @@ from torch import Tensor
 from calibrant import _fusion_map, calibrators
 from calibrant._validation import check_level
 from calibrant._validation.columns import split_columns
+from calibrant.backend.solvers import newton
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
@@ -33,7 +34,7 @@ MAX_UNUSED = 2  # signals that do not inform at the same time
 TRANSFER_LEVEL = 0.05  # p-value of `FusionPrior.test` below which a prior is refused
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
-_MAX_STEPS = 50
+MODE_TOLERANCE = 5e-11  # nats by which the log posterior may lie below its maximum
 _NUM_BISECTIONS = 25  # to a millionth of the log-odds
 
 Scale = Literal["rank", "probability"]
@@ -309,10 +310,11 @@ def _regression(
 
 
 def _read_outcomes(correct: Any) -> Tensor:
+    """Return outcomes 0 or 1 (n) in float64. Raises `InputError` for anything else."""
     try:
         y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
     except (TypeError, ValueError):
-        y = torch.full((1,), torch.nan)
+        y = torch.full((1,), torch.nan)  # which the check refuses
     if y.ndim != 1 or not bool(((y == 0) | (y == 1)).all()):
         raise InputError("Expected whether each answer is right (n), 0 or 1, got other values.", code="correct_range")
     return y
@@ -333,6 +335,7 @@ def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = Non
 
 
 def _read_groups(groups: Any, n: int) -> list[str] | None:
+    """Return the group of each answer as text, or None without groups. Raises `InputError` for another length."""
     if groups is None:
         return None
     values = groups.to_list() if hasattr(groups, "to_list") else np.atleast_1d(groups).tolist()
@@ -354,19 +357,20 @@ def _rank_scores(column: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Tensor, Tensor]:
-    """Return the mean (d) and the precision (d d) of the normal prior of the coefficients."""
-    kinds = [
-        INTERCEPT_PRECISION if n == "intercept" else GROUP_PRECISION if n.startswith("group ") else SIGNAL_PRECISION
-        for n in names
-    ]
-    mean, precision = torch.zeros(len(names), dtype=torch.float64), torch.diag(torch.tensor(kinds, dtype=torch.float64))
+    """Return the mean (d) and the precision (d d) of the normal prior of the coefficients.
+
+    Coefficients that the learned prior does not name have the mean 0 and a fixed precision.
+    """
+    fixed_precisions = [GROUP_PRECISION if name.startswith("group ") else SIGNAL_PRECISION for name in names]
+    if "intercept" in names:
+        fixed_precisions[names.index("intercept")] = INTERCEPT_PRECISION
+    mean, precision = torch.zeros(len(names)).double(), torch.tensor(fixed_precisions).double().diag()
     if prior is not None:
         pairs = [(i, prior.names.index(name)) for i, name in enumerate(names) if name in prior.names]
-        places, rows = (torch.tensor(column) for column in zip(*pairs, strict=True))
-        mean[places] = prior.mean[rows]
-        inverse = torch.linalg.inv(prior.covariance[rows][:, rows])
-        precision[places] = 0.0
-        precision[places[:, None], places] = inverse
+        rows, prior_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
+        mean[rows] = prior.mean[prior_rows]
+        precision[rows] = 0.0
+        precision[rows[:, None], rows] = torch.linalg.inv(prior.covariance[prior_rows][:, prior_rows])
     return mean, precision
 
 
@@ -422,14 +426,14 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
         y: Outcomes 0 or 1 (n).
         prior: Prior from other models.
     """
-    parts = (prior, *(prior.parts if prior is not None and len(y) else ()))
+    parts = (prior, *(prior.parts if prior is not None and len(y) else ()))  # None without a prior: fixed precisions
     log_weights, means, covariances = list[float](), list[Tensor](), list[Tensor]()
     for part in parts:
         names, unused = unfitted.names, set[str]()
         if prior is not None and part is not None:
             unused = set(prior.signals) - set(part.signals)
             names = tuple(name for name in names if name in part.names or name not in prior.names)
-        if unused and not unused < set(unfitted.signals):
+        if unused and not unused < set(unfitted.signals):  # it does without all signals, or without others
             continue
         rows = torch.tensor([unfitted.names.index(name) for name in names])
         mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))
@@ -448,8 +452,6 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
 def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor, float]:
     """Return the posterior mode and covariance of a logistic regression, and its log-evidence by Laplace's method.
 
-    The mode is found by Newton's method with step halving.
-
     Args:
         x: Inputs (n d).
         y: Outcomes 0 or 1 (n).
@@ -457,34 +459,24 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
         prior_precision: Its inverse covariance (d d).
     """
 
-    def objective(beta: Tensor) -> float:
-        z, d = x @ beta, beta - prior_mean
-        return float((torch.nn.functional.softplus(z) - y * z).sum() + d @ prior_precision @ d / 2)
-
-    beta = prior_mean.clone()
-    value = objective(beta)
-    for _ in range(_MAX_STEPS):
-        p = (x @ beta).sigmoid()
-        gradient = x.T @ (p - y) + prior_precision @ (beta - prior_mean)
+    def neg_log_posterior(beta: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return the value, up to a constant, the gradient and the Hessian."""
+        z, distance = x @ beta, beta - prior_mean
+        p, gradient = z.sigmoid(), prior_precision @ distance
+        value = (torch.nn.functional.softplus(z) - y * z).sum() + distance @ gradient / 2
         hessian = (x * (p * (1 - p))[:, None]).T @ x + prior_precision
-        step = torch.linalg.solve(hessian, gradient)
-        if float(step @ gradient) < 1e-10:
-            break
-        size = 1.0
-        while (new_value := objective(beta - size * step)) > value and size > 1e-6:
-            size /= 2
-        beta, value = beta - size * step, new_value
-    p = (x @ beta).sigmoid()
-    covariance = torch.linalg.inv((x * (p * (1 - p))[:, None]).T @ x + prior_precision)
-    return beta, covariance, float(torch.logdet(prior_precision) + torch.logdet(covariance)) / 2 - value
+        return float(value), x.T @ (p - y) + gradient, hessian
+
+    unbounded = torch.full_like(prior_mean, -torch.inf)
+    minimum = newton(neg_log_posterior, prior_mean, lower=unbounded, tolerance=MODE_TOLERANCE)
+    _, hessian = minimum.derivatives
+    covariance = torch.linalg.inv(hessian)
+    log_evidence = float(torch.logdet(prior_precision) + torch.logdet(covariance)) / 2 - minimum.value
+    return minimum.x, covariance, log_evidence
 
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
-    """Test whether labels contradict a prior, as `FusionPrior.test` does.
-
-    The statistic is the correlation of the labels with the log-odds at the prior's mean. The p-value is the share of
-    models drawn from the prior whose correlation is not higher: a low one contradicts the prior.
-    """
+    """Test whether labels (n) contradict a prior with this mean and precision, as described at `FusionPrior.test`."""
     score, num_right = x @ mean, float(y.sum())
     distance = score - score.mean()
     if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
@@ -507,6 +499,7 @@ def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, se
 
 def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
     """Return log-odds (b n), shifted in each row so that the expected number of right answers is `num_right`."""
+    # With all log-odds below -20 or above 20, nearly no or nearly all answers are right
     low, high = -logit.max(1, keepdim=True)[0] - 20, -logit.min(1, keepdim=True)[0] + 20
     for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
@@ -533,20 +526,21 @@ def _signal_gains(
         return None if groups is None else [groups[int(i)] for i in rows]
 
     def held_out(names: Sequence[str]) -> Tensor:
+        """Return the out-of-fold log-likelihood of each example with these signals (n)."""
         out = torch.zeros_like(y)
         for _, inside in split_folds(base, _NUM_FOLDS, seed):
             train, test = (~inside).nonzero().squeeze(1), inside.nonzero().squeeze(1)
             train_columns = {name: columns[name][train] for name in names}
             regression = _regression(train_columns, y[train], groups_of(train), prior, scale)
             fitted = _fit_coefficients(*regression, y[train], prior)
-            p = fitted.apply({name: columns[name][inside] for name in names}, groups_of(test))
-            out[inside] = torch.where(y[inside] == 1, p, 1 - p).log()
+            p = fitted.apply({name: columns[name][test] for name in names}, groups_of(test))
+            out[test] = torch.where(y[test] == 1, p, 1 - p).log()
         return out
 
-    everything = held_out(tuple(columns))
+    with_all = held_out(tuple(columns))
     if len(columns) == 1:
-        return [(name, everything - _base_rate_likelihood(y)) for name in columns]
-    return [(name, everything - held_out([column for column in columns if column != name])) for name in columns]
+        return [(name, with_all - _base_rate_likelihood(y)) for name in columns]
+    return [(name, with_all - held_out([column for column in columns if column != name])) for name in columns]
 
 
 def _base_rate_likelihood(y: Tensor) -> Tensor:

@@ -137,10 +137,9 @@ def fit_token_temperature(
             if slope_sum == 0:
                 raise InputError("Expected tokens with different logits, got none. Try other batches.", code="no_rows")
             break
-        step = -slope_sum / curvature_sum
-        new = min(max(inverse + step, inverse / 3), 3 * inverse)
-        inverse, change = new, abs(new - inverse)
-        if change <= _TOLERANCE * inverse:
+        previous, step = inverse, -slope_sum / curvature_sum
+        inverse = min(max(previous + step, previous / 3), 3 * previous)  # far from the minimum, steps are too long
+        if abs(inverse - previous) <= _TOLERANCE * inverse:
             break
     return 1 / inverse
 
@@ -174,13 +173,10 @@ def _token_statistics(logits: Tensor, tokens: Tensor, temperature: float) -> tup
 
 
 def _group_names(by: str, position: Tensor, predicted: Tensor, counts: Tensor | None) -> Any:
-    """Return the name of each token's group."""
-    if by == "position":
-        first = 2 ** (position.clamp_min(1).double().log2() + 1e-9).floor().long()
-        ends = torch.stack([first, 2 * first - 1], 1).tolist()
-        return [
-            f"{a:05d} to {b:05d}" if b > a else f"{a * bool(i):05d}" for (a, b), i in zip(ends, position, strict=True)
-        ]
+    """Return the name of each token's group, such as "00004 to 00007" for positions or "at least 1e-3" for shares."""
+    if by == "position":  # 0 and 1 are groups by themselves, followed by groups from a power of 2 to the next
+        bits = [i.bit_length() for i in position.tolist()]
+        return [f"{1 << (b - 1):05d} to {(1 << b) - 1:05d}" if b > 1 else f"{b:05d}" for b in bits]
     assert counts is not None  # `by` is "frequency", which needs the counts
     share = counts.double()[predicted.cpu()] / counts.sum()
     power = share.clamp_min(1e-12).log10().floor().long().tolist()

@@ -82,15 +82,20 @@ class ColumnMap(Protocol):
 
 
 @runtime_checkable
-class StatefulLoss(Protocol):
-    """A loss that changes between epochs.
-
-    An optional method `for_epochs(epochs)` returns the loss for a training run of this length.
-    """
+class LossObject(Protocol):
+    """A loss that is an object with further methods."""
 
     def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
         """Return the loss of each sample."""
         ...
+
+
+@runtime_checkable
+class StatefulLoss(LossObject, Protocol):
+    """A loss that changes between epochs.
+
+    An optional method `for_epochs(epochs)` returns the loss for a training run of this length.
+    """
 
     def after_epoch(self, epoch: int, val: Any, /) -> "StatefulLoss":
         """Return the loss of the epoch after `epoch` (counted from 0), given the validation `Predictions` or None."""
@@ -106,12 +111,8 @@ class StatefulLoss(Protocol):
 
 
 @runtime_checkable
-class UpdatedLoss(Protocol):
+class UpdatedLoss(LossObject, Protocol):
     """A loss that may use validation predictions within an epoch."""
-
-    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
-        """Return the loss of each sample."""
-        ...
 
     def is_due(self, batch: int, /) -> bool:
         """Whether to call `update` after a batch, counted from 0 in each epoch."""
@@ -123,12 +124,8 @@ class UpdatedLoss(Protocol):
 
 
 @runtime_checkable
-class MixingLoss(Protocol):
+class MixingLoss(LossObject, Protocol):
     """A loss that mixes training batches before the network sees them. A call itself mixes nothing."""
-
-    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
-        """Return the loss of each sample."""
-        ...
 
     def mix(self, inputs: Tensor, labels: Labels, /, *, generator: torch.Generator | None = None) -> Any:
         """Return a batch with network `inputs` and a method `loss(loss, logits)` for the loss per input."""

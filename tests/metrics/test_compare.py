@@ -172,6 +172,13 @@ def test_auroc_interval_covers_the_truth():
     assert 166 <= covered <= 194, covered  # nominal 180
 
 
+def test_compare_refuses_a_function_that_is_not_declared_as_a_metric(monkeypatch):
+    monkeypatch.setitem(METRICS._methods, "bare", lambda logits, labels: 0.5)
+    p = Predictions(torch.eye(2), [0, 1])
+    with refused("undeclared_metric"):
+        compare(p, p, names=["bare"])
+
+
 def test_compare_refuses_different_examples():
     p = draw(50, 3)
     with refused("different_examples"):

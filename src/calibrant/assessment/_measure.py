@@ -17,7 +17,7 @@ from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tole
 from calibrant.events import PRESENCE, EventKind, describe_event
 from calibrant.io.results import write_by_suffix
 from calibrant.io.tables import to_safe_csv
-from calibrant.metrics import Interval, Metric, Summary, fits_summary, noise_floor_name
+from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS, Method
@@ -165,7 +165,7 @@ def _measure_in_memory(
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):
         # the class-wise error is known from the pass above, unless with other settings
-        if _require_metric(method).by_class and not method.settings:
+        if declared_metric(method).by_class and not method.settings:
             rows.append(_classwise_row(method.text, class_sums.ece))
         else:
             rows.append(_measure_row(method, p, bins, level))
@@ -288,22 +288,12 @@ def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
     return list(dict.fromkeys([*map(METRICS.method, event.rows), *extra_methods]))
 
 
-def _require_metric(method: Method) -> Metric[...]:
-    """Return the declared metric of a method. Raises `InputError` for a plain function."""
-    if not isinstance(method.target, Metric):
-        raise InputError(
-            f"Expected a declared metric, got the function {method.name}. Put @metrics.metric('its title') above it.",
-            code="undeclared_metric",
-        )
-    return method.target
-
-
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
     """Compute a metric with its interval, or with its test if that is fast.
 
     A metric with settings is computed alone.
     """
-    metric = _require_metric(method)
+    metric = declared_metric(method)
     if method.settings:
         return Row(method.text, float(metric(p, **method.settings)))
     settings = {"bins": bins} if metric.is_binned else {}
@@ -317,7 +307,7 @@ def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: flo
 
 def _summary_row(method: Method, summary: Summary, level: float) -> Row:
     """Compute a metric of a summary. Raises `InputError` for a metric with settings, which needs all predictions."""
-    if _require_metric(method).by_class and summary.classes is not None:
+    if declared_metric(method).by_class and summary.classes is not None:
         return _classwise_row(method.text, summary.classes.ece)
     if method.settings:
         raise InputError(

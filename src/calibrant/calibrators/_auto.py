@@ -145,10 +145,9 @@ class Auto:
             # The first family is the uncalibrated probabilities
             gain, error = (float(x) for x in _mean_gains(mixed_log_p - log_p[:, 0], p))
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
-            m = len(families)
-            weights, warm_starts = torch.full((m,), 1 / m, dtype=torch.float64), WarmStarts()
-            minimum = Minimum(weights, math.nan, gradient=0.0, evaluations=0)
-            gain, error, held_out = math.nan, math.nan, [math.nan] * m
+            weights = torch.full((len(families),), 1 / len(families), dtype=torch.float64)
+            warm_starts, minimum = WarmStarts(), Minimum(weights, math.nan, gradient=0.0, evaluations=0)
+            gain, error, held_out = math.nan, math.nan, [math.nan] * len(families)
         if not is_binary:
             weights = weights / weights.sum()
         members = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]

@@ -32,6 +32,7 @@ from calibrant.metrics._intervals import ScoreRange as ScoreRange
 from calibrant.metrics._intervals import student_quantile as student_quantile
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo
+from calibrant.metrics._metric import declared_metric as declared_metric
 from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *

@@ -7,7 +7,7 @@ import torch
 
 from calibrant.backend.bins import Bins, EventStatistics, equal_mass_variance, mukhoti_edges
 from calibrant.backend.softmax import visit_probabilities
-from calibrant.metrics._class_sums import ClassBinSums
+from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._clusters import cluster_noise_interval
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import metric
@@ -115,10 +115,12 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     """
     cells = ClassBinSums(p, bins)
     visit_probabilities(p.logits, cells.visitor)
-    return cells.ece.mean() if reduction == "mean" else cells.ece.sum()
+    errors = class_errors(cells.sums)
+    return errors.mean() if reduction == "mean" else errors.sum()
 
 
 def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
+    """Return the debiased L2 error and its interval, as described at `debiased_l2`."""
     square = squared_error(events.moments(bins), level)
     value = math.sqrt(max(square.value, 0.0))
     bias = signed_gap.interval(events, level=level)  # the error is at least the absolute mean of confidence - accuracy
@@ -161,6 +163,7 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
 
 
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
+    """Return the mean ECE of a calibrated model, and its central interval."""
     moments = events.moments(bins)
     if moments.clusters is not None:
         return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
@@ -168,6 +171,7 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
+    """Return the mean adaptive ECE of a calibrated model, and its central interval."""
     by_score = events.by_score
     if by_score.clusters is not None:
         sums = by_score.clusters.equal_mass(bins)

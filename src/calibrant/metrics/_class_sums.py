@@ -41,9 +41,9 @@ class ClassBinSums:
         # no matrix product: the last bit of BLAS may differ from thread to thread
         prob_sums += (probs if self.weights is None else probs * w[:, None]).sum(0)
         if compiled := kernels(probs):
-            by_row = probs.is_contiguous()
-            lines = (probs if by_row else probs.T).numpy()
-            compiled.add_class_bins(lines, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
+            by_row = probs.is_contiguous()  # otherwise the probabilities of a class are contiguous
+            contiguous = (probs if by_row else probs.T).numpy()
+            compiled.add_class_bins(contiguous, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
             return
         row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
         values, weight = probs[row, column], w[row]
@@ -60,11 +60,6 @@ class ClassBinSums:
         totals = torch.stack([label_weights.sum().expand(self._k), prob_sums, label_weights])
         by_bin[:, :, 0] += totals - by_bin.sum(2)  # the first bin, which is empty so far
         return by_bin.permute(1, 2, 0)
-
-    @property
-    def ece(self) -> Tensor:
-        """Calibration error of every class (k)."""
-        return class_errors(self.sums)
 
 
 def class_errors(cells: Tensor) -> Tensor:

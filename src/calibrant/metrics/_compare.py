@@ -14,7 +14,7 @@ from calibrant._validation import check_level
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
 from calibrant.metrics._intervals import Interval, Sample, ScoreRange
 from calibrant.metrics._jackknife import Jackknife
-from calibrant.metrics._metric import Metric
+from calibrant.metrics._metric import Metric, declared_metric
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
@@ -125,27 +125,25 @@ def _compare_metric(
     method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
 ) -> Difference:
     """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife."""
-    metric, a, b = method.target, first.predictions, second.predictions
-    assert isinstance(metric, Metric)
+    metric, a, b = declared_metric(method), first.predictions, second.predictions
     if metric.per_example is not None and not method.settings:
-        low, value, high = scores.values(metric)
+        low, value, high = scores.values(metric)  # of the differences of scores
         pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
         squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
         unseen_range = _range_from_squares(*squares)
         mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
         return _mean_difference(method.text, mean_a, mean_b, pair, unseen_range, level)
 
-    def measured(view: Any) -> float:
+    def measure(view: Any) -> float:
         return float(metric(view, **method.settings))
 
-    pairs = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
-    differences = torch.tensor([measured(q) - measured(p) for p, q in pairs], dtype=torch.float64)
-    value_a, value_b = measured(a), measured(b)
-    groups = float(first.groups)
+    remainders = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
+    differences = torch.tensor([measure(q) - measure(p) for p, q in remainders], dtype=torch.float64)
+    value_a, value_b, groups = measure(a), measure(b), float(first.groups)
     error = math.sqrt((groups - 1) ** 2 / groups * float(differences.var()))  # of the jackknife
     # as if the difference were a mean over the groups, whose error is the root of variance / (groups - 1)
-    pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, groups - 1)
-    return _mean_difference(method.text, value_a, value_b, pair, None, level)
+    pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, degrees=groups - 1)
+    return _mean_difference(method.text, value_a, value_b, pair, unseen_range=None, level=level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +292,7 @@ def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
     num_clusters, n, s, n_n, n_s, s_s, square, low_square, high_square = sums
     mean = s / n
     variance = max(square / n - mean**2, 0.0)
-    pair = Sample(n, mean, variance, math.inf, 0.0)
+    pair = Sample(n, mean, variance, error=math.inf, degrees=0.0)
     if num_clusters >= 2:
         mean_variance = max(s_s - 2 * mean * n_s + mean**2 * n_n, 0.0) / n**2  # sum of (s - mean n)^2 over clusters
         error = math.sqrt(mean_variance * num_clusters / (num_clusters - 1))
@@ -312,6 +310,7 @@ def _range_from_squares(low: float, high: float) -> ScoreRange:
 
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:
+    """Raise `InputError` unless labels, weights, clusters and events are the same."""
     if not torch.equal(first.labels, second.labels):
         raise InputError(
             f"Expected the same examples in the same order, got {len(first)} and {len(second)} examples"

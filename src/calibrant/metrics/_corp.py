@@ -75,6 +75,7 @@ def isotonic_fit(by_score: GroupedScores) -> Tensor:
 
 
 def _score(by_score: GroupedScores, p: Tensor, score: Score) -> Scalar:
+    """Return the mean score of forecasts p of the groups of equal confidence."""
     hit, miss = by_score.correct, by_score.total_weight - by_score.correct
     if score == "brier":
         parts = hit * (1 - p).square() + miss * p.square()

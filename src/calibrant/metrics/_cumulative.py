@@ -77,6 +77,7 @@ def _skce_test(
     def sum_over_pairs(gaps: Tensor) -> Tensor:
         """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
         hits = gaps / math.sqrt(null.dispersion) + null.total_weight * null.value
+        # the sum of u^2: (1 - v)^2 for each hit, and v^2 for each miss
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
         return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 
@@ -189,7 +190,8 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
     """
     block = ((value - value[0]) / (500 * width)).long()  # e^500 is far below the largest float64, e^709
     sizes = block.unique_consecutive(return_counts=True)[1].tolist()
-    total, carried, last = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1), value[0]  # the terms g = h
+    total, carried = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1)  # the terms g = h; running sum
+    last = value[0]
     for v, s in zip(value.split(sizes), steps.split(sizes, -1), strict=True):
         growth = ((v - v[0]) / width).exp()
         carried = carried * ((last - v[0]) / width).exp()  # running sum of earlier blocks, relative to this start
@@ -221,7 +223,7 @@ def range_tail(r: float) -> float:
     >>> round(range_tail(2.497672161), 9)
     0.05
     """
-    if r < 0.4:  # 1 to 3e-12
+    if r < 0.4:  # where the probability is 1 up to 3e-12, and the series converges slowly
         return 1.0
     k = torch.arange(1, 101, dtype=torch.float64)
     terms = k * torch.special.erfc(k * r / math.sqrt(2)) / 2
@@ -236,7 +238,7 @@ def supremum_tail(x: float) -> float:
     >>> round(supremum_tail(2.241402727), 9)
     0.05
     """
-    if x < 0.15:  # 1 in float64
+    if x < 0.15:  # where the probability is 1 in float64
         return 1.0
     odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1
     if x > 2:  # the reflected series: no cancellation in the tail

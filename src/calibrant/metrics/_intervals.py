@@ -211,10 +211,11 @@ def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level
     tails, tail = _mean_tails(n, share, variance), (1 - level) / 2
 
     def inside(limits: Any) -> Any:
+        """Return whether a lower and an upper limit lie in the interval."""
         lower_tail, upper_cdf = tails(limits)
         return np.array([lower_tail >= tail, upper_cdf < 1 - tail])
 
-    lower, upper = interval_end(inside, np.stack([share, share]), np.stack([0 * share, 0 * share + 1]))
+    lower, upper = interval_end(inside, np.stack([share, share]), np.stack([np.zeros_like(share), np.ones_like(share)]))
     return low + width * lower, low + width * upper
 
 
@@ -234,7 +235,7 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     """
     from scipy.special import betainc  # slow to import
 
-    end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))  # the unseen value, by F_0 and F_1
+    end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))  # the unseen value in F_0 and in F_1
     center = (n * share + end) / (n + 1)
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
     size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
@@ -285,10 +286,11 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
         return gammainc((theta + mean) ** 2 / spread, observed * (theta + mean) / spread)
 
     def inside(theta: Any) -> Any:
+        """Return whether a lower and an upper limit are not rejected."""
         low, high = probability(theta)
         return np.array([low <= 1 - tail, high >= tail])
 
-    low, high = interval_end(inside, np.stack([np.maximum(value, 0.0), zero]), np.stack([zero, zero + 1]))
+    low, high = interval_end(inside, np.stack([np.maximum(value, 0.0), zero]), np.stack([zero, np.ones_like(zero)]))
     return low, high
 
 

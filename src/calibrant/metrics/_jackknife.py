@@ -70,7 +70,7 @@ class Jackknife:
 
     def moments(self, bins: int) -> Tensor:
         """Return the sums of `Moments` by bin of equal width, (6, groups + 1, bins)."""
-        cache: dict[int, Tensor] = self.__dict__.setdefault("_moments", {})
+        cache: dict[int, Tensor] = self.__dict__.setdefault("_moments", {})  # by number of bins
         if bins not in cache:
             c, a = self.events.confidence, self.events.outcome
             cache[bins] = self.sums(equal_width_index(bins, c), bins, *Moments.terms(c, a))

@@ -81,6 +81,7 @@ class Metric(Generic[P]):
         self,
         function: Callable[..., Tensor],
         about: MetricInfo,
+        *,
         per_example: Callable[[Any], PerExample] | None,
         score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None,
         sums: tuple[str, str, str] | None,
@@ -126,17 +127,19 @@ class Metric(Generic[P]):
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
         if self.is_of_event and isinstance(predictions, Predictions) and predictions.of == "classes":
+            # The mean over the events of all classes
             classes = map(predictions.with_event, range(predictions.k))
             return torch.stack([self(p, labels, weights, *args, **settings) for p in classes]).mean()
         with self._read(predictions, labels, weights) as view:
             return self._compute(view, self._check_settings(self.function, settings, view))
 
     def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
+        """Return the number, from a summary's sums or by the function, which takes event statistics or arrays."""
         if isinstance(view, BinSums) and self.takes != "statistics":
             return torch.tensor(self._sample(view, settings).mean, dtype=torch.float64)
         if self.takes != "arrays":
             return self.function(view, **settings)
-        assert not isinstance(view, BinSums)
+        assert not isinstance(view, BinSums)  # summaries were handled above
         if view.weights is not None:
             if not self.accepts_weights:
                 raise InputError(
@@ -184,6 +187,7 @@ class Metric(Generic[P]):
             return sample.normal_interval(level) if score_range is None else sample.bounded_interval(score_range, level)
 
     def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
+        """Return the metric as a mean with its precision. Raises `InputError` if a summary lacks its sums."""
         if not isinstance(view, BinSums):
             assert self.per_example is not None  # `has_interval` is true
             return Sample.from_values(self.per_example(view), view.weights, view.clusters, view.examples)
@@ -192,6 +196,7 @@ class Metric(Generic[P]):
         return view.sample(*self.sums)
 
     def _summary_error(self) -> InputError:
+        """Return the error for a summary without the sums of this metric."""
         text = f"{self.__name__} needs every prediction, not a summary. Try measuring them in memory."
         return InputError(text, code="summary_only")
 
@@ -230,6 +235,7 @@ class Metric(Generic[P]):
             yield self.view(p)
 
     def _check_settings(self, function: Callable[..., Any], settings: dict[str, Any], view: Any) -> dict[str, Any]:
+        """Return the validated settings. The bins of a summary are the default of `bins`."""
         checked = registry.check_settings(function, settings, self.__name__) if settings else {}
         return {"bins": view.bins, **checked} if self.is_binned and isinstance(view, BinSums) else checked
 
@@ -301,11 +307,33 @@ def metric(
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
-        traits = (per_example, score_range, sums, by_class, interval, test, noise_floor)
-        traits += ("" if name.islower() else name, is_calibration_error, has_slow_test)
-        return registry.METRICS.register(Metric(function, about, *traits), revision=revision)
+        declared = Metric(
+            function,
+            about,
+            per_example=per_example,
+            score_range=score_range,
+            sums=sums,
+            by_class=by_class,
+            interval=interval,
+            test=test,
+            noise_floor=noise_floor,
+            term="" if name.islower() else name,
+            is_calibration_error=is_calibration_error,
+            has_slow_test=has_slow_test,
+        )
+        return registry.METRICS.register(declared, revision=revision)
 
     return declare
+
+
+def declared_metric(method: registry.Method) -> Metric[...]:
+    """Return the metric of a method. Raises `InputError` for a plain function."""
+    if not isinstance(method.target, Metric):
+        raise InputError(
+            f"Expected a declared metric, got the function {method.name}. Put @metrics.metric('its title') above it.",
+            code="undeclared_metric",
+        )
+    return method.target
 
 
 def _input_kind(parameter: inspect.Parameter | None) -> str:

@@ -60,7 +60,7 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     count = count[(count > 0) & (count < sample.n)]
     count = count[:1] if p.k == 2 else count  # the second class has the same positives and negatives
     rarer = torch.minimum(count, sample.n - count).mean() if len(count) else sample.n
-    return sample.bounded_interval(SHARE, level, float(rarer) / sample.n)
+    return sample.bounded_interval(SHARE, level, share=float(rarer) / sample.n)
 
 
 @metric(
@@ -118,7 +118,9 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
         deviation = sums.total_weight @ influence[group] + wrong @ error_influence[group]
         weight = sums.total_weight.sum(1)
         clusters = weight, deviation + value * weight
-    return Sample.from_sums(n, value, float(square.sum()), clusters).bounded_interval(SHARE, level, 0.5)
+    sample = Sample.from_sums(n, value, float(square.sum()), clusters)
+    # The errors have the weights w = -log G, and (E w)^2 / E w^2 is 1/2: they are as precise as half of the examples
+    return sample.bounded_interval(SHARE, level, share=0.5)
 
 
 @metric(
@@ -186,10 +188,11 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
     errors among the first N + j add up to E + j e, so that the group adds to the area $\frac1n \sum_{j=1}^m
     (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
     """
-    if bool((by_score.total_weight == 1).all()):  # no ties: the mean accuracy from each confidence on
+    if bool((by_score.total_weight == 1).all()):  # faster without ties
         below, _, correct_below, _ = by_score.cumulative_sums[:, :-1]
         total, _, total_correct, _ = by_score.cumulative_sums[:, -1]
-        return 1 - (total_correct - correct_below).div_(total - below).mean()
+        accuracy = (total_correct - correct_below).div_(total - below)  # of each example and all more confident ones
+        return 1 - accuracy.mean()
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
     weight_before, wrong_before, error = weight.cumsum(0) - weight, wrong.cumsum(0) - wrong, wrong / weight  # N, E, e
     harmonic = torch.digamma(weight_before + weight + 1) - torch.digamma(weight_before + 1)
@@ -208,7 +211,7 @@ def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
     cumulative_weight, total = weight.cumsum(0), weight.sum()
     harmonic = torch.digamma(cumulative_weight + 1) - torch.digamma(cumulative_weight - weight + 1)
-    from_here = harmonic.flip(0).cumsum(0).flip(0)  # the sum of 1/m over the ranks of this group and of all below
+    from_here = sums_from(harmonic)[:-1]  # the sum of 1/m over the ranks of this group and of all below
     added = 1 - (cumulative_weight / weight) * harmonic + from_here  # -log G, averaged over the ranks of the group
     lowered = wrong * harmonic / weight
     lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2  # of its own group, half

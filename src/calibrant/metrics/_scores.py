@@ -294,6 +294,7 @@ def signed_gap(events: Events) -> Scalar:
 
 
 def _mean_among(values: Tensor, p: Predictions, among: PredictionSubset) -> Tensor:
+    """Return the mean over all, the correct or the wrong predictions."""
     if among == "all":
         return weighted_mean(values, p.weights)
     selected = (p.correct == 1) == (among == "correct")

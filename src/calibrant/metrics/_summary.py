@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import add
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +31,6 @@ CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example
-
-MergeableSums = TypeVar("MergeableSums", GroupSums, ClassSums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +150,7 @@ class Summary(BinSums):
                 code="different_summaries",
             )
         titles = {"slots": "clusters", "groups": "groups", "row_groups": "groups of rows", "classes": "classes"}
-        for name, title in titles.items() if len(self) and len(addend) else ():
+        for name, title in titles.items() if len(self) and len(addend) else ():  # an empty summary joins any other
             if (getattr(self, name) is None) != (getattr(addend, name) is None):
                 raise InputError(
                     f"Expected {title} in all batches or in none, got some with and some without.",
@@ -174,12 +173,12 @@ class Summary(BinSums):
             _sums.add_words(self.sums, addend.sums),
             _sums.carry(cells, CELL_WORD_BITS),
             self.of,
-            self.class_names or addend.class_names,
-            _sums.add_optional_words(self.slots, addend.slots),
-            _merge(self.groups, addend.groups),
-            _merge(self.classes, addend.classes),
-            self.by_class or addend.by_class,
-            _merge(self.row_groups, addend.row_groups),
+            class_names=self.class_names or addend.class_names,
+            slots=_sums.add_optional(self.slots, addend.slots, _sums.add_words),
+            groups=_sums.add_optional(self.groups, addend.groups, add),
+            classes=_sums.add_optional(self.classes, addend.classes, add),
+            by_class=self.by_class or addend.by_class,
+            row_groups=_sums.add_optional(self.row_groups, addend.row_groups, add),
         )
 
     def __radd__(self, addend: int) -> "Summary":
@@ -260,7 +259,3 @@ def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) ->
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
     columns = (part.double().contiguous().numpy() for part in (*rows, equal_width_edges(sums.shape[2])))
     compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
-
-
-def _merge(first: MergeableSums | None, second: MergeableSums | None) -> MergeableSums | None:
-    return first + second if first and second else first or second

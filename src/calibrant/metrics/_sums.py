@@ -1,10 +1,11 @@
 """Exact sums of row statistics over bins, for all examples, every group and sets of clusters."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ FEATURES = (
     *("brier", "brier_square", "confident", "confident_outcome", "gap_fourth"),
 )
 NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and set of clusters
+Sums = TypeVar("Sums")
 
 
 class BinSums(EventStatistics):
@@ -129,7 +131,7 @@ class GroupSums:
         """Merge, group by group."""
         names = tuple(sorted({*self.names, *addend.names}))
         a, b = self._align(names), addend._align(names)
-        return GroupSums(names, add_words(a.sums, b.sums), add_optional_words(a.slots, b.slots))
+        return GroupSums(names, add_words(a.sums, b.sums), add_optional(a.slots, b.slots, add_words))
 
     def _align(self, names: tuple[str, ...]) -> "GroupSums":
         """Return the sums of more groups, 0 for new ones."""
@@ -244,8 +246,9 @@ def to_words(values: Tensor, num_words: int, bits: int) -> Tensor:
 def from_fixed_point(words: Tensor, name: str) -> Tensor:
     """Return the sums of a feature from their three words (3 b), in float64 on the CPU."""
     unit = COARSE_UNIT_BITS if name == "nll_square" else UNIT_BITS
-    sums = ((w << 2 * WORD_BITS) + (v << WORD_BITS) + u for u, v, w in zip(*words.tolist(), strict=True))
-    return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)
+    low, middle, high = words.tolist()
+    sums = (a + (b << WORD_BITS) + (c << 2 * WORD_BITS) for a, b, c in zip(low, middle, high, strict=True))
+    return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)  # exact integers up to this division
 
 
 def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
@@ -267,8 +270,8 @@ def add_words(first: Tensor, second: Tensor) -> Tensor:
     return carry(first + second.to(first.device), WORD_BITS)
 
 
-def add_optional_words(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+def add_optional(first: Sums | None, second: Sums | None, add: Callable[[Sums, Sums], Sums]) -> Sums | None:
     """Add two sums, each of which may be None."""
     if first is None or second is None:
         return second if first is None else first
-    return add_words(first, second)
+    return add(first, second)

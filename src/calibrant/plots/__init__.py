@@ -18,15 +18,7 @@ from calibrant.plots._predictions import (
 )
 from calibrant.plots._theory import curve_family, simplex_arrows, simplex_contours, simplex_heat
 
-__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "confidence_histogram", "curves"]
-__all__ += [
-    "curve_family",
-    "evidence_timeline",
-    "gap_timeline",
-    "histograms",
-    "intervals",
-    "net_benefit",
-    "power_curve",
-]
-__all__ += ["prediction_sets", "reliability", "reliability_curve", "risk_coverage", "simplex_arrows"]
-__all__ += ["simplex_contours", "simplex_heat"]
+__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "confidence_histogram", "curve_family", "curves"]
+__all__ += ["evidence_timeline", "gap_timeline", "histograms", "intervals", "net_benefit", "power_curve"]
+__all__ += ["prediction_sets", "reliability", "reliability_curve", "risk_coverage"]
+__all__ += ["simplex_arrows", "simplex_contours", "simplex_heat"]

@@ -1,12 +1,13 @@
 """Diagrams of decisions: net benefit, and coverage and size of prediction sets."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
 
 from calibrant._text import display_name
-from calibrant.plots._predictions import LINE_COLOR, add_legend, intervals, series_colors, tidy
+from calibrant.plots._predictions import LINE_COLOR, SERIES_COLORS, add_legend, intervals, tidy
 
 
 def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes:
@@ -15,7 +16,7 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
     The limits hold at each threshold by itself. Values far below 0 are cut off.
     """
     first = next(iter(curves.values()))
-    for (name, curve), color in zip(curves.items(), series_colors(curves), strict=True):
+    for (name, curve), color in zip(curves.items(), cycle(SERIES_COLORS)):
         ax.fill_between(curve.threshold, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         ax.plot(curve.threshold, curve.model, color=color, linewidth=1.6, label=display_name(name))
     ax.plot(first.threshold, first.treat_all, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)), label="act on all")

@@ -1,7 +1,8 @@
 """Plots of predictions."""
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 from typing import Any, Literal
 
 import numpy as np
@@ -109,7 +110,7 @@ def curves(
         ylabel: Label of the vertical axis.
         title: Title of the axes.
     """
-    for i, ((name, values), color) in enumerate(zip(lines.items(), series_colors(lines), strict=True)):
+    for i, ((name, values), color) in enumerate(zip(lines.items(), cycle(SERIES_COLORS))):
         runs = np.atleast_2d(np.asarray(values, dtype=float))  # (runs, epochs)
         positions = range(1, runs.shape[1] + 1) if x is None else x
         style = LINE_STYLES[i // len(SERIES_COLORS) % len(LINE_STYLES)]
@@ -141,7 +142,7 @@ def histograms(
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
-    for (name, values), color in zip(arrays.items(), series_colors(arrays), strict=True):
+    for (name, values), color in zip(arrays.items(), cycle(SERIES_COLORS)):
         share = np.full(len(values), 1 / max(len(values), 1))  # bars of a group sum to 1
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
@@ -151,7 +152,7 @@ def histograms(
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
     """Draw the error rate of the most confident predictions against their share, one line and band per name."""
-    for (name, curve), color in zip(lines.items(), series_colors(lines), strict=True):
+    for (name, curve), color in zip(lines.items(), cycle(SERIES_COLORS)):
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
@@ -193,11 +194,6 @@ def _thin_points(x: Any, *arrays: Any) -> list[Any]:
 def _dots(points: Any, size: float) -> dict[str, Any]:
     """Return the style of a line: dots show the points if there are only a few."""
     return {"marker": "o" if len(points) < 12 else "", "markersize": size}
-
-
-def series_colors(lines: Iterable[Any]) -> list[str]:
-    """Return one color per line, from the start again if there are more lines than colors."""
-    return [SERIES_COLORS[i % len(SERIES_COLORS)] for i, _ in enumerate(lines)]
 
 
 def _draw_unit_square(ax: Axes, title: str) -> Axes:

@@ -86,11 +86,8 @@ def _find_registry(key: str, text: str) -> Registry:
 
 def _check_signature(method: Method) -> None:
     """Reject an undeclared metric, or a function with the wrong arguments for its kind of method."""
-    if method.registry is registry.METRICS and not isinstance(method.target, metrics.Metric):
-        raise InputError(
-            f"Expected a metric, got the function {method.name}. Declare it with @metrics.metric('its title').",
-            code="undeclared_metric",
-        )
+    if method.registry is registry.METRICS:
+        metrics.declared_metric(method)  # only raises
     if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:
         return
     for arguments in call_forms:

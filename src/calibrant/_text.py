@@ -156,6 +156,7 @@ def _is_latex_printable(mark: str) -> bool:
     if mark.isascii() or mark in LATEX_PRINTABLE:
         return True
     base, *accents = unicodedata.normalize("NFD", mark)
+    # Later blocks than Latin Extended-A, and the ogonek, need packages
     return mark < "\u0180" and base.isascii() and bool(accents) and "\u0328" not in accents
 
 

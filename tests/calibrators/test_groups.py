@@ -158,7 +158,7 @@ def test_groups_are_matched_by_name_in_any_order(wards):
     for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
         single = fitted.pooled if name is None else fitted.of_group(name)
         torch.testing.assert_close(mapped.logits[i : i + 1].softmax(1), single(p.logits[i : i + 1]).softmax(1))
-    assert mapped.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common map",)
+    assert mapped.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common calibrator",)
     assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")

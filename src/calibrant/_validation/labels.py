@@ -40,7 +40,8 @@ def to_class_indices(
     """
     if isinstance(labels, Tensor) or not is_text(labels):
         _refuse_dates(labels)
-        return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, isinstance(labels, Tensor))
+        is_tensor = isinstance(labels, Tensor)
+        return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, prefer_positions=is_tensor)
     array = np.asarray(labels)
     try:
         levels, inverse = np.unique(array.astype(str), return_inverse=True)
@@ -51,7 +52,7 @@ def to_class_indices(
     numbers = [parse_number(name) for name in label_names]
     if names is None and label_names and None not in numbers:  # such as "0" and "1"
         values = torch.tensor(numbers, dtype=torch.float64)[index]
-        return _numeric_indices(values, None, k, ignore_index, False)
+        return _numeric_indices(values, None, k, ignore_index, prefer_positions=False)
     notes: tuple[str, ...] = ()
     if names is None:
         if len(label_names) != k:
@@ -77,7 +78,7 @@ def _refuse_dates(labels: Any) -> None:
 
 
 def _numeric_indices(
-    labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, prefer_positions: bool
+    labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, *, prefer_positions: bool
 ) -> LabelIndices:
     """Return numeric labels as class indices: column positions, or the values of numeric class names.
 

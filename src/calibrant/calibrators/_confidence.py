@@ -21,7 +21,7 @@ def binned_event(p: Predictions) -> BinnedEvent:
 
 
 def binned_num_classes(calibrator: Any) -> int:
-    """Return the number of classes that a confidence map accepts: 2 if it maps one of two, 0 if unknown."""
+    """Return the number of classes that a calibrator accepts: 2 if it maps one class of two, 0 if unknown."""
     return certified_classes(calibrator) if calibrator.of == "top" else 2
 
 

@@ -207,7 +207,4 @@ def _public_signature(method: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of the public call: predictions or logits and labels, then the hyperparameters."""
     signature = inspect.signature(method)
     cls, _, *settings = signature.parameters.values()  # the second one, p, becomes three parameters
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    data = [inspect.Parameter("predictions", kind)]
-    data += [inspect.Parameter(name, kind, default=None) for name in ("labels", "weights")]
-    return signature.replace(parameters=[cls, *data, *settings])
+    return signature.replace(parameters=[cls, *registry.data_parameters(), *settings])

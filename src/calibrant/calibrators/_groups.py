@@ -99,8 +99,8 @@ class GroupCalibrated:
         """Return the logits of the common calibrator. Raises `InputError` if there are groups."""
         if self.names:
             raise InputError(
-                f"Expected predictions with groups, got logits alone. Try predictions with groups=, or the map of one "
-                f"group, of_group({self.names[0]!r}).",
+                f"Expected predictions with groups, got logits alone. Try predictions with groups=, or the "
+                f"calibrator of one group, of_group({self.names[0]!r}).",
                 code="no_groups",
             )
         return self.pooled(logits)
@@ -124,7 +124,7 @@ class GroupCalibrated:
         if name not in self.names:
             expected = f"one of the groups {shorten_list(self.names)}" if self.names else "no group, for it has none"
             raise InputError(
-                f"Expected {expected}, got {name!r}. Try the common map, `pooled`, for a new group.",
+                f"Expected {expected}, got {name!r}. Try the common calibrator, `pooled`, for a new group.",
                 code="unknown_group",
             )
         i = self.names.index(name)
@@ -136,7 +136,7 @@ class GroupCalibrated:
         if groups is None or not self.names:  # fitted without groups, it is the common calibrator anyway
             return ()
         unknown = [name for name in groups.used_names if name not in self.names]
-        note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common map"
+        note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common calibrator"
         return (note,) if unknown else ()
 
 

@@ -91,7 +91,7 @@ class _Blocks:
     """Known answers in order of confidence, with their ties, numbers of missing ones, and blocks.
 
     Attributes:
-        num_known, missing: Numbers of answers with and without a confidence.
+        num_known, num_missing: Numbers of answers with and without a confidence.
         right, wrong: Numbers of right and wrong answers among the missing.
         sum: Sum of the confidences of the first 0, 1, ... known answers.
         edge: Confidences of the known answers, between 0 and 1.
@@ -106,9 +106,9 @@ class _Blocks:
         is_missing = np.isnan(confidence)
         values, tie_index, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
         in_order = np.repeat(values, sizes)
-        self.num_known, self.missing = len(in_order), int(is_missing.sum())
+        self.num_known, self.num_missing = len(in_order), int(is_missing.sum())
         self.right = int(correct[is_missing].sum())
-        self.wrong = self.missing - self.right
+        self.wrong = self.num_missing - self.right
         self.sum = np.concatenate([[0.0], in_order.cumsum()])
         self.edge = np.concatenate([[0.0], in_order, [1.0]])
         hits = np.bincount(tie_index, correct[~is_missing], len(values)).round().astype(int)  # right answers per tie
@@ -131,18 +131,18 @@ class _Blocks:
         for start, end in zip(self.starts, self.ends, strict=True):
             least, greatest = self.missing_range(start)
             fewest_hits, most_hits = self.hits_range(start, np.arange(least, greatest + 1))
-            pairs = (greatest - least + 1) * (min(end - start, self.missing) + 1)
+            pairs = (greatest - least + 1) * (min(end - start, self.num_missing) + 1)
             shapes.append((pairs, end - start, int((most_hits - fewest_hits).max())))
         pairs, sizes, hits = np.array(shapes, dtype=float).T
         step = 1
         # For every pair, `_table_before` adds a row of cells for each shift; without missing answers, none is rounded
-        while self.missing and (pairs * (sizes / step + 2) * (hits / step + 1)).sum() > MAX_TABLE_STEPS:
+        while self.num_missing and (pairs * (sizes / step + 2) * (hits / step + 1)).sum() > MAX_TABLE_STEPS:
             step *= 2
         return step
 
     def missing_range(self, end: int) -> tuple[int, int]:
         """Return the least and the greatest number of missing answers that the first `end` answers can include."""
-        return max(0, end - self.num_known), min(self.missing, end)
+        return max(0, end - self.num_known), min(self.num_missing, end)
 
     def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fewest and most right answers among the first `end`, for each number of missing confidences.
@@ -177,8 +177,8 @@ class _Blocks:
         Rows are the numbers of missing answers before the boundary. Columns are cells of `step` numbers of right ones,
         the first of which begins with the least number possible.
         """
-        table = np.full((self.missing + 1, 1), np.inf)
-        table[self.missing, 0] = 0.0  # after the last block, all missing answers are in blocks
+        table = np.full((self.num_missing + 1, 1), np.inf)
+        table[self.num_missing, 0] = 0.0  # after the last block, all missing answers are in blocks
         tables = [table]
         for block in reversed(range(len(self.ends))):
             tables.append(self._table_before(block, tables[-1], sign))
@@ -195,8 +195,8 @@ class _Blocks:
         before = np.arange(least, greatest + 1)
         fewest_hits, most_hits = self.hits_range(start, before)
         cells = (most_hits - fewest_hits) // step + 1
-        table = np.full((self.missing + 1, cells.max()), np.inf)
-        for m in range(min(end - start, self.missing) + 1):
+        table = np.full((self.num_missing + 1, cells.max()), np.inf)
+        for m in range(min(end - start, self.num_missing) + 1):
             runs = self.runs(block, before, np.array([m]))
             # Right answers of the block if it leads from the begin of a cell to the begin of the cell of the same index
             hits = self.hits_range(end, before + m)[0] - fewest_hits
@@ -225,7 +225,7 @@ class _Blocks:
         block = len(prefix.terms)
         end, weight = self.ends[block], self.weights[block]
         slots = end - self.starts[block]
-        m = np.arange(min(slots, self.missing - prefix.missing) + 1)[:, None]
+        m = np.arange(min(slots, self.num_missing - prefix.missing) + 1)[:, None]
         runs, missing = self.runs(block, np.array([prefix.missing]), m), prefix.missing + m
         q = np.arange(runs.fewest_hits.min(), runs.most_hits.max() + 1)
         hits, num_known = prefix.hits + q, np.minimum(end - missing, self.num_known)

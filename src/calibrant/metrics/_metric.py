@@ -349,7 +349,4 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     settings = [
         p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in registry.DATA_PARAMETERS
     ]
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    defaults = {"predictions": empty, "labels": None, "weights": None}
-    data = [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
-    return signature.replace(parameters=[*data, *settings])
+    return signature.replace(parameters=[*registry.data_parameters(), *settings])

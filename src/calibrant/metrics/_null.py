@@ -109,9 +109,9 @@ def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Ge
         is_event = uniform[draw, cluster, None] < value
         of_cluster = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
         residuals.index_add_(0, draw, of_cluster)
-        u = of_cluster.sum(1)
-        squares.index_add_(0, draw, u.square())
-        products.index_add_(0, draw, u * model.imbalance[cluster])
+        drawn_u = of_cluster.sum(1)
+        squares.index_add_(0, draw, drawn_u.square())
+        products.index_add_(0, draw, drawn_u * model.imbalance[cluster])
     drawn_variance = model.variance(model.unanimous_share(squares, products))
     ratio = (model.variance(share) / drawn_variance).nan_to_num(1.0)  # 0 / 0 if every confidence is 0 or 1
     return residuals * ratio.pow(1 / 4)[:, None]  # the root of the ratio of standard deviations

@@ -57,7 +57,7 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
         sample = Sample.from_values(_placements(p), p.weights, p.clusters, p.examples)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
     count = torch.bincount(p.labels, w, minlength=p.k)
-    count = count[(count > 0) & (count < sample.n)]
+    count = count[(count > 0) & (count < sample.n)]  # of classes with positives and negatives
     count = count[:1] if p.k == 2 else count  # the second class has the same positives and negatives
     rarer = torch.minimum(count, sample.n - count).mean() if len(count) else sample.n
     return sample.bounded_interval(SHARE, level, share=float(rarer) / sample.n)
@@ -113,6 +113,7 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
     square = by_score.correct * influence.square() + wrong * (influence + error_influence).square()
     clusters = None
     if (sums := by_score.clusters) is not None:
+        # The group of each bin of the clusters
         group = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
         wrong = sums.total_weight * (1 - sums.value) - sums.residual
         deviation = sums.total_weight @ influence[group] + wrong @ error_influence[group]
@@ -227,5 +228,5 @@ def risk_coverage(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
 
 
 def sums_from(values: Tensor) -> Tensor:
-    """Return the sum of each element and all after it, and 0 at the end."""
-    return torch.nn.functional.pad(values.flip(0).cumsum(0).flip(0), (0, 1))
+    """Return the sum of each element and all after it in its row, and 0 at the end."""
+    return torch.nn.functional.pad(values.flip(-1).cumsum(-1).flip(-1), (0, 1))

@@ -1,8 +1,8 @@
 """A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
+import operator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from operator import add
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -175,10 +175,10 @@ class Summary(BinSums):
             self.of,
             class_names=self.class_names or addend.class_names,
             slots=_sums.add_optional(self.slots, addend.slots, _sums.add_words),
-            groups=_sums.add_optional(self.groups, addend.groups, add),
-            classes=_sums.add_optional(self.classes, addend.classes, add),
+            groups=_sums.add_optional(self.groups, addend.groups, operator.add),
+            classes=_sums.add_optional(self.classes, addend.classes, operator.add),
             by_class=self.by_class or addend.by_class,
-            row_groups=_sums.add_optional(self.row_groups, addend.row_groups, add),
+            row_groups=_sums.add_optional(self.row_groups, addend.row_groups, operator.add),
         )
 
     def __radd__(self, addend: int) -> "Summary":

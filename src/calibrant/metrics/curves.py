@@ -115,7 +115,7 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
         step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
         walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
     else:
-        weight, outcome = _cluster_sums_above(by_score.clusters)
+        weight, outcome = (x[:, :-1] for x in _cluster_sums_above(by_score.clusters))
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
@@ -124,10 +124,9 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
 
 
 def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
-    """Return weight and outcomes of every cluster in each bin and above, (m g) each."""
+    """Return weight and outcomes of every cluster in each bin and above, and 0 above all bins, (m g+1) each."""
     outcome = sums.total_weight * sums.value + sums.residual
-    weight, outcome = (x.flip(1).cumsum(1).flip(1) for x in (sums.total_weight, outcome))
-    return weight, outcome
+    return _ranking.sums_from(sums.total_weight), _ranking.sums_from(outcome)
 
 
 def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -135,7 +134,7 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
 
     They are 0 and 1 if no confidence is as large.
     """
-    weight, outcome = (torch.nn.functional.pad(x, (0, 1)) for x in _cluster_sums_above(sums))  # 0 above all
+    weight, outcome = _cluster_sums_above(sums)
     first = torch.searchsorted(sums.value.contiguous(), allow_rounding(cuts))
     bins, index = first.unique(return_inverse=True)  # an interval takes long
     intervals = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in bins]

@@ -242,14 +242,15 @@ def fields_from_arrays(
     kind, label_key = find_score_and_label_keys(arrays)
     scores, targets = arrays[kind], arrays[label_key]
     class_names, shape = arrays.get("class_names"), np.shape(scores)
-    has_one_score = len(shape) == 1 or shape[1:] == (1,)
     if class_names is not None and np.asarray(targets).dtype.kind in "iu":
         targets = to_tensor(targets, "labels")  # integers in a tensor are positions, even if class names are numbers
     options: Fields = {name: arrays.get(name) for name in ("weights", "clusters", "groups")}
     if options["groups"] is not None and "group_names" in arrays:
         options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
-    options |= {"ignore_index": ignore_index} if kind != "confidence" else {}
-    if arrays.get("is_multilabel") and len(shape) == 2 and np.shape(targets) == shape and shape[1] > 1:
+    if kind != "confidence":  # every stated confidence counts
+        options["ignore_index"] = ignore_index
+    has_several_labels = len(shape) == 2 and shape[1] > 1 and np.shape(targets) == shape
+    if arrays.get("is_multilabel") and has_several_labels:
         options |= {"probs": True} if kind == "probs" else {"logits": are_logits}
         fields = fields_from_labels(scores, targets, names=class_names, **options)
     elif kind == "confidence":
@@ -257,7 +258,7 @@ def fields_from_arrays(
     elif kind == "probs":
         scores = scores[:, 0] if shape[1:] == (1,) else scores
         fields = fields_from_probs(scores, targets, class_names=class_names, **options)
-    elif has_one_score:
+    elif _is_one_per_label(shape):
         fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)
     else:
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
@@ -283,5 +284,9 @@ def has_single_logits(arrays: Mapping[str, Any]) -> bool:
     """Whether the arrays of a file hold a single logit for each label, and not one for each class, or probabilities."""
     if "logits" not in arrays:
         return False
-    shape = np.shape(arrays["logits"])
-    return bool(arrays.get("is_multilabel")) or len(shape) == 1 or shape[1:] == (1,)
+    return bool(arrays.get("is_multilabel")) or _is_one_per_label(np.shape(arrays["logits"]))
+
+
+def _is_one_per_label(shape: tuple[int, ...]) -> bool:
+    """Whether scores (n,) or (n, 1) have one number per label instead of one per class."""
+    return len(shape) == 1 or shape[1:] == (1,)

@@ -457,12 +457,12 @@ class Predictions:
         return {column: Categories(getattr(self, column), levels) for column, levels in names.items() if levels}
 
     def apply(self, calibrator: Map) -> "Predictions":
-        """Return the same samples with the logits of a map.
+        """Return the same samples with calibrated logits.
 
-        A `types.ColumnMap` receives the `columns`, and may add notes.
+        Any function of logits can be a calibrator. A `types.ColumnMap` receives the `columns`, and may add notes.
 
         Raises:
-            InputError: If the map is no function, or does not return logits of the same shape.
+            InputError: If the calibrator is no function, or does not return logits of the same shape.
         """
         check_is_map(calibrator)
         result = self.with_logits(calibrate_logits(calibrator, self.logits, self.columns))

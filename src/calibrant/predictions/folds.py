@@ -1,4 +1,4 @@
-"""Cross-fitting: map each sample by a fit to the other folds."""
+"""Cross-fitting: calibrate each sample by a fit to the other folds."""
 
 from collections.abc import Callable, Iterator
 
@@ -90,7 +90,7 @@ def split_folds(p: Predictions, folds: int, seed: int = 0) -> Iterator[tuple[Pre
 
 
 def map_out_of_fold(fit: FitFunction, p: Predictions, *, folds: int = 5, seed: int = 0) -> Predictions:
-    """Return the predictions with each fold mapped by the fit to the other folds."""
+    """Return the predictions with each fold calibrated by the fit to the other folds."""
     out = torch.empty_like(p.logits)
     for training, inside in split_folds(p, folds, seed):
         out[inside] = p[inside].apply(fit(training)).logits.to(out.dtype)

@@ -3,9 +3,9 @@
 from calibrant.registry import _registry
 from calibrant.registry._calls import check_name, format_call, suggest
 from calibrant.registry._registry import *
-from calibrant.registry._settings import DATA_PARAMETERS, describe_mismatch, hyperparameters
+from calibrant.registry._settings import DATA_PARAMETERS, data_parameters, describe_mismatch, hyperparameters
 from calibrant.registry._sources import INCLUDED_SOURCES, include
 
-__all__ = ["DATA_PARAMETERS", "INCLUDED_SOURCES", "check_name", "describe_mismatch", "format_call", "hyperparameters"]
-__all__ += ["include", "suggest"]
+__all__ = ["DATA_PARAMETERS", "INCLUDED_SOURCES", "check_name", "data_parameters", "describe_mismatch", "format_call"]
+__all__ += ["hyperparameters", "include", "suggest"]
 __all__ += _registry.__all__

@@ -25,7 +25,8 @@ __all__ += ["TRACES", "Method", "Registry", "check_settings", "is_built_in"]
 
 M = TypeVar("M", bound=Callable[..., Any])
 TITLE_START = re.compile(r"^(?:(?:Apply|Build|Compute|Create|Draw|Load|Return) )?(?:[Tt]he |[Aa]n? )?(?=\w)")
-TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?: [^a-z0-9.(]|$)).)*")  # the first of a docstring
+# The text before a bracket, a comma, colon, semicolon or formula, or the end of the first sentence
+TITLE_PHRASE = re.compile(r"(?:(?! \(|[,:;$]|\.(?: [^a-z0-9.(]|$)).)*")
 
 
 class Registry(Mapping[str, Callable[..., Any]]):

@@ -22,6 +22,13 @@ def hyperparameters(method: Callable[..., Any]) -> types.MappingProxyType[str, A
     return types.MappingProxyType(named)
 
 
+def data_parameters() -> list[inspect.Parameter]:
+    """Return the first parameters of a public call: predictions, or logits with labels and weights."""
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    defaults = {"predictions": empty, "labels": None, "weights": None}
+    return [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
+
+
 @functools.lru_cache(maxsize=1024)
 def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function's or constructor's parameters, `Annotated` included."""

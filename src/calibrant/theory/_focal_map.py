@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.types import InputError, Logits
+from calibrant.theory._gradient import check_gamma
+from calibrant.types import Logits
 
 __all__ = ["focal_map", "focal_map_inverse"]
 
@@ -32,7 +33,7 @@ def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     >>> focal_map(torch.tensor([[0.626614827, 0.373385173]]).log(), gamma=2.0).exp()
     tensor([[0.8000, 0.2000]])
     """
-    _check_gamma(gamma)
+    check_gamma(gamma)
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     terms = _ProbabilityTerms(z, z.argmax(-1, keepdim=True))
     mapped = terms.focal_logits(gamma).clamp_max(0)  # so that rounding lifts no class above the top one
@@ -58,7 +59,7 @@ def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
     >>> focal_map_inverse(torch.tensor([[0.8, 0.2]]).log(), gamma=2.0).exp()
     tensor([[0.6266, 0.3734]])
     """
-    _check_gamma(gamma)
+    check_gamma(gamma)
     top = logits.argmax(-1, keepdim=True)
     target = logits.double() - logits.double().gather(-1, top)  # log p, shifted to 0 for the top class
     fixed_gamma = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
@@ -106,14 +107,6 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
     if bool(failed.any()):
         raise ArithmeticError(f"The inverse of the focal map did not converge for {int(failed.sum())} rows.")
     return best
-
-
-def _check_gamma(gamma: Tensor | float) -> None:
-    """Raise `InputError` unless gamma is above -1. Check nothing while torch compiles and hides the values."""
-    if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
-        raise InputError(
-            f"Expected gamma > -1, got {gamma}. Other weights of the focal map are not positive.", code="gamma_range"
-        )
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:

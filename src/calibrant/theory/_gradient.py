@@ -80,8 +80,7 @@ def confidence_threshold(gamma: float) -> float:
     """
     from scipy.optimize import brentq
 
-    if not gamma > -1:
-        raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
+    check_gamma(gamma)
     if gamma == 0:
         return 0.5
     # the root lies between these
@@ -118,6 +117,14 @@ def sample_dependent_gamma(p: Tensor | float, *, low: float = 3.0, high: float =
     p = _as_tensor(p).detach()
     clipped_p = p.double().clamp(confidence_threshold(high), confidence_threshold(low))  # gamma* falls as p rises
     return gamma_for(clipped_p).to(p.dtype)
+
+
+def check_gamma(gamma: Tensor | float) -> None:
+    """Raise `InputError` unless gamma is above -1. Check nothing while torch compiles and hides the values."""
+    if not torch.compiler.is_compiling() and not bool((torch.as_tensor(gamma) > -1).all()):
+        raise InputError(
+            f"Expected gamma > -1, got {gamma}. Other weights of the focal map are not positive.", code="gamma_range"
+        )
 
 
 def _as_tensor(x: Tensor | float) -> Tensor:

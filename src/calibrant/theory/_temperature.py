@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from calibrant.theory._focal_map import focal_map
+from calibrant.theory._gradient import check_gamma
 from calibrant.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
@@ -48,8 +49,7 @@ def temperature_bounds(gamma: float) -> TemperatureBounds:
     >>> bounds.sharpest, round(1 / bounds.mildest, 4), round(1 / bounds.paper, 4)
     (0.5, 1.7718, 1.6534)
     """
-    if not gamma > -1:
-        raise InputError(f"Expected gamma > -1, got {gamma}.", code="gamma_range")
+    check_gamma(gamma)
 
     def inverse_temperature(s: float) -> float:
         """Return the logit after the map divided by the logit s before it, 1 / T(s)."""

@@ -539,11 +539,7 @@ def _signal_gains(
 
     with_all = held_out(tuple(columns))
     if len(columns) == 1:
-        return [(name, with_all - _base_rate_likelihood(y)) for name in columns]
+        share = (y.sum() + 0.5) / (len(y) + 1)  # of right answers, with half a pseudo-answer of either kind
+        baseline = torch.where(y == 1, share, 1 - share).log()
+        return [(name, with_all - baseline) for name in columns]
     return [(name, with_all - held_out([column for column in columns if column != name])) for name in columns]
-
-
-def _base_rate_likelihood(y: Tensor) -> Tensor:
-    """Return the log-likelihood of each example under the share of right answers (n)."""
-    share = (y.sum() + 0.5) / (len(y) + 1)
-    return torch.where(y == 1, share, 1 - share).log()

@@ -122,8 +122,9 @@ class Criterion(nn.Module):
         """Restore the state of the loss if it is complete, and report its missing keys, then load the buffers."""
         current = losses.state(self.loss)
         keys = {f"{prefix}loss.{name}": name for name in current}
-        # popped, because torch would report them as unexpected
-        saved = {name: state_dict.pop(key) for key, name in keys.items() if key in state_dict}
+        saved = {name: state_dict[key] for key, name in keys.items() if key in state_dict}
+        for key in keys:
+            state_dict.pop(key, None)  # torch would report it as unexpected
         if current and len(saved) == len(current):
             restored = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
             self.loss = losses.restore_state(self.loss, restored)

@@ -82,7 +82,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
             p = validated
-            # An earlier fit is no hyperparameter with a type to check
+            # Passed on as it is: an earlier fit is no hyperparameter with a type to check
             warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
             if p.weights is not None and not bool((p.weights > 0).all()):
                 p = p[p.weights > 0]

@@ -27,7 +27,6 @@ from calibrant.predictions import Predictions
 BOUND_ROUNDING = 1e-9  # by which rounding may lift a bound above the value that it bounds
 MIN_MONOTONE_GAMMA = -0.75  # log(p_top / p_y) need not fall with T below
 BoundParts = Callable[[Predictions, float], tuple[float, float]]  # (predictions at T, metric) -> falling, rising part
-CombineParts = Callable[[tuple[float, float]], float]  # bounds of both parts -> bound of the metric
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
     return theory.focal_map(z / t, gamma=gamma)
 
 
-def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, CombineParts] | None:
+def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, Callable[..., float]] | None:
     """Return the functions that compute the parts of a metric and combine them, or None if it has no bound."""
     settings = registry.hyperparameters(metric.function) | metric.settings
     if metric.canonical == "nll(among='all')":

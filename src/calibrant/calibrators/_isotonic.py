@@ -122,8 +122,7 @@ class VennAbers:
         The farther they are apart, the less the data determine the probability.
         """
         fitted: VennAbers = prepare(self, logits)
-        lows: list[Tensor] = []
-        highs: list[Tensor] = []
+        lows, highs = list[Tensor](), list[Tensor]()
         bounds = pairwise(fitted.start.tolist())
         for (start, end), p_j in zip(bounds, logits.double().softmax(-1).T.contiguous(), strict=True):
             x = fitted.p[start:end]

@@ -74,7 +74,7 @@ class Monotone:
     def __call__(self, logits: Logits) -> Logits:
         """Return -m(v), with v = -log softmax(z / T) and m the increasing piecewise linear map."""
         v = -(logits.double() / self.temperature).log_softmax(-1)
-        # m(v) = s_J v + sum_(j < J) (s_j - s_(j+1)) min(v, knot_(j+1)): the pieces summed by parts, with slopes s
+        # With slopes s, summation by parts gives m(v) = s_J v + sum_(j < J) (s_j - s_(j+1)) min(v, e_(j+1))
         mapped = v * self.slopes[-1]
         for knot, change in zip(self.knots[1:], self.slopes[:-1] - self.slopes[1:], strict=True):
             mapped.addcmul_(v.clamp_max(knot), change)

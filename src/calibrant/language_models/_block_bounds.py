@@ -206,8 +206,8 @@ class _Blocks:
             # Within the cells, the number of right answers may be up to step - 1 smaller or larger
             costs = runs.cost(hits - step + 1, hits + step - 1, self.weights[block], sign)
             for shift, cost in enumerate(costs[:, :, None], first_shift):
-                cell = max(0, -shift)  # the cells with a cell `shift` later in the other table
-                end_cell = max(cell, min(table.shape[1], later.shape[1] - shift))
+                cell = max(0, -shift)  # the first of the cells for which the other table has a cell `shift` later
+                end_cell = max(cell, min(table.shape[1], later.shape[1] - shift))  # after the last one
                 later_cost = later[least + m : greatest + m + 1, cell + shift : end_cell + shift]
                 part = table[least : least + len(later_cost), cell:end_cell]
                 np.minimum(part, cost[: len(later_cost)] + later_cost, out=part)

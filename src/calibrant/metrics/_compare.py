@@ -127,7 +127,7 @@ def _compare_metric(
     """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife."""
     metric, a, b = declared_metric(method), first.predictions, second.predictions
     if metric.per_example is not None and not method.settings:
-        low, value, high = scores.values(metric)  # of the differences of scores
+        low, value, high = scores.values(metric)  # of the difference of each example's scores
         pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
         squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
         unseen_range = _range_from_squares(*squares)

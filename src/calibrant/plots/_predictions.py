@@ -39,7 +39,7 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
     ax = current_axes() if ax is None else ax
     names = ("edges", "weight", "accuracy", "confidence", "count")
     edges, weight, accuracy, confidence, count = (getattr(bins, name).cpu().numpy() for name in names)
-    opacity = 0.25 + 0.75 * np.sqrt(weight / weight.max())
+    opacity = 0.25 + 0.75 * np.sqrt(weight / weight.max())  # never too faint to see
     rows = np.stack([edges[:-1], np.diff(edges), accuracy, confidence, opacity], 1)
     bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
     gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
@@ -186,6 +186,7 @@ def _thin_points(x: Any, *arrays: Any) -> list[Any]:
     Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept.
     """
     column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
+    # The first or last point in its column; the first and last points of all are always kept
     is_edge = np.ones(len(column), dtype=bool)
     is_edge[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
     return [None if array is None else array.cpu().numpy()[is_edge] for array in (x, *arrays)]

@@ -119,11 +119,7 @@ def bar_diagram(
 
 def reliability_figure(p: Predictions, alt_text: str, caption: str) -> Markup:
     """Return a plain reliability diagram of the event of predictions."""
-
-    def draw(drawing: Figure) -> None:
-        reliability(p, ax=drawing.subplots())
-
-    return figure(draw, alt_text, caption=caption)
+    return figure(lambda drawing: reliability(p, ax=drawing.subplots()), alt_text, caption=caption)
 
 
 def version_facts(command: str) -> dict[str, str]:

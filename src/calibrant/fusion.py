@@ -364,7 +364,7 @@ def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Ten
     fixed_precisions = [GROUP_PRECISION if name.startswith("group ") else SIGNAL_PRECISION for name in names]
     if "intercept" in names:
         fixed_precisions[names.index("intercept")] = INTERCEPT_PRECISION
-    mean, precision = torch.zeros(len(names)).double(), torch.tensor(fixed_precisions).double().diag()
+    mean, precision = torch.zeros(len(names)).double(), torch.tensor(fixed_precisions, dtype=torch.float64).diag()
     if prior is not None:
         pairs = [(i, prior.names.index(name)) for i, name in enumerate(names) if name in prior.names]
         rows, prior_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))

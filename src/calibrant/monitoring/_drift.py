@@ -62,7 +62,7 @@ class DriftResult:
             return ""
         p_value = self.label_shift.p_value
         if p_value <= self.level:
-            return f"More than the class shares has changed (p = {p_value:.3f}): do not rely on the shares."
+            return f"New class shares alone do not explain the predictions (p = {p_value:.3f}): do not rely on them."
         return f"New class shares alone can explain the predictions (p = {p_value:.3f})."
 
     def __str__(self) -> str:

@@ -75,7 +75,7 @@ def worst(p: Predictions, true: torch.Tensor) -> float:
 
 
 def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
-    """Return the increase of the NLL, and the error of the worst group of the common map and by group."""
+    """Return the increase of the NLL, and the error of the worst group of the common calibrator and by group."""
     sizes, slopes, shifts = setting(name, g)
     val, _ = drawn(sizes, slopes, shifts, g)
     test, true = drawn([3 * size for size in sizes], slopes, shifts, g)

@@ -2,7 +2,7 @@
 A calibrator for every group
 ============================
 
-Every group gets its own map. Maps of small groups are shrunk toward the common map.
+Every group gets its own calibrator. Those of small groups are shrunk toward the common one.
 """
 
 import torch

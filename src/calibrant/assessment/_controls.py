@@ -162,7 +162,7 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
     floor = metrics.noise_floor.interval(events, level=level, bins=num_bins)
     mean_confidence = float((bins.weight * bins.confidence).nansum())  # the confidence of empty bins is NaN
     tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
-    step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_cells(bins, _bin_level(uncalibrated))}
+    step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_rows(bins, _bin_level(uncalibrated))}
     if button_label:
         step["stop"] = button_label
     return step
@@ -173,7 +173,7 @@ def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
     ece, nll, floor = (measurement[row] for row in ("ece", "nll", "noise_floor"))
     frequency = measurement.observed_frequency.value
     tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
-    return {"name": name, "tiles": tiles, "cells": _bin_cells(measurement.reliability_bins, _bin_level(measurement))}
+    return {"name": name, "tiles": tiles, "cells": _bin_rows(measurement.reliability_bins, _bin_level(measurement))}
 
 
 def _tiles(
@@ -194,7 +194,7 @@ def _bin_level(measurement: MeasurementData) -> float | None:
     return None if measurement.clusters else measurement.level
 
 
-def _bin_cells(bins: Bins, level: float | None) -> list[list[int]]:
+def _bin_rows(bins: Bins, level: float | None) -> list[list[int]]:
     """Return, per nonempty bin, its index, count, mean confidence, accuracy, and the limits of the frequency.
 
     Shares are in millionths. The limits hold for all bins simultaneously. Without a level they are left out.
@@ -285,7 +285,7 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
     mistakes = mistakes_by_class(p, indices, MAX_CLASS_MISTAKES) if isinstance(p, Predictions) else None
     rows = [
         {
-            "layers": [_class_cells(class_table.cells[j], measurement) for class_table in class_tables],
+            "layers": [_class_bin_rows(class_table.cells[j], measurement) for class_table in class_tables],
             "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes[j]],
         }
         for j in indices
@@ -306,8 +306,14 @@ def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
     return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 
 
-def _class_cells(cells: Tensor, measurement: MeasurementData) -> list[list[int]]:
-    """Return the cells of `_bin_cells` for one class, whose sums per bin are divided by the number of examples."""
-    weights, confidence_sums, outcome_sums = measurement.n * cells.T  # limits need the numbers of examples
+def _class_bin_rows(class_bins: Tensor, measurement: MeasurementData) -> list[list[int]]:
+    """Return the bins of the reliability diagram of one class as `_bin_rows` does.
+
+    Args:
+        class_bins: Weight, sum of probabilities and sum of outcomes in each bin, divided by the number of examples
+            (b 3).
+        measurement: The measurement that the class belongs to.
+    """
+    weights, confidence_sums, outcome_sums = measurement.n * class_bins.T  # limits depend on counts, not on shares
     bins = Bins.from_sums(equal_width_edges(len(weights)), weights, confidence_sums, outcome_sums)
-    return _bin_cells(bins, _bin_level(measurement))
+    return _bin_rows(bins, _bin_level(measurement))

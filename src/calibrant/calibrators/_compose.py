@@ -141,7 +141,10 @@ def pool(*members: Predictions) -> Predictions:
 
 
 def fitting_digests(calibrator: object) -> set[str]:
-    """Return the digests of all predictions that a calibrator, or a calibrator inside it, was fitted on."""
+    """Return the digests of all predictions that a calibrator, or a calibrator inside it, was fitted on.
+
+    A `Certificate`, the record of a fit, holds the digest of its data. All fields are searched for certificates.
+    """
     if isinstance(calibrator, Certificate):
         return {calibrator.data} - {""}  # "" if the data are unknown
     parts: Iterable[object] = calibrator if isinstance(calibrator, tuple) else learned_fields(calibrator).values()

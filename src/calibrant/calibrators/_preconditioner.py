@@ -63,9 +63,10 @@ class Preconditioner:
 
 
 def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor, row_shares: Tensor) -> Preconditioner:
-    """Return coordinates, in one block, in which the penalized Hessian at w x + c is the unit matrix.
+    """Return coordinates of all parameters together in which the penalized Hessian at w x + c is the unit matrix.
 
-    Nearly flat directions, as where every probability is 0 or 1, are stretched to `MIN_CURVATURE` only.
+    The penalty is the sum of ridge times squared parameters. Curvatures below `MIN_CURVATURE` of the typical one, as
+    where every probability is 0 or 1, are raised to it, so that the first step is not too long.
 
     Args:
         x: Logits, (n k).
@@ -74,14 +75,16 @@ def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor,
         ridge: Ridge penalty of each packed parameter, (d).
         row_shares: Share of each row in the total weight, (n 1).
     """
-    hessian = affine_hessian(x, weight, bias, row_shares) + (2 * ridge).diag()
+    hessian = affine_hessian(x, weight, bias, row_shares) + (2 * ridge).diag()  # of the NLL and of the penalty
     column_squares = x.square().mean(0).cpu()
     by_shape = (column_squares.mean(), column_squares, column_squares.expand(len(bias), -1))  # number, diagonal, matrix
-    # Curvature of each parameter, up to a factor, if no probability were near 0 or 1: the mean square of its feature
+    # Curvature of each parameter, up to a factor, if no probability were near 0 or 1: the mean square of its feature.
+    # At most 1, that of an intercept, so that large logits do not raise it
     typical_curvature = pack(by_shape[weight.ndim].clamp_max(1.0), torch.ones_like(column_squares))
     # 1e-300 for columns of zeros, which have no curvature at all
     hessian.diagonal().copy_(hessian.diagonal().maximum(MIN_CURVATURE * typical_curvature + 1e-300))
-    return Preconditioner(torch.ones(1, len(hessian), dtype=torch.float64), cholesky_with_jitter(hessian))
+    scale = torch.ones(1, len(hessian), dtype=torch.float64)  # of one block; the root does all the scaling
+    return Preconditioner(scale, cholesky_with_jitter(hessian))
 
 
 def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) -> Tensor:

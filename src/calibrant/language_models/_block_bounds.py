@@ -67,11 +67,11 @@ class _Runs(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """The term w (rest + m z)^2 of a block with rest = k - q, and the range of z."""
+    """The term w (rest + m z)^2 of a block, and the range of the mean z of its missing confidences."""
 
     weight: float
-    rest: float
-    m: int
+    rest: float  # k - q: the sum of the known confidences minus the number of right answers
+    m: int  # number of missing confidences
     lowest: float
     highest: float
 
@@ -288,10 +288,11 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
 
 
 def _least_sum(terms: tuple[_Term, ...]) -> float:
-    """Return the least sum of the terms over means in order, by the pool adjacent violators algorithm.
+    """Return the least sum of the terms w (rest + m z)^2 over means z that do not decrease from block to block.
 
-    A pool has one mean z. Lowest and highest means grow from block to block, so that z of a pool ranges from the lowest
-    mean of its last block to the highest mean of its first block.
+    Found by the pool adjacent violators algorithm, in which the blocks of a pool have one z. Lowest and highest means
+    grow from block to block, so that z of a pool lies between the lowest mean of its last block and the highest mean of
+    its first block.
     """
     pools: list[tuple[float, float, float, list[_Term]]] = []  # z, sum of w m^2, minus sum of w m rest, blocks
     for term in terms:

@@ -18,7 +18,7 @@ ValueAndRange = tuple[float, float, float]  # and its least and greatest value o
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """The number of a published convention, and its range over all orders of answers with equal confidences."""
+    """The value of a published convention, and its range over all orders of answers with equal confidences."""
 
     name: str
     value: float  # NaN if the published code fails
@@ -42,7 +42,9 @@ class Convention:
     uses_confidence: bool = True
 
     def __call__(self, log: EvaluationLog) -> PublishedValue:
-        """Return the number of a log, whose order of rows decides between equal confidences.
+        """Return the value of this convention for a log, and its range over all orders of equal confidences.
+
+        The value takes equal confidences in the order of the rows.
 
         Raises:
             InputError: If scores are fractional.
@@ -51,14 +53,14 @@ class Convention:
         answers = answers[answers.is_graded]
         check_binary(answers.correct)
         is_missing = np.isnan(answers.confidence)
-        confidence = np.where(is_missing, 1.0, answers.confidence)
-        numbers = self.compute(confidence, answers.correct, answers.is_answered)
+        confidence = np.where(is_missing, 1.0, answers.confidence)  # as the published evaluations do
+        value, low, high = self.compute(confidence, answers.correct, answers.is_answered)
         filled = int(is_missing.sum()) if self.uses_confidence else 0
-        return PublishedValue(self.name, *numbers, len(answers), filled)
+        return PublishedValue(self.name, value, low, high, len(answers), filled)
 
 
 def conventions(log: EvaluationLog) -> dict[str, PublishedValue]:
-    """Return the number of every published convention, by name.
+    """Return the value of every published convention, by name.
 
     The descriptions are in `CONVENTIONS`. Graded answers count: the evaluations grade an answer that is missing as
     wrong, and give it a confidence of 100 %.

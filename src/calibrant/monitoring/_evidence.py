@@ -63,14 +63,15 @@ class Wealth(AlignedArrays):
     def advance(
         self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
     ) -> tuple["Wealth", np.ndarray]:
-        """Return the evidence after further looks, and the log wealth (looks s) at each of them.
+        """Return the state after further looks, and the log wealth of the s tests at each look (looks s).
 
-        Every look depends on the rows before it only, and is computed alike however looks are divided into calls.
+        A look comes after every LOOK_ROWS rows. Every LOOKS_PER_START looks, a part of the reserve goes into new bets.
+        The result is the same however looks are divided into calls.
 
         Args:
             row: Number of rows before, a multiple of LOOK_ROWS.
-            log_factors: Log factors of the bets, summed over the rows of each look (looks s e).
-            sums: Sums over the rows of each look (looks s 5).
+            log_factors: Log factors of the e bets of each test, summed over the rows of each look (looks s e).
+            sums: The five `SUM_NAMES`, summed over the rows of each look (looks s 5).
             thresholds: Log wealth that raises the alarm of each test (s).
         """
         state, totals = self, [np.zeros((0, len(self)))]

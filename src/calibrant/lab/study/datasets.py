@@ -83,14 +83,16 @@ class DataDigest(NamedTuple):
 
 
 def data_digest(splits: Splits) -> DataDigest:
-    """Return the digests of a data set, wherever it was read from.
+    """Return digests of the training part and of the whole data set, which depend on its values, not on its files.
 
     Of tensors above a gigabyte, evenly spaced rows are digested. Values other than tensors, numbers, texts, arrays,
     sequences, mappings and dataclasses may have an attribute `digest`; otherwise only their type counts.
     """
+    # Initial word vectors of a text data set decide what a network learns, too
     train_digest = _value_digest([splits.train.inputs, splits.train.labels, list(splits.classes), splits.vectors])
     evaluation_sets = [[split.inputs, split.labels] for split in (splits.val, splits.test)]
-    return DataDigest(train_digest, _value_digest([train_digest, evaluation_sets]))
+    full_digest = _value_digest([train_digest, evaluation_sets])  # the training part enters by its digest
+    return DataDigest(train_digest, full_digest)
 
 
 def _value_digest(value: Any) -> str:

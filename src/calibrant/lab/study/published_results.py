@@ -34,7 +34,7 @@ class PaperDataset:
     recipe: Recipe
     examples: SplitSizes | None  # None if the paper does not state them
     split: str  # "seed" if every seed draws the validation split, else "fixed"
-    evaluation: tuple[str, str] | None  # what the paper evaluates, and what this package does; None if equal
+    evaluation_texts: tuple[str, str] | None  # what the paper evaluates, and what this package does; None if equal
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ class PaperComparison:
                 if key not in SPEED_ONLY_FIELDS and value != getattr(our_recipe, key)
             ]
             pairs += self._data_differences(dataset, network, paper_data, split)
-            pairs += filter(None, [paper_data.evaluation])
+            if paper_data.evaluation_texts is not None:
+                pairs.append(paper_data.evaluation_texts)
             if pairs:
                 paper_texts, our_texts = zip(*pairs, strict=True)
                 yield f"published: {', '.join(paper_texts)}; here: {', '.join(our_texts)}"

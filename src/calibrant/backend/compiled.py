@@ -159,11 +159,11 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for few classes, in blocks of rows in which each class is a column.
 
-    `odds` are e^(z - max z), the probabilities of a row before division by their total. The function is long because
+    `powers` are e^(z - max z), the probabilities of a row before division by their total. The function is long because
     every statistic is computed while its block is in cache.
     """
     n, k = z.shape
-    m, row_max, odds = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
+    m, row_max, powers = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
     total, log_total, sums = np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS), np.zeros(BLOCK_ROWS)
     first_maximum = np.zeros(BLOCK_ROWS, np.int32)
     for first in range(0, n, BLOCK_ROWS):
@@ -173,10 +173,10 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
         total[:] = 0.0
         for j in range(k):
             for i in range(BLOCK_ROWS):
-                odds[j, i] = _exp(np.float64(m[j, i]) - np.float64(row_max[i]))
+                powers[j, i] = _exp(np.float64(m[j, i]) - np.float64(row_max[i]))
         for j in range(k):
             for i in range(BLOCK_ROWS):
-                total[i] += odds[j, i]
+                total[i] += powers[j, i]
         if len(log_likelihood) or len(entropy):
             for i in range(BLOCK_ROWS):
                 log_total[i] = _log(total[i])
@@ -205,34 +205,34 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
             sums[:] = 0.0
             for j in range(k):
                 for i in range(BLOCK_ROWS):
-                    sums[i] += odds[j, i] * odds[j, i]
+                    sums[i] += powers[j, i] * powers[j, i]
             brier_block = brier[block]
             for i in rows:
-                brier_block[i] = _brier(sums[i], odds[labels[i], i], total[i])
+                brier_block[i] = _brier(sums[i], powers[labels[i], i], total[i])
         if len(entropy):
             sums[:] = 0.0
             for j in range(k):
                 for i in range(BLOCK_ROWS):
                     d = np.float64(m[j, i]) - np.float64(row_max[i])
-                    sums[i] += odds[j, i] * d if odds[j, i] > 0 else 0.0
+                    sums[i] += powers[j, i] * d if powers[j, i] > 0 else 0.0
             entropy_block = entropy[block]
             for i in rows:
                 entropy_block[i] = log_total[i] - sums[i] / total[i]
         if len(class_probability):
             class_probability_block = class_probability[block]
             for i in rows:
-                class_probability_block[i] = odds[index, i] / total[i]
+                class_probability_block[i] = powers[index, i] / total[i]
         if p.size:
             for j in range(k):
                 for i in rows:
-                    p[j, first + i] = odds[j, i] / total[i]
+                    p[j, first + i] = powers[j, i] / total[i]
 
 
 @_compile
 @no_type_check
-def _brier(squares, odds, total):
-    """Return a row's Brier score from its sum of squared odds, the label's odds and the total of all odds."""
-    return max(squares / (total * total) - 2.0 * (odds / total) + 1.0, 0.0)
+def _brier(squares, powers, total):
+    """Return a row's Brier score from its sum of squared powers, the power of the label and the sum of all powers."""
+    return max(squares / (total * total) - 2.0 * (powers / total) + 1.0, 0.0)
 
 
 @_compile_sums
@@ -240,14 +240,14 @@ def _brier(squares, odds, total):
 def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for many classes, row by row."""
     n, k = z.shape
-    lanes, d, odds = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
+    lanes, d, powers = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
     for i in range(n):
         _load_margins(z[i], lanes, d)
         for j in range(k):
-            odds[j] = _exp(d[j])
+            powers[j] = _exp(d[j])
         total, squares, weighted = 0.0, 0.0, 0.0
         for j in range(k):
-            total += odds[j]
+            total += powers[j]
         if len(confidence):
             confidence[i] = 1.0 / total
         if len(predicted) or len(correct):
@@ -262,17 +262,17 @@ def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, b
             log_likelihood[i] = d[y[i]] - _log(total)
         if len(brier):
             for j in range(k):
-                squares += odds[j] * odds[j]
-            brier[i] = _brier(squares, odds[y[i]], total)
+                squares += powers[j] * powers[j]
+            brier[i] = _brier(squares, powers[y[i]], total)
         if len(entropy):
             for j in range(k):
-                weighted += odds[j] * d[j] if odds[j] > 0 else 0.0
+                weighted += powers[j] * d[j] if powers[j] > 0 else 0.0
             entropy[i] = _log(total) - weighted / total
         if len(class_probability):
-            class_probability[i] = odds[index] / total
+            class_probability[i] = powers[index] / total
         if p.size:
             for j in range(k):
-                p[j, i] = odds[j] / total
+                p[j, i] = powers[j] / total
 
 
 @_compile

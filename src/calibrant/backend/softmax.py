@@ -194,24 +194,24 @@ def _row_stats(
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
     """Return the named statistics of a chunk, each (rows). "probs" gives the probabilities of all classes (rows, k).
 
-    Rows are columns here, and as many are added at the end as fill torch's vectors.
+    The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns.
     """
     n, missing = len(labels), -len(labels) % _SUM_COLUMNS
     z, y = (pad(logits, (0, 0, 0, missing)), pad(labels, (0, missing))) if missing else (logits, labels)
     columns = z.T.to(torch.float64, memory_format=torch.contiguous_format).contiguous()  # `to` leaves float64 as it is
     margin = columns - columns.amax(0)
-    odds = margin.mul(LOG2_E).exp2_()
-    total, margin_y = odds.sum(0), margin.gather(0, y[None])[0]
+    powers = margin.mul(LOG2_E).exp2_()  # e^margin, faster than by exp
+    total, margin_y = powers.sum(0), margin.gather(0, y[None])[0]
     predicted = cache(lambda: z.argmax(1))
     equations = {
         "confidence": lambda: 1 / total,
         "predicted": predicted,
         "correct": lambda: (predicted() == y).double(),
         "log_likelihood": lambda: margin_y - total.log(),
-        "brier": lambda: (odds.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
-        "entropy": lambda: total.log() - (odds * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
-        "class_probability": lambda: odds[index] / total,
-        "probs": lambda: (odds / total).T,
+        "brier": lambda: (powers.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
+        "entropy": lambda: total.log() - (powers * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
+        "class_probability": lambda: powers[index] / total,
+        "probs": lambda: (powers / total).T,
     }
     return {name: equations[name]()[:n] for name in names}
 

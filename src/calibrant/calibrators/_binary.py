@@ -205,15 +205,17 @@ def _beta_features(s: Tensor) -> Tensor:
 
 
 def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
-    """Return the features (n 2) of scores s whose product with the slopes at both ends is the quadratic map.
+    """Return features (n 2) of scores s. Times the slopes at both ends they are the quadratic map, but for a bias.
 
-    Between the ends, the slope of the map changes linearly from the first to the second; outside it is constant.
+    At position t from 0 to 1 between the ends, the slope is (1 - t) first + t second, and outside it is constant. Each
+    feature is the integral of the share of one slope from the low end to s.
     """
     low, high = ends
     length = (high - low).where(high > low, 1e-300)  # not 0 if all scores are equal
     position = (s.clamp(low, high) - low) / length  # 0 at the low end, 1 at the high end
-    rising = length * position.square() / 2  # integral of the position, the share of the second slope, from low to s
-    return torch.stack([length * position - rising - (low - s).relu(), rising + (s - high).relu()], 1)
+    rising = length * position.square() / 2  # integral of t
+    falling = length * position - rising  # integral of 1 - t
+    return torch.stack([falling - (low - s).relu(), rising + (s - high).relu()], 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,7 +83,7 @@ def check_output_paths(
 
     Args:
         paths: The outputs; None and - are ignored.
-        inputs: Files that the command reads, besides the user's own methods.
+        inputs: Files that the command reads. The files of the user's own methods (--with) are added to them.
         suffixes: The suffixes that some of the outputs may have; the key None is ignored.
     """
     from calibrant.io.files import check_outputs, ensure_writable

@@ -130,21 +130,24 @@ def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, r
     return is_rejected
 
 
-def _refusal(p: Predictions, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> str:
-    """Return a sentence on why no threshold is certified."""
-    # without errors, the p-value is (1 - risk)^n, and at most the level of the first threshold from this n on
+def _refusal(p: Predictions, num_above: np.ndarray, errors_above: np.ndarray, risk: float, delta: float) -> str:
+    """Return a sentence on why no threshold is certified, given the counts of predictions and errors above each one.
+
+    Above a threshold without errors, n predictions give the p-value (1 - risk)^n. The first threshold to be certified
+    has the level delta / len(STARTS), as none before it has passed a level on.
+    """
     needed = math.ceil(math.log(delta / len(STARTS)) / math.log1p(-risk))
     if len(p) < needed:
         return (
             f"No threshold can be certified: {len(p):,} examples are too few for a risk of {format_percent(risk)}; "
             f"even without errors at least {needed:,} are needed."
         )
-    is_large = n >= needed
+    is_large = num_above >= needed
     if not is_large.any():
         return (
             f"No threshold is certified: fewer than {needed:,} predictions lie above the lowest threshold, {GRID[0]}."
         )
-    lowest_share = format_percent((errors[is_large] / n[is_large]).min())
+    lowest_share = format_percent((errors_above[is_large] / num_above[is_large]).min())
     return (
         f"No threshold is certified: at best {lowest_share} of the predictions above one are wrong, not "
         f"clearly below {format_percent(risk)}. Try a larger risk, more examples, or a better model."

@@ -18,9 +18,10 @@ def add(report: Any, *metrics: str) -> None:
         report: The skore report.
         metrics: Names as in a study file; "ece" and "smooth_ece" by default.
     """
-    for name in reversed(metrics or ("ece", "smooth_ece")):  # each goes before the metrics that are there
+    for name in reversed(metrics or ("ece", "smooth_ece")):  # skore puts a new metric before the others
         metric, info = _UnsignedMetric(METRICS.method(name).text), metrics_.metric_info(name)
-        higher_is_better = bool(info.higher_is_better)  # None, of a signed gap, is no better direction
+        # skore needs a bool: metrics without a better direction, such as the signed gap, count as "lower is better"
+        higher_is_better = bool(info.higher_is_better)
         report.metrics.add(metric, name=metric.text, verbose_name=info.title, greater_is_better=higher_is_better)
 
 

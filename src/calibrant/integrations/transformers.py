@@ -113,7 +113,7 @@ class CalibrationTrainerCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Advance the loss, or wait for the evaluation that follows."""
+        """Tell the loss that the epoch has ended, unless an evaluation follows, whose predictions the loss can use."""
         self._awaits_evaluation = args.eval_strategy == "epoch"
         if not self._awaits_evaluation:
             self._advance(state)

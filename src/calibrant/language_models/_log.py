@@ -45,8 +45,8 @@ class EvaluationLog:
 
         Args:
             path: `samples_*.jsonl`, `.eval`, `.json`, the run folder of HELM, or `.jsonl` with one answer per line; a
-                folder or pattern with logs of one model; or a list of files, in which further runs of a task are
-                repeats of its questions.
+                folder or pattern with logs of one model; or a list of files. If several files hold the same task, their
+                answers to a question count as repeats.
             task: Tasks to keep.
             filter: Filter of lm-evaluation-harness, which scores the same responses in several ways.
             score: What grades the answers: the metric of lm-evaluation-harness, the scorer of Inspect (or SCORER/KEY),
@@ -59,11 +59,12 @@ class EvaluationLog:
                 "confidence".
             subject: Key of a question's data that names its subject. Default: the task if there are several, else
                 `subject` or `category`.
-            percent: Whether plain numbers, such as 85, are percentages.
-            words: Table of words for stated confidences; see `parse_confidence`.
+            percent: Whether plain numbers, such as 85, are percentages. By default numbers above 1 are refused.
+            words: Probabilities of words such as "likely": the name of a table or a mapping; see `parse_confidence`.
 
         Raises:
-            InputError: If a choice is open, such as "several_filters" or "several_scores", or a log cannot be read.
+            InputError: If the logs have several filters, scores or other options and no argument picks one (the code
+                is "several_filters", "several_scores" and so on), or a log cannot be read.
         """
         options = LogOptions(_to_names(task), _to_names(filter), _to_names(score), confidence, subject, percent, words)
         with prefix_errors(str(path) if isinstance(path, str | Path) else "logs"):

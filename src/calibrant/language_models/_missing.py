@@ -37,10 +37,10 @@ class Bounds:
 def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
     """Return the bounds of calibration numbers over all values in [0, 1] of the missing confidences.
 
-    Bounds of "signed_gap" and "brier" are over answers, whose questions count once each. Those of the conventions
-    "browsecomp", "hle" and "hle_all_blocks" are over all graded answers, as the conventions count, and over all orders
-    of equal confidences. Bounds of the HLE errors are outer bounds, and not exact, if the log is large and many
-    confidences are missing or equal.
+    "signed_gap" and "brier" use the answered questions, each with the total weight 1 however often it was repeated.
+    "browsecomp", "hle" and "hle_all_blocks" are the conventions of these names: they use all graded answers, each with
+    the weight 1. Their values depend on the order of equal confidences, so that the bounds cover all orders. If a large
+    log has many missing or equal confidences, the bounds of the HLE errors may be too wide (`is_exact` is False).
 
     Args:
         log: The log of an evaluation.

@@ -133,7 +133,7 @@ class Sample:
         return cls(n, mean, variance, math.sqrt(variance / (n - 1)) if n > 1 else math.inf, n - 1)
 
     @property
-    def independent(self) -> tuple[float, float]:
+    def equivalent_sample(self) -> tuple[float, float]:
         """Number and variance of independent values whose mean is as precise.
 
         The number is the geometric mean of the number of clusters of equal weight and the effective number of examples,
@@ -163,17 +163,20 @@ class Sample:
         return 1.0 if math.isinf(self.error) else 2 * float(stdtr(self.degrees, -abs(self.mean) / self.error))
 
     def bounded_p_value(self, score_range: ScoreRange) -> float:
-        """Return the p-value of the mean 0: `bounded_interval` excludes 0 if its level is below 1 minus the p-value."""
+        """Return the two-sided p-value of the mean 0: twice the tail probability that `mean_limits` compares.
+
+        `bounded_interval` excludes 0 if its level is below 1 minus the p-value.
+        """
         if self.degrees <= 0:
             return 1.0
         low, high = score_range
         if not low < high:
             return float(self.mean == 0)
-        count, variance = self.independent
+        count, variance = self.equivalent_sample
         zero = min(max(-low / (high - low), 0.0), 1.0)  # where 0 is if the range is scaled to [0, 1]
         tails = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))
-        as_lower_limit, as_upper_limit = tails(np.full(2, zero))  # of 0, as `mean_limits` compares them
-        tail = float(as_lower_limit if self.mean > 0 else 1 - as_upper_limit)
+        lower_tail, upper_cdf = tails(np.full(2, zero))  # if 0 were the lower limit, and if it were the upper limit
+        tail = float(lower_tail if self.mean > 0 else 1 - upper_cdf)
         return min(1.0, 2 * tail)
 
     def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
@@ -185,7 +188,7 @@ class Sample:
             return Interval(self.mean, -math.inf, math.inf, level)
         if self.degrees <= 0 or math.isnan(self.mean):
             return Interval(self.mean, *score_range, level)
-        count, variance = self.independent
+        count, variance = self.equivalent_sample
         size = share * count
         variance *= max(size - 1, 0.0) / (count - 1)
         limits = mean_limits(size, self.mean, variance, score_range, level)

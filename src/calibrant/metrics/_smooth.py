@@ -87,21 +87,23 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     return torch.tensor(value, dtype=torch.float64, device=by_score.value.device)
 
 
-def deposit(value: Tensor, residuals: Tensor, cells: int) -> Tensor:
-    """Spread the residual at every distinct confidence, (g) or rows (r g), over the two nearest cells of a grid.
+def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
+    """Spread residuals, (g) or in rows (r g), of distinct confidences (g) over the two nearest cells of a grid each.
 
     Cell i of [0, 1] has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly; beyond the
     outermost centers, the first or last cell gets all.
     """
-    # element i is for confidences between the centers i - 1 and i: their residuals, and the part of cell i
+    # total[i]: sum of the residuals at confidences between the centers i - 1 and i; right[i]: the part of it for cell i
     total, right = residuals.new_zeros(2, *residuals.shape[:-1], cells + 1)
     # few at a time, which stay in cache
-    for confidence, residual in zip(value.split(_DEPOSIT_CHUNK), residuals.split(_DEPOSIT_CHUNK, -1), strict=True):
+    for confidence, residual in zip(
+        confidences.split(_DEPOSIT_CHUNK), residuals.split(_DEPOSIT_CHUNK, -1), strict=True
+    ):
         position = confidence * cells + 0.5
         right_cell = position.long().expand_as(residual)
         total.scatter_add_(-1, right_cell, residual)
         right.scatter_add_(-1, right_cell, residual * position.frac_())
-    left = total - right
+    left = total - right  # the parts for cell i - 1
     grid = left[..., 1:] + right[..., :-1]
     grid[..., 0] += left[..., 0]
     grid[..., -1] += right[..., -1]

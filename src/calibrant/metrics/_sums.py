@@ -156,7 +156,8 @@ class SumBuilder:
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.bins, self._device = bins, p.labels.device
-        # tables of sums (3 f ... b), and the index (n) of each row in the dimensions before the bins, if there are any
+        # Tables of sums (3 f ... b): three words of each sum, features, groups or sets of clusters if any, and bins.
+        # Beside each, the index (n) of every row in the dimensions before the bins, or None if there are none
         self._targets: list[tuple[Tensor, Tensor | None]] = []
         slot = None if p.clusters is None else cluster_slots(p)
         self.sums = self._target(len(FEATURES), None)

@@ -31,11 +31,11 @@ class Batch:
 
         Args:
             p: The predictions.
-            of: Event of the batches before, or None.
-            class_names: Classes of the batches before, in their order, or None.
-            labeled: As for `Watch.add`.
-            ids: As for `Watch.add`.
-            times: As for `Watch.add`.
+            of: Event of the earlier batches, or None before the first.
+            class_names: Classes of the earlier batches, in their order, or None.
+            labeled: Which rows have a label already (n), or None for all.
+            ids: Ids of the rows (n), by which labels may come later, or None.
+            times: Times of the predictions (n), or None.
         """
         check_independent(p, "one row per cluster, without weights")
         p = p.reorder_classes(class_names)
@@ -58,7 +58,7 @@ class Batch:
         if seconds is not None:
             order = np.argsort(seconds, kind="stable")
             rows, seconds = rows[order], seconds[order]
-        digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
+        digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)  # recognizes a batch that is given twice
         if ids is None:
-            rows = replace(rows, keys=number_keys(digest, n))  # the same batch has the same keys
+            rows = replace(rows, keys=number_keys(digest, n))  # so that the same batch has the same keys
         return cls(p, rows, seconds, is_calendar, digest)

@@ -54,8 +54,9 @@ def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Int
     """Return the difference of a mean, new minus old, with bounds that each err with probability `error_rate`."""
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
     level, old, new = 1 - 2 * error_rate, pair.old, pair.new
-    if pair.paired_by is None:
+    if pair.paired_by is None:  # two independent samples
         return _subtract(metric_bounds(method, new, error_rate), metric_bounds(method, old, error_rate))
+    # Accuracy and error of stated confidences score the stated answers, which are not the most likely class
     old_scores, new_scores = _answer_scores(method, old), _answer_scores(method, new)
     if old_scores is None or new_scores is None:
         old_scores, new_scores = metric.values(old), metric.values(new)

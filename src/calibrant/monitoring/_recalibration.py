@@ -152,7 +152,11 @@ class OnlineScaling:
         return scaled.log_softmax(-1)
 
     def _update_weights(self, log_likelihoods: Tensor) -> tuple[Tensor, float]:
-        """Return the weights after all rows, and the loss of the mixture with an update after every row."""
+        """Return the weights after all rows, and the loss of the mixture, by fixed share (Herbster & Warmuth 1998).
+
+        Args:
+            log_likelihoods: Log-likelihood of every row under every map (maps n).
+        """
         if self.share == 0:  # the losses of the rows sum to that of all rows at once
             weights = self.log_weights + log_likelihoods.sum(1)
             log_total = torch.logsumexp(weights, 0)

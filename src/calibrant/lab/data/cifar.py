@@ -80,12 +80,13 @@ def cifar10(
     """Load CIFAR-10: 45,000 / 5,000 / 10,000 images of 10 classes, split and standardized as in a paper's code.
 
     Args:
-        root: Data folder; by default CALIBRANT_DATA or the hub.
+        root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         train: Number of training examples to keep, the first ones of the split (Wang et al. 2021, Figure 1d).
         val: Number of validation examples.
         protocol: "mukhoti" (Mukhoti et al. 2020, AdaFocal, Komisarenko & Kull): shuffle the training rows with seed 1;
             the first `val` validate. "wang" (Wang et al. 2021): `RandomState(101).permutation`; the last `val`
-            validate; ImageNet's pixel statistics. Rows are in file order, the official order for the authors.
+            validate; ImageNet's pixel statistics. Both shuffle rows in the order of the files, which for the authors
+            is that of the official archive.
         seed: Seed of the split; by default 1 for "mukhoti" and 101 for "wang".
         augment: Crop training batches after padding by 4, and mirror half of them.
         revision: Commit on the hub.

@@ -222,13 +222,13 @@ def _metric_heading(description: str, metric: str) -> Markup:
     return render("<h3>{}<code>{}</code></h3>", typeset(description), typeset(metric))
 
 
-def _cell_html(cell: Cell, about: MetricInfo) -> Markup:
-    """Return the number and, in small print below, the learned numbers and the paper's number."""
-    text = cell.number_text(about)
+def _cell_html(cell: Cell, metric_info: MetricInfo) -> Markup:
+    """Return the number, marked by its tests, and in small print the fitted parameters and the paper's number."""
+    text = cell.number_text(metric_info)
     number = "\N{EN DASH}" if text == "nan" else text  # nan: the metric has no value, such as the entropy of no errors
     value = _unbroken_value(" ".join(filter(None, [number, cell.test_results])))
     small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
-    small_lines += [f"paper {cell.paper.text(about)}"] if cell.paper else []
+    small_lines += [f"paper {cell.paper.text(metric_info)}"] if cell.paper else []
     return value + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
 
 

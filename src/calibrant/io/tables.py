@@ -216,9 +216,10 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     except Exception:
         # Names the line, unless it is polars alone that cannot read it, such as the NaN that Python's json writes
         frame = polars.DataFrame(parse_json_lines(content), infer_schema_length=None)
-    # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
-    if content.count(b":") > sum(column.count() for column in frame):
-        parse_json_lines(content)
+    else:
+        # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
+        if content.count(b":") > sum(column.count() for column in frame):
+            parse_json_lines(content)
     return LoadedTable(frame, notes)
 
 

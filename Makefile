@@ -137,8 +137,10 @@ names: .venv/dev.done
 spelling: .venv/dev.done
 	$(BIN)/codespell
 
+# the package strictly; of benchmarks and tools, which no quick test runs, only that what they use exists
 types: .venv/dev.done
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --project benchmarks --pythonpath $(BIN)/python
 
 layers: .venv/dev.done
 	$(BIN)/lint-imports

@@ -209,11 +209,11 @@ def group_limits(data: Data, k: int) -> Limits:
 def sample_statistics(
     values: np.ndarray, weights: torch.Tensor | None, clusters: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the independent size, the mean, its variance, degrees of freedom and error, of every data set (d n)."""
+    """Return the equivalent size, the mean, its variance, degrees of freedom and error, of every data set (d n)."""
     rows = enumerate(torch.from_numpy(values))
     samples = [Sample.from_values(row, None if weights is None else weights[i], clusters) for i, row in rows]
     mean, degrees, error = (np.array([getattr(s, name) for s in samples]) for name in ("mean", "degrees", "error"))
-    n, variance = np.array([s.independent for s in samples]).T
+    n, variance = np.array([s.equivalent_sample for s in samples]).T
     return n, mean, variance, degrees, error
 
 

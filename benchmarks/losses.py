@@ -47,7 +47,7 @@ def peak(step: Callable[[], None], device: str) -> int:
     allocated = peak_bytes = 0
     events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     for event in sorted(events, key=lambda e: e.start_ns()):
-        allocated += event.nbytes()
+        allocated += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]  torch's stubs lack it
         peak_bytes = max(peak_bytes, allocated)
     return peak_bytes
 

@@ -45,10 +45,10 @@ def shared_definitions(tree: ast.Module) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.ClassDef):
             yield node.name, node.lineno
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        for target in targets:
-            is_constant = isinstance(target, ast.Name) and target.id.isupper() and len(target.id) > 1
-            if is_constant and target.id not in REPEATABLE:
-                yield target.id, node.lineno
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        for name in names:
+            if name.isupper() and len(name) > 1 and name not in REPEATABLE:
+                yield name, node.lineno
 
 
 def problems() -> Iterator[str]:

@@ -151,6 +151,17 @@ def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
         torch.testing.assert_close(after.detach(), before[key] - parameter.grad, atol=1e-5, rtol=1e-4)
 
 
+def test_clipping_bounds_the_gradient_of_word_vectors_too(small_data):
+    splits = sst(small_data, dimension=4)
+    net = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    recipe = Recipe(epochs=1, batch_size=100, momentum=0.0, weight_decay=0.0, learning_rate=1.0)
+    list(train(net, splits, losses.cross_entropy, replace(recipe, vectors_learning_rate=1.0, clip=0.01)))
+    changes = {k: v - before[k] for k, v in net.state_dict().items()}
+    assert changes["embedding.weight"].norm() > 0
+    assert torch.cat([v.flatten() for v in changes.values()]).norm() == pytest.approx(0.01, rel=1e-3)
+
+
 def test_incomplete_batch_can_be_dropped():
     sizes = []
 

@@ -1,6 +1,7 @@
 """The training loop: a generator of epochs, so that monitoring is a for loop."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -118,7 +119,10 @@ def train(
                 optimizer.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
             if recipe.clip is not None:
-                fabric.clip_gradients(model, optimizers[0], max_norm=recipe.clip)
+                # Fabric clips per optimizer; an infinite norm makes it only undo the scaling of float16 gradients
+                for optimizer in optimizers:
+                    fabric.clip_gradients(model, optimizer, max_norm=math.inf, error_if_nonfinite=False)
+                nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
             for optimizer in optimizers:
                 optimizer.step()
             total_loss += values.detach().sum()

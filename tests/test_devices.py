@@ -11,6 +11,7 @@ import pytest
 import torch
 from counted_losses import loss_with_counts
 from fake_device import FakeTensor, Transfers, fake_device, real_device, to_fake_device, to_real_device
+from golden_problems import ONE_SCORE
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
@@ -18,7 +19,6 @@ from calibrant.backend.solvers import sum_row_chunks
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 
 WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
-BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {  # the same methods with less work
     "Auto": "Auto(folds=2)",
     "Chain": "Chain(first='Monotone', second='StructuredMatrix')",
@@ -124,7 +124,7 @@ def test_intervals_are_equal_on_a_device(device, name):
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 def test_calibrators_are_fitted_and_applied_on_a_device(device, name, weighted):
     """The parameters stay on the CPU, and follow the logits."""
-    k = 2 if name in BINARY else 4
+    k = 2 if name in ONE_SCORE else 4
     fit = fit_function(name)
     p, logits = draw(200, k, weighted=weighted), draw(50, k, seed=1).logits
     expected = fit(p)
@@ -150,7 +150,7 @@ def test_fits_transfer_one_hash_per_row(device, name):
     """The certificate identifies the data by hashes; calibrators that sort transfer what they sort."""
     if not device.is_counted:
         pytest.skip("only the fake device counts transfers")
-    k, fit = 2 if name in BINARY else 4, fit_function(name)
+    k, fit = 2 if name in ONE_SCORE else 4, fit_function(name)
     transferred = []
     for n in (200, 1000):
         before = device.transfers.bytes

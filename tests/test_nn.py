@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 from counted_losses import loss_with_counts
+from golden_problems import ONE_SCORE
 from refusals import code_of, refused
 from torch.nn import functional as F
 
@@ -199,7 +200,7 @@ class ShiftedTemperature:
 
 
 def fitted(name: str):
-    k = 2 if name in ("Beta", "Platt", "Quadratic") else 4
+    k = 2 if name in ONE_SCORE else 4
     g = torch.Generator().manual_seed(0)
     z = torch.randn(300, k, generator=g, dtype=torch.float64)
     data = Predictions(3 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from golden_problems import ONE_SCORE
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
@@ -21,7 +22,6 @@ from calibrant.predictions.masks import mask_depth, replace_masks
 from calibrant.registry import CALIBRATORS
 from calibrant.selection import refinement_brier, refinement_nll
 
-BINARY = {"Beta", "Platt", "Quadratic"}
 QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=2)",
     "PriorShift": "PriorShift(calibrator='Temperature')",
@@ -80,7 +80,7 @@ def check_masks(name: str, setting: str, values, k: int, **options) -> None:
 def test_masks_give_the_fit_of_impossible_classes(name):
     place = sorted(CALIBRATORS).index(name)
     values = list(MASKS.values())
-    k = 2 if name in BINARY else 4
+    k = 2 if name in ONE_SCORE else 4
     check_masks(name, SETTINGS[place % 4], (values[place % 7],), k)
     check_masks(name, SETTINGS[(place + 2) % 4], (-1e4,), 2, of=1)
 
@@ -89,7 +89,7 @@ def test_masks_give_the_fit_of_impossible_classes(name):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 def test_every_mask_gives_the_fit_of_impossible_classes(name, setting):
-    for k in (2,) if name in BINARY else (2, 4):
+    for k in (2,) if name in ONE_SCORE else (2, 4):
         check_masks(name, setting, MASKS.values(), k)
     check_masks(name, setting, MASKS.values(), 2, of=1)
 
@@ -163,7 +163,7 @@ def test_mask_on_a_label_counts_as_an_error():
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 @pytest.mark.parametrize("value", [-1e4, torch.finfo(torch.float32).min, torch.finfo(torch.float64).min])
 def test_mask_on_a_label_gives_a_map_or_a_refusal(name, value):
-    p = masked("one row", value, 2 if name in BINARY else 4)
+    p = masked("one row", value, 2 if name in ONE_SCORE else 4)
     z = p.logits.clone()
     z[7, p.labels[7]] = value
     fitted = fit(name, p.with_logits(z))
@@ -344,7 +344,7 @@ def binary_optimum(features: np.ndarray, targets: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("case", [*EXTREMES, "outliers -1e4", "outliers -65504", "errors -1e4", "errors -65504"])
-@pytest.mark.parametrize("name", sorted(BINARY))
+@pytest.mark.parametrize("name", ["Beta", "Platt", "Quadratic"])
 def test_binary_families_of_extreme_scores_are_optimal(name, case):
     p = extreme(case, 2)
     fitted = CALIBRATORS[name].fit(p)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from golden_problems import ONE_SCORE
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torture.campaign import Counts
@@ -284,7 +285,7 @@ def groups(p: Predictions) -> Predictions:
 
 def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor], Predictions]:
     """Return the content of a calibrator file, and predictions for it."""
-    k = 2 if name in ("Beta", "Platt", "Quadratic") else 3
+    k = 2 if name in ONE_SCORE else 3
     data, fresh = groups(draw_predictions(80, k, 0)), groups(draw_predictions(30, k, 1).double())
     calibrators.save(calibrators.fit(CHEAP.get(name, name), data), path, fitted_on=data)
     with safe_open(path, "pt") as file:

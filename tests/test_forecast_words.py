@@ -1,6 +1,7 @@
 """Events in reports: multilabel data, detections and answers have their own words."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars
@@ -87,6 +88,12 @@ def test_kind_of_confidence_is_read_measured_and_recognized_by_its_column(event)
         column = [event.classes[i] for i in (1, 0, 0)]
         table = {"confidence": [0.9, 0.2, 0.8], name: column}
         assert Predictions.from_table(table).class_names == event.classes
+
+
+def test_unit_may_have_an_irregular_plural():
+    queries = replace(MATCH, unit="query", plural="queries")
+    assert [queries.count(n) for n in (1, 2)] == ["1 query", "2 queries"]
+    assert MATCH.units == "detections"
 
 
 @pytest.mark.parametrize("name", ["l.npz", "l.parquet"])

@@ -43,6 +43,7 @@ class EventKind:
     copula: str = ""  # "is " if `over` and `under` are adjectives
     population: str = "examples of {k} classes"
     unit: str = "example"
+    plural: str = ""  # of the unit, if it is not the unit with an s
     cluster: str = "cluster"
     group: str = "group"
     hint: str = ""  # how to evaluate another event
@@ -56,7 +57,7 @@ class EventKind:
     @property
     def units(self) -> str:
         """Plural of the unit."""
-        return f"{self.unit}s"
+        return self.plural or f"{self.unit}s"
 
     @property
     def groups(self) -> str:

@@ -116,6 +116,16 @@ def test_labels_have_the_column_of_the_most_common_name(tmp_path):
         assert add_file(watch, tmp_path / "labels.csv").pending.labels.tolist() == [0, 1, 2, 0]
 
 
+def test_whether_answers_were_correct_is_no_label_of_classes(tmp_path):
+    polars.DataFrame({"id": range(4), "correct": [0, 1, 0, 1]}).write_csv(tmp_path / "labels.csv")
+    for k in (2, 3):
+        watch = Watch().add(draw(4, k=k), ids=range(4), labeled=[False] * 4)
+        assert code_of(add_file, watch, tmp_path / "labels.csv") == "correct_with_classes"
+        assert code_of(add_file, watch, tmp_path / "labels.csv", correct="correct") == "correct_with_classes"
+        assert add_file(watch, tmp_path / "labels.csv", label="correct").pending.labels.tolist() == [0, 1, 0, 1]
+    assert code_of(add_file, Watch(), tmp_path / "labels.csv") == "no_rows"
+
+
 def test_give_up_and_reset(files):
     run("watch", "m.watch", "day1.csv", folder=files)
     waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)

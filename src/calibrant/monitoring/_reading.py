@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import shorten_list
+from calibrant.events import BINARY_EVENTS
 from calibrant.io.cells import to_numbers
 from calibrant.io.column_names import find_role_columns
 from calibrant.io.columns import Columns, TableOptions
@@ -57,7 +58,7 @@ def add_file(
             time = _find_time_column(frame, time)
             columns = infer_columns(frame.drop(time) if time else frame, table_options)
             if not columns.scores and columns.confidence is None:
-                ids, labels, note = _read_labels(frame, columns, table_options)
+                ids, labels, note = _read_labels(frame, columns, table_options, watch)
                 for text in (*table.notes, note):
                     on_note(text)
                 return watch.add_labels(ids, labels)
@@ -97,7 +98,7 @@ def _find_time_column(frame: Any, time: str | None) -> str | None:
     return time or next((by_name[name] for name in TIME_COLUMNS if name in by_name), None)
 
 
-def _read_labels(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, np.ndarray, str]:
+def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Watch) -> tuple[Any, np.ndarray, str]:
     """Return ids and labels of rows that were predicted before, and a note on the columns."""
     correct_columns = find_role_columns("correct", frame.columns)
     found_columns = [*find_role_columns("label", frame.columns), *correct_columns]  # the most common name first
@@ -111,7 +112,13 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions) -> tuple[A
         )
     frame = frame.filter(frame[label].is_not_null())
     note = f"Read {len(frame):,} labels without predictions: label from {label!r}, id from {columns.id!r}."
-    if label in correct_columns or "correct" in options.columns:
+    if "correct" in options.columns or (label in correct_columns and "label" not in options.columns):
+        if watch.k and watch.class_names not in BINARY_EVENTS:  # 0 and 1 would be read as the first two classes
+            raise InputError(
+                f"Expected labels, as the predictions have classes, got whether they were correct in {label!r}. Try "
+                f"--label {label} if it holds classes.",
+                code="correct_with_classes",
+            )
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
         if bool((correct != correct.round()).any()):
             raise _fractions_refused()

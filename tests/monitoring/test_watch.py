@@ -145,6 +145,24 @@ def test_earlier_times_are_refused():
         watch.add(draw(2, seed=2), times=["2026-01-01", "soon"])
 
 
+def test_periods_of_numbers_have_all_their_digits():
+    p = draw(10)
+    for times in ([202601011530] * 10, np.array([202601011530] * 10, dtype=object), [1767225600000] * 10):
+        assert Watch().add(p, times=times).periods.names == (str(times[0]),)
+    assert Watch().add(p, times=np.array(["10000-01-01T10:05"] * 10, "M8[m]")).periods.names == ("10000-01-01 10:05",)
+
+
+def test_values_that_are_no_times_are_refused():
+    p = draw(10)
+    times = (
+        [True] * 10,
+        [np.timedelta64(1, "h")] * 10,
+        np.zeros(10, complex),
+        np.array(["2026-01-01", *range(9)], "O"),
+    )
+    assert {code_of(Watch().add, p, times=values) for values in times} == {"time"}
+
+
 def test_dependent_rows_and_bad_levels_are_refused():
     p = draw(20)
     assert code_of(Watch().add, Predictions(p.logits, p.labels, torch.ones(20))) == "dependent_rows"

@@ -1,6 +1,6 @@
 """Times of predictions as seconds."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ def to_seconds(times: Any) -> tuple[np.ndarray, bool]:
     (array([ 0., 60.]), True)
     """
     values = np.asarray(times.to_numpy() if hasattr(times, "to_numpy") else times)
+    if values.dtype == object and all(type(value) in (int, float) for value in values.ravel()):  # of pandas
+        values = values.astype(np.float64)
     is_calendar = values.dtype.kind not in "iuf"  # integers or floats
     seconds = _parse_dates(values) if is_calendar else values.astype(np.float64)
     if seconds.ndim != 1 or not np.isfinite(seconds).all():
@@ -28,6 +30,8 @@ def _parse_dates(values: np.ndarray) -> np.ndarray:
     try:
         if values.dtype.kind in "OU":  # Python objects or texts
             values = np.array([_parse_text(value) for value in values.tolist()], dtype="datetime64[us]")
+        if values.dtype.kind != "M":  # numpy converts durations and truth values to dates, too
+            raise TypeError
         dates = values.astype("datetime64[us]")
     except InputError:
         raise
@@ -42,6 +46,8 @@ def _parse_text(value: Any) -> Any:
         time = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         raise _unknown_time(shorten_repr(value)) from None
+    if not (time is None or isinstance(time, date | np.datetime64)):  # a number beside dates
+        raise _unknown_time(shorten_repr(value))
     if isinstance(time, datetime) and time.tzinfo is not None:
         return time.astimezone(UTC).replace(tzinfo=None)
     return time
@@ -59,6 +65,6 @@ def format_time(seconds: float, is_calendar: bool) -> str:
     ('1970-01-01', '1970-01-01 00:01', '7')
     """
     if not is_calendar:
-        return f"{seconds:.10g}"
-    time = datetime.fromtimestamp(seconds, UTC)
-    return f"{time:%Y-%m-%d}" if seconds % 86_400 == 0 else f"{time:%Y-%m-%d %H:%M}"
+        return f"{seconds:.15g}"  # such as 202603041000, or milliseconds since 1970
+    text = str(np.datetime64(int(seconds // 60), "m"))  # of any year
+    return text.removesuffix("T00:00") if seconds % 86_400 == 0 else text.replace("T", " ")

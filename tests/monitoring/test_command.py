@@ -126,6 +126,26 @@ def test_whether_answers_were_correct_is_no_label_of_classes(tmp_path):
     assert code_of(add_file, Watch(), tmp_path / "labels.csv") == "no_rows"
 
 
+def test_late_names_of_classes_suit_the_single_score(tmp_path):
+    probs = np.linspace(0.1, 0.9, 40)
+    polars.DataFrame({"id": range(40), "prob_sick": probs}).write_csv(tmp_path / "day.csv")
+    labels = np.where(probs > 0.5, "sick", "well")
+    polars.DataFrame({"id": range(40), "label": labels}).write_csv(tmp_path / "labels.csv")
+    watch = add_file(Watch(), tmp_path / "day.csv")
+    assert code_of(add_file, watch, tmp_path / "labels.csv") == "ambiguous_positive"
+    watch = add_file(watch, tmp_path / "labels.csv", positive="sick")
+    assert watch.verdict.event.gap.value == pytest.approx((probs > 0.5).mean() - probs.mean())
+
+
+def test_single_score_of_class_0_needs_its_labels(tmp_path):
+    frame = polars.DataFrame({"id": range(40), "label": [0, 1] * 20})
+    for name in ("prob_0", "prob_no"):
+        frame.with_columns(polars.Series(name, np.linspace(0.1, 0.9, 40))).write_csv(tmp_path / "both.csv")
+        polars.read_csv(tmp_path / "both.csv").drop("label").write_csv(tmp_path / "day.csv")
+        assert code_of(add_file, Watch(), tmp_path / "day.csv") == "positive_class"
+        assert add_file(Watch(), tmp_path / "both.csv").rows == 40
+
+
 def test_give_up_and_reset(files):
     run("watch", "m.watch", "day1.csv", folder=files)
     waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)

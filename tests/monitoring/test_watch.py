@@ -242,6 +242,20 @@ def test_impossible_event_is_finite_evidence():
     assert np.isfinite(Watch().add(p).verdict.event.log10_evidence)
 
 
+def test_names_as_labels_need_a_known_positive_class():
+    watch = Watch().add(Predictions.from_probs([0.2, 0.6, 0.9], [0, 1, 1]), ids=range(3), labeled=[False] * 3)
+    for labels in (["0", "1", "1"], ["no", "yes", "yes"], [b"no", b"yes", b"yes"], [False, True, True]):
+        assert watch.add_labels(range(3), labels).pending.labels.tolist() == [0, 1, 1]
+    assert watch.add_labels(range(3), [1, 0, 0], positive="0").pending.labels.tolist() == [0, 1, 1]
+    sick = ["well", "sick", "sick"]
+    assert watch.add_labels(range(3), sick, positive="sick").pending.labels.tolist() == [0, 1, 1]
+    assert code_of(watch.add_labels, range(3), sick) == "ambiguous_positive"
+    assert code_of(watch.add_labels, range(3), sick, positive="ill") == "positive_class"
+    nameless = Watch().add(draw(3), ids=range(3), labeled=[False] * 3)
+    assert code_of(nameless.add_labels, range(3), ["b", "a", "c"]) == "class_names"
+    assert nameless.add_labels(range(3), ["1", "0", "2"]).pending.labels.tolist() == [1, 0, 2]
+
+
 def test_classes_follow_their_names():
     p = draw(100)
     names = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])

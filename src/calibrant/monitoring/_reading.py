@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._text import shorten_list
+from calibrant._text import parse_number, shorten_list
 from calibrant.events import BINARY_EVENTS
 from calibrant.io.cells import to_numbers
 from calibrant.io.column_names import find_role_columns
@@ -14,7 +14,7 @@ from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.files import is_pattern
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
-from calibrant.io.labels import label_values
+from calibrant.io.labels import NEGATIVE_WORDS, label_values
 from calibrant.io.reading import read
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
@@ -61,8 +61,8 @@ def add_file(
                 ids, labels, note = _read_labels(frame, columns, table_options, watch)
                 for text in (*table.notes, note):
                     on_note(text)
-                return watch.add_labels(ids, labels)
-            arrays, labeled = _read_predictions(frame, columns, table_options)
+                return watch.add_labels(ids, labels, positive=table_options.positive)
+            arrays, labeled = _read_predictions(frame, columns, table_options, watch.class_names)
             arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
         else:
@@ -135,11 +135,21 @@ def _fractions_refused() -> InputError:
     )
 
 
-def _read_predictions(frame: Any, columns: Columns, options: TableOptions) -> tuple[dict[str, Any], np.ndarray]:
+def _read_predictions(
+    frame: Any, columns: Columns, options: TableOptions, class_names: tuple[str, ...] | None
+) -> tuple[dict[str, Any], np.ndarray]:
     """Return the arrays of predictions and which rows have a label. Others get the first label."""
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
+    # Later labels 0 and 1, or no and yes, would be those of the other class
+    positive = columns.positive if truth is None and class_names is None else None
+    if positive and (parse_number(positive) not in (None, 1) or positive.lower() in NEGATIVE_WORDS):
+        raise InputError(
+            f"Expected the probability of class 1 beside later labels, got {columns.scores[0]!r}. Try its labels in "
+            "the same file, or the column of the other class.",
+            code="positive_class",
+        )
     if truth is not None:
         labeled = frame[truth].is_not_null().to_numpy()
         frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))

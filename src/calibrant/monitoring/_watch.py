@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibrant import calibrators
+from calibrant._text import parse_number, shorten_list
 from calibrant._validation import check_range
-from calibrant._validation.labels import to_class_indices
+from calibrant._validation.arrays import is_text
+from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
 from calibrant.monitoring._batch import Batch
 from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
@@ -124,16 +126,35 @@ class Watch:
             )
         return state._append(batch, is_new, name)._process()
 
-    def add_labels(self, ids: Any, labels: Any) -> "Watch":
+    def add_labels(self, ids: Any, labels: Any, *, positive: str | None = None) -> "Watch":
         """Return the state with labels added to rows that were predicted before. They may be class names.
 
+        Args:
+            ids: Ids of the rows.
+            labels: Their labels.
+            positive: Label of class 1, if single scores were given without labels. Default: 1, yes, true and similar
+                names.
+
         Raises:
-            InputError: If an id is unknown, or its label was another one before.
+            InputError: If an id is unknown, or its label was another one before; or if labels are names, but the
+                predictions came without names.
         """
         keys = hash_ids(ids)
         if not self.k:
             raise InputError("Expected predictions before labels, got none. Try the predictions first.", code="no_rows")
-        index = to_class_indices(labels, self.class_names, self.k)[0].numpy()
+        names = self.class_names
+        if names is None and (positive is not None or is_text(labels)):
+            labels = np.asarray(labels).astype(str)
+            texts = np.unique(labels).tolist()
+            if self.k > 2 and None in map(parse_number, texts):
+                raise InputError(
+                    f"Expected labels 0 .. {self.k - 1}, as the predictions came without class names, got "
+                    f"{shorten_list(texts)}.",
+                    code="class_names",
+                )
+            if self.k == 2 and (positive is not None or None in map(parse_number, texts)):
+                names = binary_names(texts, positive, required=positive is not None)
+        index = to_class_indices(labels, names, self.k)[0].numpy()
         if index.shape != keys.shape:
             raise InputError(f"Expected one label per id, got {len(index)} for {len(keys)} ids.", code="labels")
         if len(index) and not 0 <= index.min() <= index.max() < self.k:

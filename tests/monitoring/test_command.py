@@ -146,6 +146,13 @@ def test_single_score_of_class_0_needs_its_labels(tmp_path):
         assert add_file(Watch(), tmp_path / "both.csv").rows == 40
 
 
+def test_options_that_do_not_suit_a_file_are_refused(files):
+    watch = add_file(Watch(), files / "day1.csv")
+    assert code_of(add_file, watch, files / "labels1.csv", labels_from=1) == "labels_from"
+    draw(50).save(files / "arrays.npz")
+    assert code_of(add_file, Watch(), files / "arrays.npz", time="when") == "no_columns"
+
+
 def test_give_up_and_reset(files):
     run("watch", "m.watch", "day1.csv", folder=files)
     waiting = run("watch", "m.watch", "day2.csv", "labels2.csv", "--give-up", "--json", "-", folder=files)

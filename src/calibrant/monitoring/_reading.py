@@ -14,7 +14,7 @@ from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.files import is_pattern
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
-from calibrant.io.labels import NEGATIVE_WORDS, label_values
+from calibrant.io.labels import NEGATIVE_WORDS, count_from, label_values
 from calibrant.io.reading import read
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
@@ -65,6 +65,10 @@ def add_file(
             arrays, labeled = _read_predictions(frame, columns, table_options, watch.class_names)
             arrays["notes"] = (*table.notes, *arrays["notes"])
             times = frame[time] if time else None
+        elif time is not None:
+            raise InputError(
+                f"Expected no column of times for a file without columns, got {time!r}. Try a table.", code="no_columns"
+            )
         else:
             arrays = read(path, table_options, needs_labels=False)
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
@@ -124,7 +128,9 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Wat
             raise _fractions_refused()
         return frame[columns.id], correct.astype(np.int64), note
     values = label_values(frame[label])
-    return frame[columns.id], values - options.labels_from if options.labels_from else values, note
+    if options.labels_from is not None:
+        values = count_from(options.labels_from, values, watch.class_names)
+    return frame[columns.id], values, note
 
 
 def _fractions_refused() -> InputError:

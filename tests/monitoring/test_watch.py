@@ -1,6 +1,7 @@
 """`Watch`: the order of rows, late and repeated labels, groups, joins, and truth."""
 
 import json
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -254,6 +255,13 @@ def test_names_as_labels_need_a_known_positive_class():
     nameless = Watch().add(draw(3), ids=range(3), labeled=[False] * 3)
     assert code_of(nameless.add_labels, range(3), ["b", "a", "c"]) == "class_names"
     assert nameless.add_labels(range(3), ["1", "0", "2"]).pending.labels.tolist() == [1, 0, 2]
+
+
+def test_masks_and_numbers_of_rows_are_not_guessed():
+    p = draw(20)
+    for labeled in (["False"] * 20, [math.nan] * 20, [2] * 20, np.ones((20, 1), dtype=bool)):
+        assert code_of(Watch().add, p, labeled=labeled) == "labeled"
+    assert code_of(Watch().add(p, labeled=[False] * 20).give_up, -5) == "num_rows"
 
 
 def test_classes_follow_their_names():

@@ -46,7 +46,12 @@ class Batch:
         for name, column in columns.items():
             if column is not None and len(column) != n:
                 raise InputError(f"Expected {name} with one entry per row ({n:,}), got {len(column):,}.", code="shape")
-        has_label = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled, dtype=bool)
+        has_label = np.ones(n, dtype=bool) if labeled is None else np.asarray(labeled)
+        if has_label.ndim != 1 or has_label.dtype != bool:  # texts such as "False" would be true
+            raise InputError(
+                f"Expected labeled as a list of True and False, got {has_label.dtype} {has_label.shape}.",
+                code="labeled",
+            )
         seconds, is_calendar = (None, False) if times is None else to_seconds(times)
         rows = Rows(
             keys=np.zeros(n, dtype=np.uint64) if ids is None else hash_ids(ids),

@@ -183,6 +183,7 @@ class Watch:
             rows: Number of waiting rows, in the order of prediction, among which unlabeled ones are dropped.
                 Default: all.
         """
+        check_range("rows", rows, "[0, inf)", 100, code="num_rows")
         is_dropped = self.pending.labels == UNKNOWN_LABEL
         if rows is not None:
             is_dropped[rows:] = False

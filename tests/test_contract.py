@@ -48,6 +48,12 @@ def write_table(p, path):
 # Creation and use
 
 
+def test_single_requirement_is_no_list_of_letters():
+    contract = create(require="ece < 0.06", risk=None, alpha=None)
+    assert contract.requirements == ("ece < 0.06",)
+    assert contract.check(draw(2000, 7)).status == "holds"
+
+
 def test_parts_are_those_of_the_functions(contract):
     """The threshold, the sets and the verdicts are those of calibrated predictions."""
     reference, new = draw(2000, 101), draw(500, 7)

@@ -76,6 +76,7 @@ class Contract:
             InputError: If the calibrator has seen the predictions, a requirement does not hold, or no threshold can
                 be certified.
         """
+        require = [require] if isinstance(require, str) else require
         with as_predictions(predictions) as p:
             calibrated = calibrators.calibrate(calibrator, p.double()).with_default_event(of)
             verdicts = _check_holds(check(calibrated, require, of=calibrated.of, level=level)) if require else ()

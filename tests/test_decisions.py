@@ -186,7 +186,7 @@ def test_table_counts_sizes():
 
 def test_settings_of_sets_are_checked():
     p = draw(30, seed=0)
-    assert code_of(Sets.fit, p, alpha=1.0) == "alpha_range"
+    assert code_of(Sets.fit, p, alpha=1.0) == code_of(Sets.fit, p, alpha=0.9) == "alpha_range"
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
     for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
@@ -237,7 +237,8 @@ def test_impossible_certificates_are_refused_in_a_sentence():
 def test_settings_of_thresholds_are_checked():
     p = confident(50, 0)
     assert code_of(certify_threshold, p, risk=0.0) == "risk_range"
-    assert code_of(certify_threshold, p, delta=1.0) == "delta_range"
+    for delta in (0.9, 1.0):
+        assert code_of(certify_threshold, p, delta=delta) == "delta_range"
     weighted = Predictions.from_confidence([0.9] * 3, [1] * 3, [1.0, 2.0, 3.0])
     assert code_of(certify_threshold, weighted) == "dependent_rows"
     clustered = Predictions.from_confidence([0.9] * 3, [1] * 3, clusters=[0, 0, 1])

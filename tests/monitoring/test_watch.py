@@ -168,7 +168,7 @@ def test_dependent_rows_and_bad_levels_are_refused():
     p = draw(20)
     assert code_of(Watch().add, Predictions(p.logits, p.labels, torch.ones(20))) == "dependent_rows"
     assert code_of(Watch().add, Predictions(p.logits, p.labels, clusters=range(20))) == "dependent_rows"
-    assert code_of(Watch, alpha=0.0) == "alpha"
+    assert code_of(Watch, alpha=0.0) == code_of(Watch, alpha=0.95) == "alpha"
 
 
 # Tests and groups

@@ -69,7 +69,7 @@ class CrossSets:
             seed: Seed of the folds and of randomized scores.
 
         Raises:
-            InputError: If alpha is not in (0, 1), or predictions have weights or clusters.
+            InputError: If alpha is not in (0, 0.5), or predictions have weights or clusters.
         """
         check_set_settings(alpha, score, penalty)
         with as_predictions(predictions) as predicted:

@@ -221,7 +221,7 @@ class Sets:
 
 def check_set_settings(alpha: float, score: str, penalty: float) -> None:
     """Raise `InputError` for settings of prediction sets that are out of range."""
-    check_range("alpha", alpha, "(0, 1)", 0.1, code="alpha_range")
+    check_range("alpha", alpha, "(0, 0.5)", 0.1, code="alpha_range")  # no coverage such as 0.9
     if score not in SET_SCORES:
         raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
     check_range("a penalty", penalty, "[0, inf)", RANK_PENALTY, code="penalty_range")

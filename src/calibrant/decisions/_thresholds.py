@@ -60,15 +60,15 @@ def certify_threshold(
         of: Event, by default that the predicted class is right: an error is an example for which it did not happen.
 
     Raises:
-        InputError: If predictions have weights or clusters, which binomial p-values do not know, or risk or delta is
-            not in (0, 1).
+        InputError: If predictions have weights or clusters, which binomial p-values do not know, or risk is not
+            in (0, 1), or delta not in (0, 0.5).
 
     >>> p = Predictions.from_confidence([0.99] * 200 + [0.6] * 100, [1] * 260 + [0] * 40)
     >>> print(certify_threshold(p))
     Predictions with a confidence of at least 0.61 are wrong in at most 5.00 %, certified with probability 90.00 %.
     """
-    for name, value in (("risk", risk), ("delta", delta)):
-        check_range(name, value, "(0, 1)", 0.05, code=f"{name}_range")
+    check_range("risk", risk, "(0, 1)", 0.05, code="risk_range")
+    check_range("delta", delta, "(0, 0.5)", 0.1, code="delta_range")  # no level of confidence such as 0.95
     with as_predictions(predictions) as p:
         p = p if of is None else p.with_event(of)
         check_independent(p, "one row per cluster, without weights")

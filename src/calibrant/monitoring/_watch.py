@@ -65,7 +65,7 @@ class Watch:
     contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, "(0, 1)", 0.05, code="alpha")
+        check_range("alpha", self.alpha, "(0, 0.5)", 0.05, code="alpha")  # no level of confidence such as 0.95
 
     def __repr__(self) -> str:
         fields = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"

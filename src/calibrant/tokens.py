@@ -1,5 +1,6 @@
 """Calibrate next-token predictions of language models, streamed over vocabularies of any size."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant._validation import check_level, check_range
 from calibrant.backend.softmax import chunked_logits
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.predictions import Predictions
@@ -68,19 +70,25 @@ def measure_tokens(
         level: Level of the interval of the NLL.
 
     Raises:
-        InputError: If shapes do not fit together, or there are no tokens.
+        InputError: If shapes do not fit together, a setting is out of range, or there are no tokens.
 
     >>> hidden, weight = torch.randn(4, 8, 16, generator=torch.manual_seed(0)), torch.zeros(50, 16)
     >>> result = measure_tokens([(hidden, torch.zeros(4, 8, dtype=torch.int64))], weight=weight)
     >>> len(result.summary), round(result.nll.value, 3)  # log 50
     (32, 3.912)
     """
+    check_level(level)
+    check_range("a temperature", temperature, "(0, inf)", 1.0, code="temperature_range")
+    if by not in (None, "position", "frequency"):
+        raise InputError(f"Expected by as 'position' or 'frequency', got {by!r}.", code="by")
     if by == "frequency" and counts is None:
         raise InputError("Expected the number of occurrences of each token. Try counts=.", code="no_counts")
     summary, sequences = None, 0
     sums = list[Tensor]()  # of the tokens of each sequence: their number, NLL and squared NLL
     for scores, labels in batches:
-        used = _used_tokens(scores, labels, ignore_index)
+        used = _used_tokens(scores, labels, weight, ignore_index)
+        if counts is not None:
+            _check_counts(counts, _vocabulary_size(scores, weight))
         if not bool(used.any()):
             continue
         parts = [_token_statistics(*chunk, temperature) for chunk in _chunks(scores, labels, used, weight, bias)]
@@ -125,14 +133,20 @@ def fit_token_temperature(
     for _ in range(MAX_PASSES):
         sums = torch.zeros(2, dtype=torch.float64)
         for scores, labels in batches():
-            used = _used_tokens(scores, labels, ignore_index)
+            used = _used_tokens(scores, labels, weight, ignore_index)
             for logits, tokens in _chunks(scores, labels, used, weight, bias):
                 p = (inverse * logits).softmax(1)
-                mean = (p * logits).sum(1, keepdim=True)
+                possible = logits.where(p > 0, 0)  # logits of -inf have no effect
+                mean = (p * possible).sum(1, keepdim=True)
                 slope = mean.squeeze(1) - logits.gather(1, tokens[:, None]).squeeze(1)
-                curvature = (p * (logits - mean).square()).sum(1)
+                curvature = (p * (possible - mean).square()).sum(1)
                 sums += torch.stack([slope.double().sum(), curvature.double().sum()]).cpu()
         slope_sum, curvature_sum = sums.tolist()
+        if not math.isfinite(slope_sum):
+            raise InputError(
+                "Expected finite logits of next tokens, got NaN or infinite ones. Try ignore_index for these tokens.",
+                code="not_finite",
+            )
         if curvature_sum == 0:
             if slope_sum == 0:
                 raise InputError("Expected tokens with different logits, got none. Try other batches.", code="no_rows")
@@ -144,15 +158,36 @@ def fit_token_temperature(
     return 1 / inverse
 
 
-def _used_tokens(scores: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """Return which positions count (b, t), after checking the shapes."""
+def _used_tokens(scores: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """Return which positions count (b, t), after checking the shapes and the next tokens."""
     if scores.ndim != 3 or labels.shape != scores.shape[:2]:
         raise InputError(
             f"Expected hidden states or logits (b, t, d) and next tokens (b, t), got {tuple(scores.shape)} and "
             f"{tuple(labels.shape)}.",
             code="shape",
         )
-    return labels != ignore_index
+    used, k = labels != ignore_index, _vocabulary_size(scores, weight)
+    tokens = labels[used]
+    if tokens.is_floating_point() or bool(((tokens < 0) | (tokens >= k)).any()):
+        raise InputError(
+            f"Expected next tokens as integers in 0 .. {k - 1}, got others. Try ignore_index for padding.",
+            code="token_range",
+        )
+    return used
+
+
+def _vocabulary_size(scores: Tensor, weight: Tensor | None) -> int:
+    """Return the number of tokens that logits or the weight of the last layer have."""
+    return scores.shape[-1] if weight is None else len(weight)
+
+
+def _check_counts(counts: Tensor, k: int) -> None:
+    """Raise `InputError` unless there is a count of each of k tokens, one of them positive."""
+    if counts.shape != (k,) or not bool((counts >= 0).all() and (counts > 0).any()):
+        raise InputError(
+            f"Expected the number of occurrences of each of {k} tokens, got {tuple(counts.shape)} or negative numbers.",
+            code="token_counts",
+        )
 
 
 def _chunks(

@@ -93,3 +93,34 @@ def test_bad_input_is_refused(batches):
     assert code_of(measure_tokens, parts, weight=weight, by="frequency") == "no_counts"
     assert code_of(fit_token_temperature, lambda: [], weight=weight) == "no_rows"
     assert np.isfinite(fit_token_temperature(lambda: parts, weight=weight))
+
+
+def test_settings_and_tokens_out_of_range_are_refused(batches):
+    weight, parts = batches
+    hidden, targets = parts[0]
+    for code, options in {
+        "temperature_range": {"temperature": -1.0},
+        "level_range": {"level": 90.0},
+        "token_counts": {"by": "frequency", "counts": torch.ones(VOCABULARY + 1)},
+    }.items():
+        assert code_of(measure_tokens, parts, weight=weight, **options) == code
+    assert (
+        code_of(measure_tokens, parts, weight=weight, by="frequency", counts=torch.zeros(VOCABULARY)) == "token_counts"
+    )
+    for token in (-1, VOCABULARY):
+        padded = [(hidden, targets.masked_fill(targets == -100, token))]
+        assert code_of(measure_tokens, padded, weight=weight) == "token_range"
+        assert code_of(fit_token_temperature, lambda padded=padded: padded, weight=weight) == "token_range"
+    assert code_of(measure_tokens, [(hidden, targets.double())], weight=weight) == "token_range"
+
+
+def test_excluded_tokens_do_not_change_the_temperature(batches):
+    weight, parts = batches
+    logits = [(hidden @ weight.T, targets) for hidden, targets in parts]
+    padded = [(torch.nn.functional.pad(z, (0, 1), value=-torch.inf), targets) for z, targets in logits]
+    assert fit_token_temperature(lambda: padded) == pytest.approx(fit_token_temperature(lambda: logits), rel=1e-6)
+    excluded = [
+        (z.masked_fill(torch.arange(VOCABULARY) == targets[targets >= 0][0], -torch.inf), targets)
+        for z, targets in logits
+    ]
+    assert code_of(fit_token_temperature, lambda: excluded) == "not_finite"

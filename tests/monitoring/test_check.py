@@ -151,6 +151,8 @@ def test_ids_decide_the_pairing():
         ("ece", "requirement"),
         ("ece < a lot", "requirement_limit"),
         ("accuracy > 90", "requirement_limit"),
+        ("ece < 1", "requirement_limit"),
+        ("accuracy > old - 1", "requirement_limit"),
         ("ece > 0.02", "requirement_direction"),
         ("accuracy < 0.9", "requirement_direction"),
         ("kuiper < 0.1", "requirement_metric"),
@@ -215,10 +217,10 @@ def test_exit_status_tells_the_verdict(folder):
     [
         (("new.csv",), "no_requirement"),
         (("new.csv", "-r", "nll < old"), "no_old"),
-        (("new.csv", "-r", "ece < 1", "--junit", "a.txt"), "suffix"),
-        (("new.csv", "-r", "ece < 1", "--by", "nothing"), "no_column"),
-        (("new.csv", "-r", "ece < 1", "--by", "site", "--group", "label"), "groups_twice"),
-        (("new.csv", "-r", "ece < 1", "--json", "new.csv"), "output_is_input"),
+        (("new.csv", "-r", "ece < 0.9", "--junit", "a.txt"), "suffix"),
+        (("new.csv", "-r", "ece < 0.9", "--by", "nothing"), "no_column"),
+        (("new.csv", "-r", "ece < 0.9", "--by", "site", "--group", "label"), "groups_twice"),
+        (("new.csv", "-r", "ece < 0.9", "--json", "new.csv"), "output_is_input"),
     ],
 )
 def test_command_refuses_in_one_line(folder, arguments, code):
@@ -237,7 +239,7 @@ def test_requirement_files_are_checked(tmp_path, text, code):
 
 
 def test_whole_level_in_a_requirement_file_is_a_number(folder):
-    (folder / "level.toml").write_text("require = ['ece < 1']\nlevel = 95")
+    (folder / "level.toml").write_text("require = ['ece < 0.9']\nlevel = 95")
     assert run("check", "new.csv", "--requirements", "level.toml", folder=folder).code == "level_range"
 
 

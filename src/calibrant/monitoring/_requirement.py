@@ -103,9 +103,9 @@ def _check_limit(requirement: Requirement) -> None:
             f"better. Try {comparison}.",
             code="requirement_direction",
         )
-    if about.percent and abs(requirement.limit) > 1:
+    if about.percent and abs(requirement.limit) >= 1:  # 1 is met by every model, or by none
         raise InputError(
-            f"Expected a share between -1 and 1 as the limit in {text}, got {requirement.limit:g}. Try "
+            f"Expected a share above -1 and below 1 as the limit in {text}, got {requirement.limit:g}. Try "
             f"{requirement.limit:g}%.",
             code="requirement_limit",
         )

@@ -113,10 +113,11 @@ def confidence_reward(
 def _credit(grade: Any) -> float:
     """Return a grade as a number in [0, 1], and 1 or 0 for another value that is true or false.
 
-    Raises `InputError` for a number outside [0, 1].
+    Raises `InputError` for a text, and for a number outside [0, 1].
     """
+    grade = grade.item() if hasattr(grade, "item") else grade  # of an array or tensor with one number
     credit = float(grade) if isinstance(grade, Real) else float(bool(grade))
-    if not 0 <= credit <= 1:
+    if isinstance(grade, str) or not 0 <= credit <= 1:  # the text "no" would be true
         raise InputError(f"Expected is_correct to return True, False or a credit in [0, 1], got {grade}.", code="grade")
     return credit
 

@@ -1,4 +1,5 @@
 import pytest
+from refusals import code_of
 
 from calibrant import InputError
 from calibrant.language_models import find_stated_confidence, parse_confidence
@@ -57,6 +58,7 @@ def test_tables_of_words():
     assert parse_confidence("very likely", words="icd203") == 0.875
     assert parse_confidence("very likely", words="kent") is None
     assert parse_confidence("Pretty sure!", words={"pretty sure": 0.75}) == 0.75
+    assert code_of(parse_confidence, "pretty sure", words={"pretty sure": 75.0}) == "word_probability"
     with pytest.raises(InputError) as error:
         parse_confidence("likely", words="other")
     assert error.value.code == "unknown_words"

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any
 
 from calibrant._text import shorten_list, shorten_repr
+from calibrant._validation import check_range
 from calibrant.types import InputError
 
 ProbabilityTable = Mapping[str, float]
@@ -47,6 +48,8 @@ _RESPONSE = re.compile(r"(?<![^\W_])confidence(?: (?:score|level))?[ \t*_]*[:=][
 def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
     """Return the probabilities of words, given or from a named table. Raise `InputError` for unknown names."""
     if not isinstance(words, str):
+        for word, value in words.items():
+            check_range(f"the probability of {word!r}", value, "[0, 1]", 0.9, code="word_probability")
         return {_normalize(word): float(value) for word, value in words.items()}
     if words not in WORD_TABLES:
         raise InputError(

@@ -578,3 +578,18 @@ def test_repeated_keys_are_refused_in_every_format(tmp_path):
     for path, place in places.items():
         with refused("repeated_key", place):
             EvaluationLog.read(path)
+
+
+def test_list_of_logs_has_each_file_once(tmp_path):
+    write_lines(tmp_path / "a.jsonl", [{"id": i, "correct": 1, "confidence": 0.5} for i in range(3)])
+    assert (
+        code_of(EvaluationLog.read, [tmp_path / "a.jsonl", tmp_path / ".." / tmp_path.name / "a.jsonl"])
+        == "repeated_log"
+    )
+    assert code_of(EvaluationLog.read, []) == "no_log"
+
+
+def test_whole_ids_are_the_same_question_in_any_form(tmp_path):
+    ids = (7, 7.0, "7", 7.5)
+    write_lines(tmp_path / "a.jsonl", [{"id": id_, "correct": 1, "confidence": 0.5} for id_ in ids])
+    assert [row.question for row in EvaluationLog.read(tmp_path / "a.jsonl").rows] == ["7", "7", "7", "7.5"]

@@ -78,6 +78,9 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
     """Return the answer of a record with these `fields` by role and its confidence from `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
     correct, reason = _read_grade(values["correct"])
+    question = index if values.get("question") is None else values["question"]
+    if isinstance(question, float) and question.is_integer():  # 7.0 is 7 in logs of other programs
+        question = int(question)
     response = find_response_text(record)
     text = values.get("response") if response is None else response
     stated, confidence = values.get("confidence"), None
@@ -87,7 +90,7 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
         stated, confidence = None, token_confidence(find_token_log_probs(record), source)
     return LogAnswer(
         str(values.get("task") or path.name.split(".")[0]),
-        str(index if values.get("question") is None else values["question"]),
+        str(question),
         correct,
         data=record,
         reason=reason or ("empty response" if text == "" else ""),

@@ -78,6 +78,11 @@ def read_logs(
     """
     is_list = not isinstance(path, str | Path)
     sources = [source for entry in (path if is_list else [path]) for source in list_logs(Path(entry))]
+    if is_list and not (sources and len({source.resolve() for source in sources}) == len(sources)):
+        raise InputError(
+            f"Expected different logs, got {'the same one twice' if sources else 'none'}. Try each file once.",
+            code="repeated_log" if sources else "no_log",
+        )
     origin = Path() if is_list else path  # errors name a source that is another path
     logs: list[LogContent] = [
         call_reader(source, partial(_read_source, source, options), origin)

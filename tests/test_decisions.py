@@ -132,6 +132,17 @@ def test_groups_that_were_not_seen_have_the_threshold_of_all():
     assert code_of(sets, p.logits) == "no_groups"
 
 
+def test_groups_are_the_same_in_any_form(tmp_path):
+    p = draw(600, seed=3, groups=np.arange(600) % 2)
+    sets = Sets.fit(p, by="groups")
+    for groups in (p.groups, p.groups.double(), p.groups.tolist(), np.array(["0", "1"] * 300, dtype="S1")):
+        assert torch.equal(sets(p.logits, groups), sets.apply(p))
+    nameless = Sets.fit(draw(600, seed=3, groups=["", "a"] * 300), by="groups")
+    assert nameless.names == ("a", "")
+    nameless.save(tmp_path / "sets.safetensors")
+    assert Sets.load(tmp_path / "sets.safetensors") == nameless
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_sets_do_not_depend_on_the_order_of_rows_and_grow_as_alpha_falls(score):
     p = draw(300, seed=5)

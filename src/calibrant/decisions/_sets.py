@@ -1,7 +1,7 @@
 """Conformal prediction sets: all classes that fit, with a guaranteed probability to contain the true one."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._text import format_percent, format_percent_range, shorten_list
+from calibrant._text import format_percent, format_percent_range, parse_number, shorten_list
 from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_finite, to_tensor
+from calibrant._validation.names import factorize_samples
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
 from calibrant.io.files import atomic_write
 from calibrant.io.formats import CALIBRATOR_SUFFIX
@@ -136,12 +137,13 @@ class Sets:
             names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
         return cls(alpha, score, penalty, seed, by, names, thresholds, counts, p.class_names, p.k)
 
-    def __call__(self, logits: Any, groups: Sequence[str] | None = None) -> Tensor:
+    def __call__(self, logits: Any, groups: Any = None) -> Tensor:
         """Return the sets (n, k), True for the classes in the set.
 
         Args:
             logits: Logits (n, k), calibrated as those of the fit.
-            groups: Group of each row, if the sets were fitted by groups. Unknown groups have the threshold of all.
+            groups: Group of each row, as a name or number, if the sets were fitted by groups. Unknown groups have the
+                threshold of all.
 
         Raises:
             InputError: If the number of classes differs, a logit is NaN or infinite, or groups are missing.
@@ -154,9 +156,11 @@ class Sets:
                     f"Expected a group for each of {len(logits)} rows, got {0 if groups is None else len(groups)}.",
                     code="no_groups",
                 )
+            group, names = factorize_samples(groups, "groups", len(logits))
             index = {name: i for i, name in enumerate(self.names)}
-            rows = torch.tensor([index.get(str(name), index[ALL_ROWS]) for name in groups], dtype=torch.int64)
-            thresholds = thresholds[rows.to(logits.device), None]
+            by_number = {parse_number(name): i for name, i in index.items()} | {None: index[ALL_ROWS]}  # 2.0 is "2"
+            of_group = [index.get(name, by_number.get(parse_number(name), index[ALL_ROWS])) for name in names]
+            thresholds = thresholds[torch.tensor(of_group)[group.cpu()].to(logits.device), None]
         return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_TOLERANCE
 
     def apply(self, predictions: Predictions) -> Tensor:
@@ -259,6 +263,7 @@ def _fit_thresholds(
 ) -> Iterator[tuple[str, float, int]]:
     """Yield the name, the threshold and the number of independent examples of every part."""
     parts = [*_parts(p, by)] if by else []
+    parts = [part for part in parts if by == "class" or part[0] != ALL_ROWS]  # no name: an unknown group
     if by != "class":
         parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
     for name, mask in parts:

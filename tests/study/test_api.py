@@ -398,7 +398,7 @@ def test_failing_user_calibrator_is_named(tmp_path, broken, calibrated_predictio
     assert {row["reason"] for row in result.rows} == {
         "Careless: AttributeError: 'Careless' object has no attribute 'nothing'"
     }
-    assert {cell.text(table.about) for table in result.tables for cell in table.cells.values()} == {"n/a"}
+    assert {cell.text(table.metric_info) for table in result.tables for cell in table.cells.values()} == {"n/a"}
 
 
 def test_store_works_without_fcntl():

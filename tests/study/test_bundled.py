@@ -59,7 +59,7 @@ def test_studies_cover_every_printed_number_of_their_paper(name):
     assert study.published == name
     trained = {(run.dataset, run.network, run.loss): run.recipe for run in study.runs()}
     paper_results = PublishedResults.load(name)
-    for dataset, network, loss, calibrator, metric in paper_results.numbers:
+    for dataset, network, loss, calibrator, metric in paper_results.values:
         assert trained[dataset, network, loss] == paper_results.recipe(dataset, network, loss)
         assert calibrator in study.calibrators
         assert metric in study.metrics
@@ -158,7 +158,7 @@ def test_documentation_of_studies_matches_the_code(tmp_path):
         paper_results.find("cifar10", "resnet50", "cross_entropy", "Temperature", "ece").text(metric_info("ece"))
         == "1.35 ± 0.10 (2.50)"
     )
-    assert len(paper_results.numbers) == 3
+    assert len(paper_results.values) == 3
     assert all(f"`{name}`" in text for name in RECIPES)
     assert set(re.findall(r"^\| `(\w+)(?:\(.*\))?` \| [a-zA-Z]", text, re.MULTILINE)) >= set(TRACES) - {"halt"}
     counts = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d+) \|", text, re.MULTILINE))

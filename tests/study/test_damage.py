@@ -216,7 +216,7 @@ def test_diverged_network_is_stored_reported_and_not_trained_again(tmp_path, pag
             "brier with learning_rate=0.1": 1,
             "focal with learning_rate=1e+38": 0,
         }
-        assert {cell.text(table.about) for cell in table.cells.values() if not cell.values} == {"diverged"}
+        assert {cell.text(table.metric_info) for cell in table.cells.values() if not cell.values} == {"diverged"}
         (note,) = (note for note in table.notes if "diverged" in note)
         assert re.findall(r"(\d of \d) of (\w+)", note) == [("2 of 2", "brier"), ("1 of 1", "focal")]
         for text in (table.markdown(), str(result), result.report.read_text()):

@@ -74,29 +74,29 @@ def test_a_curve_is_the_mean_over_seeds(store):
     np.testing.assert_allclose(lines["cross_entropy"], [1.05, 2.05])
     np.testing.assert_allclose(lines["AdaFocal"], [1.25, 2.25])
     assert "at the end: cross_entropy 2.05; AdaFocal 2.25" in error.description
-    assert [row["value"] for row in error.numbers[:4]] == pytest.approx([1, 2, 1.1, 2.1])
+    assert [row["value"] for row in error.data[:4]] == pytest.approx([1, 2, 1.1, 2.1])
 
 
 def test_histograms_hold_the_examples_of_all_seeds(store):
     drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
     gradients = drawings["gradient_norms_2"]
-    assert sum(row["count"] for row in gradients.numbers) == 4 * 4
+    assert sum(row["count"] for row in gradients.data) == 4 * 4
     assert "cross_entropy 0.625 of 8" in gradients.description  # the median of .25 .5 .75 1.5, twice
-    groups = {row["group"]: 0 for row in drawings["learned_AdaFocal"].numbers}
-    for row in drawings["learned_AdaFocal"].numbers:
+    groups = {row["group"]: 0 for row in drawings["learned_AdaFocal"].data}
+    for row in drawings["learned_AdaFocal"].data:
         groups[row["group"]] += row["count"]
     assert groups == {"epoch 1": 4, "epoch 2": 2, "never": 2}
 
 
 def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
-    empty, full = drawings["reliability_2_AdaFocal"].numbers
+    empty, full = drawings["reliability_2_AdaFocal"].data
     assert (full["count"], full["confidence"]) == (3 + 4, 0.75)
     assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
     assert empty["count"] == 0
     assert math.isnan(empty["accuracy"])
     assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal"].description
-    assert str(drawings["confidences_2_AdaFocal"].numbers) == str(drawings["reliability_2_AdaFocal"].numbers)
+    assert str(drawings["confidences_2_AdaFocal"].data) == str(drawings["reliability_2_AdaFocal"].data)
     assert "75.00 % on average" in drawings["confidences_2_AdaFocal"].description
 
 
@@ -113,7 +113,7 @@ def test_many_losses_are_divided_by_family():
         name: np.ones((1, 3))
         for name in ("cross_entropy", *smoothed, *(f"focal(gamma={i})" for i in range(5)), "brier")
     }
-    drawings = {d.name: {row["line"] for row in d.numbers} for d in _drawings_by_loss_family("val_ece", "ECE", lines)}
+    drawings = {d.name: {row["line"] for row in d.data} for d in _drawings_by_loss_family("val_ece", "ECE", lines)}
     assert drawings == {
         "val_ece_cross_entropy": {"cross_entropy", *smoothed},
         "val_ece_focal": {"cross_entropy", *(f"focal(gamma={i})" for i in range(5))},

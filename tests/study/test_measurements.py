@@ -80,7 +80,7 @@ def test_failure_cancels_remaining_measurements(filled, monkeypatch):
         return packed
 
     pool = ThreadPoolExecutor(1)
-    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda *_: pool)
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda *_, **options: pool)
     monkeypatch.setattr(module, "_measure_pickled", work)
     study, store = filled
     results = module._measure_in_processes(study, store, list(study.runs()), 2)

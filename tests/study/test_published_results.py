@@ -34,14 +34,14 @@ COUNTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_has_a_place_in_the_catalog_and_is_plausible(name):
     published = PublishedResults.load(name)  # rejects unknown methods
-    assert len(published.numbers) == COUNTS[name]
-    for key, printed in published.numbers.items():
+    assert len(published.values) == COUNTS[name]
+    for key, printed in published.values.items():
         highest = 1.0 if key[4].name != "nll" else 2.5
         assert 0.001 < printed.mean <= highest, key
         assert math.isnan(printed.deviation) or 0 <= printed.deviation < 0.05, key
         assert math.isnan(printed.temperature) or 0.4 <= printed.temperature <= 4.2, key
         assert math.isnan(printed.temperature) or "Temperature" in key[3].name, key
-    assert set(published.datasets) == {key[0] for key in published.numbers}
+    assert set(published.datasets) == {key[0] for key in published.values}
     assert {dataset.recipe for dataset in published.datasets.values()} <= set(RECIPES.values())
 
 
@@ -104,7 +104,7 @@ def test_numbers_match_the_paper(paper, names, text, source):
 
 
 def test_temperatures_match_the_text_of_the_paper():
-    numbers = PublishedResults.load("mukhoti_2020").numbers
+    numbers = PublishedResults.load("mukhoti_2020").values
     ours = [
         p.temperature
         for (data, _, loss, calibrator, metric), p in numbers.items()
@@ -198,7 +198,7 @@ def table_with_paper(study, examples=(45000, 5000, 10000)):
     published = PaperComparison(
         PublishedResults.load("mukhoti_2020"), study, dict.fromkeys((r.dataset for r in study.runs()), examples)
     )
-    return build_tables(rows(study), published.find_number, published.note)[0]
+    return build_tables(rows(study), published.find_value, published.note)[0]
 
 
 def test_numbers_of_the_paper_are_rendered_in_every_form():
@@ -227,7 +227,7 @@ def test_differences_from_the_paper_are_noted():
         "network": table_with_paper(study(other_network, paper_setting=Setting("cifar10", "resnet50"))),
         "examples": table_with_paper(study(GRID), (2500, 500, 10000)),
         "seeds": table_with_paper(study(seeds)),
-        "unknown data": build_tables(rows(study(GRID)), unknown.find_number, unknown.note)[0],
+        "unknown data": build_tables(rows(study(GRID)), unknown.find_value, unknown.note)[0],
         "confidences": table_with_paper(study(replace(sst, recipe=RECIPES["mukhoti_sst"])), (6920, 872, 1821)),
     }
     notes = (f"{case}\n{note}" for case, table in cases.items() for note in table.table_notes)

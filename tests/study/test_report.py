@@ -115,9 +115,9 @@ def test_networks_stand_side_by_side(measurements):
         cells = re.findall("<td>(.*?)</td>", row)
         for cell, setup in zip(cells, dict.fromkeys(row.setup for row in ece.rows), strict=True):
             mine = {column: ece.cells[(*setup, loss), column] for column in ece.columns}
-            assert ece.about.text(mine["Identity"].mean) in cell
+            assert ece.metric_info.text(mine["Identity"].mean) in cell
             least = min(c.mean for c in mine.values())
-            assert ece.about.text(least) in cell
+            assert ece.metric_info.text(least) in cell
             lowest = min(ece.cells[(*setup, other_loss), "Identity"].mean for other_loss in LOSSES)
             assert ("<strong>" in cell) == (mine["Identity"].mean == lowest)
 

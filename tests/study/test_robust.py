@@ -50,7 +50,7 @@ def test_inapplicable_calibrator_leaves_cells_empty(tmp_path):
     assert finite == {(TWO, "Identity"): True, (TWO, "Platt"): True, (THREE, "Identity"): True, (THREE, "Platt"): False}
     for table in result.tables:
         cells = {(row[0], column): cell for (row, column), cell in table.cells.items()}
-        assert cells[THREE, "Platt"].text(table.about) == "n/a"
+        assert cells[THREE, "Platt"].text(table.metric_info) == "n/a"
         assert "Platt" in cells[THREE, "Platt"].reason
         assert cells[TWO, "Platt"].reason == ""
         assert sum("Platt" in note for note in table.notes) == 1

@@ -59,7 +59,7 @@ def test_sweep_over_a_loss_parameter():
     x, y = lines["resnet8 on digits"]
     assert x == [0, 0.05, 0.1]
     assert y == pytest.approx([50, 55, 60])
-    assert len(drawings[name].numbers) == 2 * 3 * 2
+    assert len(drawings[name].data) == 2 * 3 * 2
     assert_rendered("study_sweeps", f"{drawings[name].description}\n{drawings[scaled].description}")
     assert drawn(drawings[scaled])["resnet8 on digits"][1] == [2.5] * 3
 

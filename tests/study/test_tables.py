@@ -38,11 +38,11 @@ def test_cells_show_mean_deviation_and_temperature():
     ece, nll, accuracy = build_tables(ROWS)
     where = "digits", "resnet8", "cross_entropy"
     assert ece.heading == "ece (%)"
-    assert ece.cells[where, "Identity"].text(ece.about) == "5.00 ± 1.41"
-    assert ece.cells[where, "Temperature"].text(ece.about) == "1.50 ± 0.71 (2.50)"
-    assert ece.cells[where, "Temperature"].text(ece.about, deviation=False) == "1.50 (2.50)"
+    assert ece.cells[where, "Identity"].text(ece.metric_info) == "5.00 ± 1.41"
+    assert ece.cells[where, "Temperature"].text(ece.metric_info) == "1.50 ± 0.71 (2.50)"
+    assert ece.cells[where, "Temperature"].text(ece.metric_info, deviation=False) == "1.50 (2.50)"
     assert nll.heading == "nll"
-    assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text(accuracy.about) == "90.00"
+    assert accuracy.cells[("digits", "resnet8", "focal"), "Identity"].text(accuracy.metric_info) == "90.00"
 
 
 def test_best_cell_follows_the_direction_of_the_metric():
@@ -51,7 +51,7 @@ def test_best_cell_follows_the_direction_of_the_metric():
         (("digits", "resnet8", "cross_entropy"), "Temperature")
     ]
     assert [key[0][2] for key, cell in accuracy.cells.items() if cell.best] == ["focal"]
-    assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text(nll.about) == "inf"
+    assert nll.cells[("digits", "resnet8", "focal"), "Identity"].text(nll.metric_info) == "inf"
 
 
 def test_rows_are_grouped_by_data_set_and_network():
@@ -125,7 +125,7 @@ def test_learned_parameters_stand_in_brackets(tmp_path, calibrated_predictions):
         store.save(run, {"val": p, "test": p}, {})
         fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
     (table,) = build_tables(study_rows(study, store))
-    texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.about, deviation=False) for name in names]
+    texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.metric_info, deviation=False) for name in names]
     t, gamma = (mean(float(getattr(fitted_map, name)) for fitted_map in fitted) for name in ("temperature", "gamma"))
     assert texts[0].endswith(f" ({t:.2f}, gamma {gamma:z.2f})")
     assert texts[1].endswith(" (gamma 2.00)")
@@ -170,4 +170,4 @@ def test_calibrator_that_fits_some_data_sets_only_has_empty_cells_for_the_others
         p = Predictions(torch.randn(40, k, generator=torch.Generator().manual_seed(0)), torch.arange(40) % k)
         store.save(run, dict.fromkeys(("val", "test", "shift0"), p), {})
     for table in build_tables(study_rows(study, store)):
-        assert [cell.text(table.about) == "n/a" for cell in table.cells.values()] == [False, True, False, False]
+        assert [cell.text(table.metric_info) == "n/a" for cell in table.cells.values()] == [False, True, False, False]

@@ -1,4 +1,4 @@
-"""Figures of a study before they are rendered: a title, a description, numbers, and a function that draws them."""
+"""Figures of a study before they are rendered: a title, a description, their data, and a function that draws them."""
 
 import math
 import re
@@ -22,13 +22,13 @@ LEGEND_OFFSET_POINTS = 32  # distance of a legend below the axes, which leaves r
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """The title, the numbers and the plot of a figure, which files and the report draw in their sizes."""
+    """The title, the data and the plot of a figure, which files and the report draw in their sizes."""
 
     name: str
     title: str
     description: str  # alternative text
     plot: Callable[..., object]  # takes `ax`
-    numbers: Sequence[Mapping[str, Any]]
+    data: Sequence[Mapping[str, Any]]  # rows of the CSV file
     is_main: bool = True  # whether it is shown without unfolding
     legend_title: str | None = None
 
@@ -40,7 +40,7 @@ class Drawing:
 
 
 def numbered_name(name: str, number: int) -> str:
-    """Return the name of a figure of the network and data set with this number, which is omitted if it is 1.
+    """Return the name of a figure for the setup with this number (`Study.setup_numbers`), which is omitted if it is 1.
 
     >>> numbered_name("diagram", 1), numbered_name("diagram", 2)
     ('diagram', 'diagram-2')
@@ -60,16 +60,16 @@ def slug(text: str) -> str:
 def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
-    """Return a reliability diagram of bins, or another plot of them."""
+    """Return a reliability diagram of bins, or another plot that takes bins."""
     columns = {"from": bins.edges[:-1], "to": bins.edges[1:], "count": bins.count}
     columns |= {"confidence": bins.confidence, "accuracy": bins.accuracy}
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    numbers: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in rows]
-    return Drawing(name, title, description, partial(plot, bins), numbers)
+    data: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in rows]
+    return Drawing(name, title, description, partial(plot, bins), data)
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:
-    """Add a legend unless there is only one line. Put a large one below the axes of a higher figure."""
+    """Add a legend if there are several lines. Put a large one below the axes, and make the figure higher for it."""
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return
@@ -79,7 +79,7 @@ def add_legend(ax: Axes, title: str | None = None) -> None:
     if has_long_names or len(names) > MAX_INSIDE_LEGEND_LINES:
         columns = 1 if has_long_names else 2
         options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": columns}
-        options["borderaxespad"] = LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS  # in font sizes
+        options["borderaxespad"] = LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS  # matplotlib wants multiples of the font
         figure = ax.get_figure(root=True)
         assert figure is not None  # axes that are drawn on belong to a figure
         lines = math.ceil(len(names) / columns) + bool(title)

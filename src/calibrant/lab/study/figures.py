@@ -56,19 +56,19 @@ def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] 
 
 
 def _save_drawing(folder: Path, drawing: Drawing) -> list[Path]:
-    """Write a figure and its numbers, and return the files."""
+    """Write a figure and its data, and return the files."""
     figure = new_figure(4.6, 3.2)
     with rc_context({"text.parse_math": False}):  # a dollar sign in a name is not a formula
         drawing.draw(figure)
-        figure.suptitle(textwrap.fill(escape_invisible(drawing.title), 64), fontsize=9)
-        return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.numbers))
+        figure.suptitle(textwrap.fill(escape_invisible(drawing.title), width=64), fontsize=9)
+        return save_figure(folder, drawing.name, figure, polars.DataFrame(drawing.data))
 
 
 def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -> Iterator[Drawing]:
     """Yield reliability diagrams of every loss before and after each calibrator (Wang et al. 2021, Figure 2).
 
-    They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of others
-    contain the calibrator.
+    They pool the test examples of all seeds. `diagram_after_LOSS` shows the primary calibrator; the names of other
+    diagrams contain the calibrator.
     """
     primary = primary_calibrator(study).text
     for diagram in diagrams_over_seeds(study, measurements):
@@ -95,30 +95,30 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     for (shift, calibrator, setup), loss_pairs in pairs_by_figure.items():
         curves = {loss: _mean_roc(pairs, score) for loss, pairs in group_pairs(loss_pairs).items()}
         title = f"{setup.dataset} told from {shift} by {score}, {setup.network}, {calibrator}"
-        numbers = [
+        data = [
             {"line": loss, "passing_outside": x, "passing_inside": y}
             for loss, curve in curves.items()
             for x, y in zip(*curve, strict=True)
         ]
         areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}
         areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
-        lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib's legends leave out names that begin with _
+        lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib leaves names that begin with _ out of the legend
         lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
         draw_rocs = partial(
             plots.curve_family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass"
         )
         description = f"ROC curves, {title}. Area below: {areas_text}."
-        yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, numbers, legend_title="area below")
+        yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, data, legend_title="area below")
 
 
 def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[str, str, PredictionPair]]:
-    """Yield every shift with the first and the primary calibrator, and the calibrated predictions.
+    """Yield every shift, the first and the primary calibrator, and the calibrated test and shifted predictions.
 
     A calibrator that does not apply to these data is left out.
     """
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     fits: dict[str, Any] = {}
-    for calibrator in dict.fromkeys((study.calibrators[0], primary_calibrator(study))):  # may be the same
+    for calibrator in dict.fromkeys((study.calibrators[0], primary_calibrator(study))):  # once if they are the same
         try:
             fits[calibrator.text] = calibrators.fit(calibrator, val)
         except MACHINE_FAILURES:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,19 +63,22 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    """Return whether a figure is unfolded. Those of training data, single bins or some examples are folded."""
+    """Return whether a figure is unfolded: not one of training data, single bins, or correct or wrong predictions."""
     is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 
 
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield the figures of every column of the histories. One column stands for those that share a figure."""
+    """Yield the figures of every column of the histories.
+
+    Of columns that share a figure, such as the counts and edges of a histogram, only one is handled.
+    """
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")
         quantity_title = _quantity_title(quantity) if split in SPLIT_TITLES else ""
         title = f"{quantity_title}, {SPLIT_TITLES[split]}" if quantity_title else SINGLE_COLUMN_TITLES.get(column)
-        if title:  # a column of numbers
+        if title:  # a column with a value per epoch; the columns below hold lists
             yield from _drawings_by_loss_family(slug(column), title, _column_values(histories, column))
         elif quantity == "bin_gaps":
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
@@ -89,7 +93,7 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _quantity_title(quantity: str) -> str:
-    """Return the title of a column without its split, or "" if it does not hold numbers."""
+    """Return the title of a column without its split, or "" if it is neither in `COLUMN_TITLES` nor a metric."""
     if quantity in COLUMN_TITLES:
         return COLUMN_TITLES[quantity]
     is_metric = quantity.partition("(")[0] in registry.METRICS
@@ -99,7 +103,7 @@ def _quantity_title(quantity: str) -> str:
 def _column_values(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
     """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it.
 
-    Missing epochs and numbers are nan. If a list is shorter than `item`, its last item counts.
+    Missing epochs and values are nan. If a list has no item at this index, its last item counts.
     """
     values_by_loss: dict[str, np.ndarray] = {}
     for loss, runs in histories.items():
@@ -114,26 +118,27 @@ def _column_values(histories: Histories, column: str, item: int | None = None) -
 
 
 def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
-    """Yield one figure, or for many lines one per family of losses, each with the first loss for comparison.
+    """Yield one figure, or above `MAX_LINES` one per family of losses, each with the first loss for comparison.
 
     Families of one or two losses share a figure. If all are so small, there is one figure.
     """
     losses_by_family = group_pairs((loss.partition("(")[0], loss) for loss in lines)
-    groups = {family: losses for family, losses in losses_by_family.items() if len(losses) > 2}
-    if len(lines) <= MAX_LINES or not groups:
+    figure_losses = {family: losses for family, losses in losses_by_family.items() if len(losses) > 2}
+    if len(lines) <= MAX_LINES or not figure_losses:
         yield _curve_drawing(name, title, lines)
         return
-    if rest := [loss for family, losses in losses_by_family.items() if family not in groups for loss in losses]:
-        groups["the rest"] = rest
+    small_families = [losses for family, losses in losses_by_family.items() if family not in figure_losses]
+    if small_families:
+        figure_losses["the rest"] = list(chain.from_iterable(small_families))
     first_loss = next(iter(lines))
-    for group, losses in groups.items():
-        group_lines = {loss: lines[loss] for loss in dict.fromkeys([first_loss, *losses])}
+    for group, losses in figure_losses.items():
+        group_lines = {loss: lines[loss] for loss in (first_loss, *losses)}
         yield _curve_drawing(f"{name}_{slug(group)}", f"{title}, {group}", group_lines)
 
 
 def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
     """Return a figure over epochs of arrays (runs, epochs), which may have different lengths."""
-    numbers = [
+    data = [
         {"line": line, "run": run, "epoch": epoch, "value": float(value)}
         for line, values in lines.items()
         for run, run_values in enumerate(values)
@@ -146,31 +151,32 @@ def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Dr
         for line, values in lines.items()
     }
     draw = partial(plots.curves, padded_lines)
-    return Drawing(name, title, f"{title} over epochs; at the end: {last_values}.", draw, numbers)
+    return Drawing(name, title, f"{title} over epochs; at the end: {last_values}.", draw, data)
 
 
 def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> Iterator[Drawing]:
     """Yield figures of confidence minus accuracy in the first, the middle and the last bin, over epochs."""
-    count = max(len(row[column]) for runs in histories.values() for rows in runs for row in rows if row.get(column))
-    for i, bin_name in (0, "least confident"), (count // 2, "middle"), (count - 1, "most confident"):
-        title = f"confidence minus accuracy, {bin_name} of {count} bins, {split_title}"
-        yield _curve_drawing(f"{column}_{i + 1}", title, _column_values(histories, column, i))
+    all_rows = (row for runs in histories.values() for rows in runs for row in rows)
+    num_bins = max(len(row[column]) for row in all_rows if row.get(column))
+    for i, bin_name in (0, "least confident"), (num_bins // 2, "middle"), (num_bins - 1, "most confident"):
+        title = f"confidence minus accuracy, {bin_name} of {num_bins} bins, {split_title}"
+        yield _curve_drawing(f"{column}_{i + 1}", title, _column_values(histories, column, item=i))
 
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a diagram and a histogram of the examples of all seeds for every loss and epoch, with the mean ECE."""
+    """Yield a reliability diagram and a histogram of confidences for every loss and epoch, over all seeds."""
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     for loss, runs in histories.items():
         recorded_rows = (row for rows in runs for row in rows if row.get(columns[0]))
         bins_by_epoch = group_pairs((row["epoch"], [row[column] for column in columns]) for row in recorded_rows)
         for epoch, bins_by_seed in bins_by_epoch.items():
-            # each (seeds, bins), nan in empty bins
-            counts, confidences, accuracies = torch.tensor(bins_by_seed, dtype=torch.float64).unbind(1)
+            statistics = torch.tensor(bins_by_seed, dtype=torch.float64)  # (seeds, 3, bins), nan in empty bins
+            counts, confidences, accuracies = statistics.unbind(1)
             confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
             bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
-            errors = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)  # ECE of each seed
+            ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
             title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            description = f"Reliability diagram: {title}; {ece_over_seeds_text(errors.tolist())}."
+            description = f"Reliability diagram: {title}; {ece_over_seeds_text(ece_by_seed.tolist())}."
             yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
             title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
             mean_confidence = format_percent(float(confidence_sum.sum() / counts.sum()))
@@ -180,16 +186,19 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield a figure per loss of its gamma over epochs, or of the gammas of five bins. Other losses have no figure."""
+    """Yield a figure per loss that recorded gammas: the only one over epochs, or those of five bins."""
     for loss, runs in histories.items():
-        count = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
-        if count == 1:
-            yield _curve_drawing(f"gammas_{slug(loss)}", f"gamma of {loss}", _column_values({loss: runs}, "gammas", 0))
-        elif count > 1:
-            shown_bins = dict.fromkeys(round(share * (count - 1)) for share in (0, 0.25, 0.5, 0.75, 1))  # once each
-            lines = {f"bin {i + 1}": _column_values({loss: runs}, "gammas", i)[loss] for i in shown_bins}
-            title = f"gamma of {loss}, of {count} bins from the least confident"
-            yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
+        num_bins = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
+        title = f"gamma of {loss}"
+        if num_bins == 1:
+            lines = _column_values({loss: runs}, "gammas", item=0)
+        elif num_bins > 1:
+            shown_bins = dict.fromkeys(round(share * (num_bins - 1)) for share in (0, 0.25, 0.5, 0.75, 1))  # once each
+            lines = {f"bin {i + 1}": _column_values({loss: runs}, "gammas", item=i)[loss] for i in shown_bins}
+            title += f", of {num_bins} bins from the least confident"
+        else:
+            continue
+        yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
 
 
 def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
@@ -213,7 +222,7 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
     """
     for loss, runs in histories.items():
         histograms: list[tuple[str, Histogram]] = []
-        last_rows = [rows[-1] for rows in runs if rows[-1].get("learned_counts")]  # of runs with this trace
+        last_rows = (rows[-1] for rows in runs if rows[-1].get("learned_counts"))  # of runs with this trace
         for row in last_rows:
             starts = [math.ceil(start) for start in row["learned_spans"]]  # equal spans may begin between two epochs
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
@@ -231,22 +240,22 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
     """Return a figure of histograms by name, each over the examples of all runs."""
     samples_by_group: dict[str, np.ndarray] = {}  # without empty groups, which have no median
-    numbers: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
     for group, histograms in groups.items():
         if any(sum(counts) for counts, _ in histograms):
             samples = [_histogram_samples(counts, edges) for counts, edges in histograms]
             samples_by_group[group] = np.concatenate(samples)
-        numbers += [
+        data += [
             {"group": group, "run": run, "from": low, "to": high, "count": count}
             for run, (counts, edges) in enumerate(histograms)
             for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
         ]
     medians = "; ".join(f"{group} {np.median(v):.3g} of {len(v)}" for group, v in samples_by_group.items())
     draw = partial(plots.histograms, samples_by_group, xlabel=xlabel)
-    return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, numbers)
+    return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, data)
 
 
 def _histogram_samples(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
-    """Return values with this histogram, evenly spaced inside each bin."""
+    """Return values that have this histogram: evenly spaced inside each bin."""
     bins = zip(counts, edges[:-1], edges[1:], strict=True)
-    return np.concatenate([np.linspace(low, high, n + 2)[1:-1] for n, low, high in bins])  # without the edges
+    return np.concatenate([np.linspace(low, high, n + 2)[1:-1] for n, low, high in bins])  # n values, not the edges

@@ -23,27 +23,27 @@ from calibrant.backend.threads import thread_limit
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Methods, Model, Run, RunNames, error_text, is_corruption
 from calibrant.lab.study.store import Store
-from calibrant.lab.study.tables import LEARNED_PREFIX
+from calibrant.lab.study.tables import PARAMETER_PREFIX
 from calibrant.metrics.ood import Detection
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
 from calibrant.types import InputError
 
 MIN_PARALLEL_SECONDS = 10.0  # less remaining work is not worth starting processes
-MACHINE_FAILURES = (MemoryError, OSError)  # abort a study; other errors cost the cells of one method
+MACHINE_FAILURES = (MemoryError, OSError)  # abort a study; after other errors only one method has no values
 FIGURE_BINS = 15  # of reliability diagrams
 ResultRow = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class RunMeasurement:
-    """Measurements of one run or model.
+    """Measurements of one run or model: a row for each calibrator, shift and metric.
 
     Columns of the rows: run, dataset, network, loss, seed, diverged (epoch of the divergence, 0 if there was none),
     calibrator, temperature (nan without one), shift (of the test set, "" for none), metric, value, reason (why the
-    value is nan: the calibrator or metric does not apply to these data), and learned_NAME for each further number that
-    a calibrator reports. Corrupted test sets are measured by the study's metrics. Every shift is also measured by how
-    well each of the study's detection scores tells it from the test set.
+    value is nan: the calibrator or metric does not apply to these data), and learned_NAME for each fitted parameter of
+    the calibrator other than the temperature. Corrupted test sets are measured by the study's metrics. Every shift is
+    also measured by how well each of the study's detection scores tells it from the test set.
     """
 
     run: Run | Model
@@ -60,11 +60,12 @@ def primary_calibrator(study: Study) -> Method:
 def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasurement]:
     """Measure the external models of a study, then its finished runs.
 
-    With several jobs, long work is distributed to as many processes, with the same rows in the same order.
+    If more than `MIN_PARALLEL_SECONDS` of work remain after a run, `jobs` processes measure the other runs, with the
+    same rows in the same order.
     """
     for model in study.models:
         val, test = model.predictions()
-        yield _measure_predictions(study, model, val.double(), test.double(), {})
+        yield _measure_predictions(study, model, val=val.double(), test=test.double(), shifts={})
     runs = [run for run in study.runs() if store.state(run) == "done"]
     start_time = time.monotonic()
     for num_measured, run in enumerate(runs, 1):
@@ -114,17 +115,21 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
     """Measure runs in new processes, and yield the results in order. A failure cancels the rest."""
-    arguments = [pickle.dumps((study, store, run)) for run in runs]  # read by workers that have included the sources
-    context, sources = get_context("spawn"), list(registry.INCLUDED_SOURCES)
-    with _child_environment(), ProcessPoolExecutor(min(jobs, len(runs)), context, _init_worker, (sources,)) as pool:
+    # pickled here, because a worker can unpickle a study only after `_init_worker` has imported its methods
+    pickled_arguments = [pickle.dumps((study, store, run)) for run in runs]
+    sources = list(registry.INCLUDED_SOURCES)
+    pool = ProcessPoolExecutor(
+        min(jobs, len(runs)), mp_context=get_context("spawn"), initializer=_init_worker, initargs=(sources,)
+    )
+    with _child_environment(), pool:
 
-        def cancel_after_failure(done_future: Future[bytes]) -> None:
+        def cancel_after_failure(ended: Future[bytes]) -> None:
             """Cancel the runs that have not started if this one failed."""
-            failure = None if done_future.cancelled() else done_future.exception()
+            failure = None if ended.cancelled() else ended.exception()
             if failure is not None and not isinstance(failure, BrokenProcessPool):  # a broken pool ends all futures
                 pool.shutdown(wait=False, cancel_futures=True)
 
-        futures = [pool.submit(_measure_pickled, pickled) for pickled in arguments]
+        futures = [pool.submit(_measure_pickled, pickled) for pickled in pickled_arguments]
         for future in futures:
             future.add_done_callback(cancel_after_failure)
         try:
@@ -139,7 +144,7 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
 
 
 def _init_worker(sources: list[str]) -> None:
-    """Prepare a process for unpickling the user's own methods."""
+    """Import the files and packages given by --with, whose methods a process needs to unpickle a study."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the main process handles Ctrl-C
     registry.include(sources)
 
@@ -151,7 +156,7 @@ def _measure_pickled(pickled: bytes) -> bytes:
 
 @contextmanager
 def _child_environment() -> Generator[None]:
-    """Let new processes use one thread each, and import nothing from the current folder."""
+    """Set environment variables so that new processes use one thread and import nothing from the current folder."""
     changes = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     previous = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ |= changes
@@ -170,11 +175,11 @@ def _measure_run(study: Study, store: Store, run: Run) -> RunMeasurement:
     """Measure the stored predictions of a finished run in double precision."""
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     shifts = {shift: store.get(run, f"shift{i}").double() for i, shift in enumerate(run.shifts)}
-    return _measure_predictions(study, run, val, test, shifts)
+    return _measure_predictions(study, run, val=val, test=test, shifts=shifts)
 
 
 def _measure_predictions(
-    study: Study, run: Run | Model, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
+    study: Study, run: Run | Model, *, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
 ) -> RunMeasurement:
     """Fit each calibrator of a study to `val`, and measure `test` and the shifts after it.
 
@@ -192,20 +197,20 @@ def _measure_predictions(
                 calibrated_shifts = {shift: p.apply(fitted) for shift, p in shifts.items()}
             except MACHINE_FAILURES:
                 raise
-            except Exception as error:  # the calibrator does not apply to these data, or is a user's and fails
+            except Exception as error:  # the calibrator does not apply to these data, or fails
                 rows += _empty_rows(study, run, columns | {"reason": f"{calibrator}: {error_text(error)}"})
                 continue
-            numbers = reported_numbers(fitted)
-            columns |= {"temperature": numbers.pop("temperature", math.nan)}
-            columns |= {f"{LEARNED_PREFIX}{name}": value for name, value in numbers.items()}
+            parameters = fitted_parameters(fitted)
+            columns["temperature"] = parameters.pop("temperature", math.nan)
+            columns |= {f"{PARAMETER_PREFIX}{name}": value for name, value in parameters.items()}
             values_by_shift = {"": _metric_values(calibrated_test, study.metrics)} | {
                 study.label(shift): _shift_values(study, shift, calibrated_test, p)
                 for shift, p in calibrated_shifts.items()
             }
             rows += [
-                columns | {"shift": label, "metric": name} | value
+                columns | {"shift": label, "metric": name} | value_and_reason
                 for label, values in values_by_shift.items()
-                for name, value in values.items()
+                for name, value_and_reason in values.items()
             ]
             if calibrator.name != "Identity":
                 events_after[calibrator.text] = _copy_events(calibrated_test.events)
@@ -214,7 +219,7 @@ def _measure_predictions(
 
 
 def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultRow]:
-    """Return the value of every metric, or the reason why it does not apply."""
+    """Return the columns "value" and "reason" of every metric. The value is nan if a metric does not apply."""
     p.compute_outcomes()  # cached for all metrics, with one pass through softmax
     values: dict[str, ResultRow] = {}
     for metric in metric_methods:
@@ -228,7 +233,7 @@ def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultR
 
 
 def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> dict[str, ResultRow]:
-    """Return the metrics if the labels stay valid, and the detection of the shift by every score."""
+    """Return the columns "value" and "reason" of the metrics if the labels stay valid, and of every detection score."""
     values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
     for score in study.detection:
         detection = metrics.ood.detection(test, shifted, score=score)
@@ -237,32 +242,32 @@ def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predi
     return values
 
 
-def reported_numbers(fitted: object) -> dict[str, float]:
-    """Return the numbers that a fitted calibrator reports in tables, named by `table_fields` of its class.
+def fitted_parameters(fitted: object) -> dict[str, float]:
+    """Return the parameters of a fitted calibrator that tables show: `table_fields` of its class, if it has any.
 
-    Without that attribute, a class whose name ends with "Temperature" reports its temperature.
+    Without that attribute, a class whose name ends with "Temperature" has a parameter of this name.
     """
     default_names = ("temperature",) if type(fitted).__name__.endswith("Temperature") else ()
-    numbers: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     for name in getattr(type(fitted), "table_fields", default_names):
-        with suppress(TypeError, ValueError, RuntimeError):  # a user's field may hold several numbers
-            numbers[name] = float(getattr(fitted, name, math.nan))
-    return numbers
+        with suppress(TypeError, ValueError, RuntimeError):  # the field of a user's class may be no single number
+            parameters[name] = float(getattr(fitted, name, math.nan))
+    return parameters
 
 
 # Reliability diagrams
 
 
-def ece_over_seeds_text(errors: Sequence[float]) -> str:
-    """Return the mean and deviation of the ECE over seeds, as text for a diagram.
+def ece_over_seeds_text(ece_by_seed: Sequence[float]) -> str:
+    """Return the ECE of one seed, or the mean and deviation over several, as text for a diagram.
 
     >>> ece_over_seeds_text([0.02]), ece_over_seeds_text([0.02, 0.03])
     ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds; the diagram holds the examples of all')
     """
-    if len(errors) == 1:
-        return f"ECE {100 * errors[0]:.2f} %"
-    spread = f"{100 * mean(errors):.2f} ± {100 * stdev(errors):.2f}"
-    return f"ECE {spread} % over {len(errors)} seeds; the diagram holds the examples of all"
+    if len(ece_by_seed) == 1:
+        return f"ECE {100 * ece_by_seed[0]:.2f} %"
+    mean_and_deviation = f"{100 * mean(ece_by_seed):.2f} ± {100 * stdev(ece_by_seed):.2f}"
+    return f"ECE {mean_and_deviation} % over {len(ece_by_seed)} seeds; the diagram holds the examples of all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,15 +293,18 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         for measurement in measurements
         for calibrator, events in {"": measurement.events_before, **measurement.events_after}.items()
     )
-    for (names, calibrator), events in events_by_diagram.items():
-        all_events = Events(torch.cat([e.confidence for e in events]), torch.cat([e.outcome for e in events]))
-        bins_by_seed = [e.equal_width(FIGURE_BINS) for e in events]
-        errors = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]  # ECE of each seed
+    for (names, calibrator), seed_events in events_by_diagram.items():
+        all_events = Events(
+            torch.cat([events.confidence for events in seed_events]),
+            torch.cat([events.outcome for events in seed_events]),
+        )
+        bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]
+        ece_by_seed = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]
         stage = f"after {calibrator}" if calibrator else "before"
         title = f"{names.loss}{study.setup_suffix(names.setup)}, {stage}"
-        yield Diagram(names, calibrator, title, all_events, ece_over_seeds_text(errors))
+        yield Diagram(names, calibrator, title, all_events, ece_over_seeds_text(ece_by_seed))
 
 
 def _copy_events(events: Events) -> Events:
-    """Copy events without cached statistics, so that large arrays are freed."""
+    """Copy events without their cached statistics, whose large arrays can then be freed."""
     return Events(events.confidence.clone(), events.outcome.clone(), events.weights, events.clusters)

@@ -1,4 +1,4 @@
-"""Compare a study with the numbers that papers print, from `studies/published/*.toml`."""
+"""Compare a study with the values that papers print, from `studies/published/*.toml`."""
 
 import math
 import re
@@ -12,15 +12,16 @@ from calibrant import registry
 from calibrant.lab.study.config import STUDIES_FOLDER, Study, parse_recipe, read_toml
 from calibrant.lab.study.grids import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
-from calibrant.lab.study.tables import PaperNumber, ResultTable, build_tables
+from calibrant.lab.study.tables import PaperValue, ResultTable, build_tables
 from calibrant.registry import Method
 from calibrant.types import InputError, prefix_errors
 
 KEY_LISTS = "datasets", "networks", "losses", "calibrators", "metrics"
 ROW_COLUMNS = "dataset", "network", "loss", "calibrator", "metric"
-NumberKey = tuple[Method, ...]  # a method of each list of KEY_LISTS, or of the first ones
+ValueKey = tuple[Method, ...]  # data set, network, loss, calibrator and metric, as in KEY_LISTS
+TrainingKey = tuple[Method, Method, Method]  # data set, network and loss
 ParseMethod = Callable[[str, str], Method]
-SplitSizes = tuple[int, int, int]  # numbers of training, validation and test examples
+SplitSizes = tuple[int, int, int]  # of the training, validation and test examples
 
 PUBLISHED_FOLDER = STUDIES_FOLDER / "published"
 SPEED_ONLY_FIELDS = {"channels_last", "compile"}
@@ -39,24 +40,24 @@ class PaperDataset:
 
 @dataclass(frozen=True)
 class PublishedResults:
-    """The numbers of a paper by data set, network, loss, calibrator and metric, and its recipes.
+    """The printed values of a paper by data set, network, loss, calibrator and metric, and its recipes.
 
     >>> mukhoti = PublishedResults.load("mukhoti_2020")
-    >>> number = mukhoti.find("cifar10", "resnet50", "cross_entropy", "Temperature(criterion='ece')", "ece")
-    >>> round(number.mean, 4), number.temperature, number.source
+    >>> printed = mukhoti.find("cifar10", "resnet50", "cross_entropy", "Temperature(criterion='ece')", "ece")
+    >>> round(printed.mean, 4), printed.temperature, printed.source
     (0.0135, 2.5, 'Table 1')
     """
 
     paper: str
-    numbers: Mapping[NumberKey, PaperNumber]
+    values: Mapping[ValueKey, PaperValue]
     datasets: Mapping[Method, PaperDataset]
-    exceptions: Mapping[NumberKey, Recipe]  # of the data set's recipe, by data set, network and loss
+    exceptions: Mapping[TrainingKey, Recipe]  # recipes of trainings that do not use the recipe of their data set
     runs: int | None  # number of runs that the means are over; None if unknown
-    remarks: Mapping[str, str]  # on the paper's numbers, by the name of a loss
+    remarks: Mapping[str, str]  # on the paper's values, by the name of a loss
 
     @classmethod
     def load(cls, name: str) -> "PublishedResults":
-        """Read a bundled paper's numbers by name, or a TOML file of the same form."""
+        """Read a bundled paper's values by name, or a TOML file of the same form."""
         path = Path(name) if name.endswith(".toml") else PUBLISHED_FOLDER / f"{name}.toml"
         if not path.is_file():
             hint = registry.suggest(name, sorted(path.stem for path in PUBLISHED_FOLDER.glob("*.toml")))
@@ -70,10 +71,11 @@ class PublishedResults:
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":
-        """Read the numbers and settings of a TOML table. Raises `KeyError` for a missing key."""
+        """Read the values and settings of a TOML table. Raises `KeyError` for a missing key."""
 
-        def read_training(entry: Mapping[str, str]) -> NumberKey:  # the data set, network and loss
-            return tuple(read_method(kind, entry[column]) for kind, column in zip(KEY_LISTS[:3], ROW_COLUMNS[:3]))
+        def read_training(entry: Mapping[str, str]) -> TrainingKey:
+            dataset, network = read_method("datasets", entry["dataset"]), read_method("networks", entry["network"])
+            return dataset, network, read_method("losses", entry["loss"])
 
         def read_dataset(entry: Mapping[str, Any]) -> PaperDataset:
             sizes, evaluation = (tuple(entry[key]) if key in entry else None for key in ("examples", "judged"))
@@ -82,7 +84,7 @@ class PublishedResults:
 
         return cls(
             paper=table["paper"],
-            numbers=_read_numbers(table, read_method),
+            values=_read_values(table, read_method),
             datasets={read_method("datasets", e["name"]): read_dataset(e) for e in table["datasets"].values()},
             exceptions={read_training(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
             runs=table.get("runs"),
@@ -95,25 +97,25 @@ class PublishedResults:
 
     @cached_property
     def setups(self) -> frozenset[tuple[Method, Method]]:
-        """Pairs of data set and network with printed numbers."""
-        return frozenset((dataset, network) for dataset, network, *_ in self.numbers)
+        """Pairs of data set and network with printed values."""
+        return frozenset((dataset, network) for dataset, network, *_ in self.values)
 
-    def find(self, *names: str | Method) -> PaperNumber | None:
-        """Return the number of a data set, network, loss, calibrator and metric, however they are spelled."""
-        return self.numbers.get(tuple(map(parse_method, KEY_LISTS, names)))
+    def find(self, *names: str | Method) -> PaperValue | None:
+        """Return the value for a data set, network, loss, calibrator and metric, however they are spelled, or None."""
+        return self.values.get(tuple(map(parse_method, KEY_LISTS, names)))
 
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """Find the paper's numbers for a study's rows, in the same setting or in `study.paper_setting`."""
+    """Find the paper's values for a study's rows, in the same setting or in `study.paper_setting`."""
 
     published: PublishedResults
     study: Study
     examples: Mapping[Method, SplitSizes] = field(default_factory=dict[Method, SplitSizes])  # of the study's data sets
 
-    def find_number(self, row: Mapping[str, Any]) -> PaperNumber | None:
-        """Return the paper's number for a row, or None. Shifts and training variants have none."""
-        if row["shift"] or ("loss", row["loss"]) not in self._methods:
+    def find_value(self, row: Mapping[str, Any]) -> PaperValue | None:
+        """Return the paper's value for a row, or None, as for rows of shifts and of training variants."""
+        if row["shift"] or ("loss", row["loss"]) not in self._methods:  # the label of a variant has a suffix
             return None
         dataset, network, loss, calibrator, metric = (self._methods[column, row[column]] for column in ROW_COLUMNS)
         return self.published.find(*self._paper_setup(dataset, network), loss, calibrator, metric)
@@ -128,9 +130,10 @@ class PaperComparison:
             methods |= {(column, self.study.label(method)): method for column, method in columns.items()}
         return methods
 
-    def note(self, numbers: Iterable[PaperNumber]) -> str:
-        """Return the sources of the numbers, and the differences between the paper's setting and the study's."""
-        sources = ", ".join(sorted({p.source for p in numbers}, key=lambda s: (len(s), s)))  # "Table 2", "Table 10"
+    def note(self, paper_values: Iterable[PaperValue]) -> str:
+        """Return the sources of the values, and the differences between the paper's setting and the study's."""
+        unique_sources = {paper_value.source for paper_value in paper_values}
+        sources = ", ".join(sorted(unique_sources, key=lambda source: (len(source), source)))  # "Table 2", "Table 10"
         differences = dict.fromkeys(self._differences())
         loss_names = {run.loss.name for run in self.study.runs()}
         remarks = [text for name, text in self.published.remarks.items() if name in loss_names]
@@ -138,22 +141,23 @@ class PaperComparison:
         return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
     def _paper_setup(self, dataset: Method, network: Method) -> tuple[Method, Method]:
-        """Return the compared data set and network, the run's own if the paper prints them, else `paper_setting`."""
+        """Return the data set and network to look up: the given ones if the paper has them, else `paper_setting`."""
         setting = self.study.paper_setting
         if (dataset, network) in self.published.setups or setting is None:
             return dataset, network
         return setting.dataset, setting.network
 
     def _agreement_text(self) -> str:
-        """Return what agrees if no difference is known, or only the recipe if sizes or runs are unknown."""
-        pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
-        paper_datasets = self.published.datasets
-        has_sizes = all(
-            ours in self.examples and paper_datasets[theirs].examples
-            for ours, theirs in pairs
-            if theirs in paper_datasets
-        )
-        return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
+        """Return what agrees if no difference is known: the setting, or the recipe if sizes or runs are unknown."""
+        sizes_are_known = True
+        for run in self.study.runs():
+            paper_dataset, _ = self._paper_setup(run.dataset, run.network)
+            paper_data = self.published.datasets.get(paper_dataset)
+            if paper_data is not None and not (paper_data.examples and run.dataset in self.examples):
+                sizes_are_known = False
+        if sizes_are_known and self.published.runs is not None:
+            return "the same setting"
+        return "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
         """Yield how each training of the study on a data set of the paper differs from the paper's setup."""
@@ -200,6 +204,7 @@ def _sizes_text(sizes: SplitSizes) -> str:
 
 
 def _seeds_text(n: int) -> str:
+    """Return "1 seed", "2 seeds", ..."""
     return f"{n} seed" if n == 1 else f"{n} seeds"
 
 
@@ -211,40 +216,45 @@ def load_paper(study: Study) -> PaperComparison | None:
 def study_tables(
     rows: Iterable[Mapping[str, Any]], paper: PaperComparison | None, versions_note: str = ""
 ) -> list[ResultTable]:
-    """Build the tables of a study's rows, with the paper's numbers and a note on versions."""
-    tables = build_tables(rows) if paper is None else build_tables(rows, paper.find_number, paper.note)
+    """Build the tables of a study's rows, with the paper's values and a note on versions."""
+    tables = build_tables(rows) if paper is None else build_tables(rows, paper.find_value, paper.note)
     return [replace(table, versions_note=versions_note) for table in tables]
 
 
-def _read_numbers(table: Mapping[str, Any], read_method: ParseMethod) -> dict[NumberKey, PaperNumber]:
-    """Return the numbers of all tables. The first source of a repeated number counts."""
-    numbers: dict[NumberKey, PaperNumber] = {}
-    for part in table["tables"]:
+def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[ValueKey, PaperValue]:
+    """Return the values of all tables of a paper. The first source of a repeated value counts.
+
+    A row holds abbreviations of the data set and network, then for each loss a text with a value for each calibrator.
+    """
+    paper_values: dict[ValueKey, PaperValue] = {}
+    for part in table["tables"]:  # a table of the paper, for one metric
+        source, losses, calibrators = part["source"], part["losses"], part["columns"]
         scale = 100.0 if part.get("percent", True) else 1.0
         for dataset, network, *cells in part["rows"]:
             dataset_entry = table["datasets"][dataset]
-            # by the abbreviations in the rows
             full_names = {dataset: dataset_entry["name"]} | table["names"] | dataset_entry.get("names", {})
-            if len(cells) != len(part["losses"]):
-                counts = f"Expected {len(part['losses'])} cells, one per loss, got {len(cells)}."
-                raise InputError(f"{part['source']}, {dataset}, {network}: {counts}", code="row_length")
-            for loss, cell in zip(part["losses"], cells, strict=True):
+            if len(cells) != len(losses):
+                raise InputError(
+                    f"{source}, {dataset}, {network}: Expected {len(losses)} cells, one per loss, got {len(cells)}.",
+                    code="row_length",
+                )
+            for loss, cell in zip(losses, cells, strict=True):
                 texts = cell.split()
-                if len(texts) != len(part["columns"]):
-                    expected = f"a number for each of {len(part['columns'])} columns"
-                    raise InputError(f"{part['source']}: Expected {expected}, got {cell!r}.", code="cell_length")
-                for calibrator, text in zip(part["columns"], texts, strict=True):
+                if len(texts) != len(calibrators):
+                    expected = f"a number for each of {len(calibrators)} columns"
+                    raise InputError(f"{source}: Expected {expected}, got {cell!r}.", code="cell_length")
+                for calibrator, text in zip(calibrators, texts, strict=True):
                     if text == "?" or loss not in full_names:  # not legible, or the paper does not define the loss
                         continue
                     names = (dataset, network, loss, calibrator, part["metric"])
-                    key = tuple(read_method(kind, full_names.get(name, name)) for kind, name in zip(KEY_LISTS, names))
-                    numbers.setdefault(key, _parse_number(text, scale, part["source"]))
-    return numbers
+                    methods = map(read_method, KEY_LISTS, (full_names.get(name, name) for name in names))
+                    paper_values.setdefault(tuple(methods), _parse_value(text, scale, source))
+    return paper_values
 
 
-def _parse_number(text: str, scale: float, source: str) -> PaperNumber:
+def _parse_value(text: str, scale: float, source: str) -> PaperValue:
     """Parse a mean, with a deviation and a temperature if they are printed, and divide it by the scale."""
     if (match := _CELL_PATTERN.fullmatch(text)) is None:
         raise InputError(f"{source}: Expected a number such as 4.35±0.21(2.50), got {text!r}.", code="not_numbers")
     value, deviation, temperature = (float(part) if part else math.nan for part in match.groups())
-    return PaperNumber(value / scale, deviation / scale, temperature, source)
+    return PaperValue(value / scale, deviation / scale, temperature, source)

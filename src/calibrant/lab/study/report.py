@@ -47,17 +47,17 @@ def study_report(
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
     sections = [html.Section("Results", _folded_findings(tables) + result_tables(tables))]
-    if len(first_rows(tables[0].rows)) > 1:
-        side_by_side_tables = join_html(side_by_side(t) for t in _main_tables(tables))
+    if len(first_rows(tables[0].rows)) > 1:  # several networks or data sets
+        side_by_side_tables = join_html(side_by_side(table) for table in _main_tables(tables))
         sections.append(html.Section("Networks side by side", side_by_side_tables))
     sections.append(html.Section("Confidence against accuracy", curves + html.CURVE_EXPLANATION + bars))
-    if shifted := [t for t in tables if t.shift]:
+    if shifted := [table for table in tables if table.shift]:
         sections.append(html.Section("Under shift", SHIFT_EXPLANATION + _shift_tables(shifted)))
-    swept_drawings = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
-    if sweep_figures := _figure_grid(swept_drawings, SWEEP_EXPLANATION, "The other metrics"):
+    sweeps = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
+    if sweep_figures := _figure_grid(sweeps, SWEEP_EXPLANATION, "The other metrics"):
         sections.append(html.Section("Against a parameter", sweep_figures))
-    learned = learning_drawings(study, store)
-    if learning_figures := _figure_grid(learned, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING):
+    learning_curves = learning_drawings(study, store)
+    if learning_figures := _figure_grid(learning_curves, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING):
         sections.append(html.Section("Learning curves", learning_figures))
     origin = {"study": f"{study.name}: {len(measurements)} sets of predictions"}
     if trained:
@@ -69,7 +69,7 @@ def study_report(
 
 
 def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
-    """Describe the first recipe in full, and the others by their differences and networks."""
+    """Describe the first recipe in full, and the others by their differences and the runs that they trained."""
     trained = group_pairs(
         (run.recipe, f"{study.label(run.loss)} of {study.label(run.network)} on {study.label(run.dataset)}")
         for run in runs
@@ -79,8 +79,9 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
     for i, recipe in enumerate(further_recipes, 2):
         differences = [f"{key} {value}" for key, value in vars(recipe).items() if value != getattr(first, key)]
         networks = list(dict.fromkeys(trained[recipe]))  # without the repetitions by seed
-        many_names = f"{len(networks)} kinds of networks, such as {networks[0]}"
-        names = join_names(networks) if len(networks) <= MAX_LISTED else many_names
+        names = join_names(networks)
+        if len(networks) > MAX_LISTED:
+            names = f"{len(networks)} kinds of networks, such as {networks[0]}"
         texts[f"recipe {i}"] = f"{', '.join(differences)}: {names}"
     return texts
 
@@ -91,7 +92,7 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 def findings(tables: Sequence[ResultTable]) -> list[str]:
     """Return a line for every network and data set: its over- and underconfident networks, and its best methods.
 
-    Of many, only the first `MAX_LISTED` have lines, and a last line counts the others.
+    If there are many, only the first `MAX_LISTED` have lines, and a last line counts the others.
     """
     texts = _findings_by_setup(_main_calibration_table(tables))
     if len(texts) == 1:
@@ -127,15 +128,16 @@ def _findings_by_setup(table: ResultTable) -> dict[Setup, str]:
 
 def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
     """Say which loss is the best without a calibrator, if that was measured, and with its best calibrator."""
-    superlative = "highest" if table.about.higher_is_better else "lowest"
+    superlative = "highest" if table.metric_info.higher_is_better else "lowest"
     uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
     for label, columns in (("Without a calibrator", uncalibrated_columns), ("With the best calibrator", table.columns)):
         means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
-        for row, column in best_keys(table.about, means)[:1]:  # the first of equally good ones, if any
+        for row, column in best_keys(table.metric_info, means)[:1]:  # the first of equally good ones, if any
             calibrator_text = "" if column in uncalibrated_columns else f" followed by {column}"
-            number = replace(table.cells[row, column], mark="", letters="").text(table.about)  # without test results
+            cell_without_tests = replace(table.cells[row, column], mark="", letters="")
+            value = cell_without_tests.text(table.metric_info)
             metric = describe_metric(table.metric)
-            yield f"{label}, {row.loss}{calibrator_text} has the {superlative} {metric}: {number}."
+            yield f"{label}, {row.loss}{calibrator_text} has the {superlative} {metric}: {value}."
 
 
 def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
@@ -171,14 +173,14 @@ def _temperature_range(temperatures: Mapping[str, float]) -> str:
 
 def _main_calibration_table(tables: Sequence[ResultTable]) -> ResultTable:
     """Return the unshifted table of the main calibration error, or the first if all have a shift."""
-    by_metric = {t.metric: t for t in tables if not t.shift}
-    return by_metric[main_calibration_error(by_metric)] if by_metric else tables[0]
+    unshifted_by_metric = {table.metric: table for table in tables if not table.shift}
+    return unshifted_by_metric[main_calibration_error(unshifted_by_metric)] if unshifted_by_metric else tables[0]
 
 
 def _main_tables(tables: Sequence[ResultTable]) -> list[ResultTable]:
     """Return the tables of the first metric, the NLL and the main calibration error, each once."""
-    unshifted = [t for t in tables if not t.shift]
-    nll_tables = [t for t in unshifted if base_name(t.metric) == "nll"]
+    unshifted = [table for table in tables if not table.shift]
+    nll_tables = [table for table in unshifted if base_name(table.metric) == "nll"]
     main_tables = (unshifted[0], *nll_tables, _main_calibration_table(tables))
     return list({table.metric: table for table in main_tables}.values())
 
@@ -193,23 +195,32 @@ def base_name(text: str) -> str:
 
 def result_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of the test sets without shift, and their legend."""
-    unshifted = [t for t in tables if not t.shift]
-    has_long_table = any(len(t.rows) > MAX_OPEN_TABLE_ROWS for t in unshifted)
+    unshifted = [table for table in tables if not table.shift]
+    has_long_table = any(len(table.rows) > MAX_OPEN_TABLE_ROWS for table in unshifted)
     num_open = MAX_LISTED if has_long_table else len(unshifted)
     folded_tables = join_html(map(_table_html, unshifted[num_open:]))
     fold = html.details("The other metrics", folded_tables) if folded_tables else Markup()
     return join_html([*map(_table_html, unshifted[:num_open]), fold, _table_legend(tables)])
 
 
-def _table_html(t: ResultTable) -> Markup:
+def _table_html(table: ResultTable) -> Markup:
     """Return a table with its heading and notes, and a line above each network and data set if there are several."""
-    group_names = {t.rows.index(row): str(setup) for setup, row in first_rows(t.rows).items()}  # by first row
-    rows = [[_loss_label(row.loss), *(_cell_html(t.cells[row, c], t.about) for c in t.columns)] for row in t.rows]
-    best = [[t.cells[row, c].best for c in t.columns] for row in t.rows]
-    head = [t.row_header, *(html.method_label(CALIBRATORS.title(c), c) for c in t.columns)]
-    groups = group_names if len(group_names) > 1 else {}
-    rendered = html.table(head, rows, bold=best, caption=t.heading, long_row_names=True, groups=groups)
-    return join_html([_metric_heading(t.description, t.metric), rendered, *map(html.note, t.table_notes)])
+    columns, cells = table.columns, table.cells
+    setup_names = {table.rows.index(row): str(setup) for setup, row in first_rows(table.rows).items()}  # by first row
+    rows = [
+        [_loss_label(row.loss), *(_cell_html(cells[row, column], table.metric_info) for column in columns)]
+        for row in table.rows
+    ]
+    rendered = html.table(
+        [table.row_header, *(html.method_label(CALIBRATORS.title(column), column) for column in columns)],
+        rows,
+        bold=[[cells[row, column].best for column in columns] for row in table.rows],
+        caption=table.heading,
+        long_row_names=True,
+        groups=setup_names if len(setup_names) > 1 else {},
+    )
+    heading = _metric_heading(table.description, table.metric)
+    return join_html([heading, rendered, *map(html.note, table.table_notes)])
 
 
 def _loss_label(loss: str) -> Markup:
@@ -223,13 +234,21 @@ def _metric_heading(description: str, metric: str) -> Markup:
 
 
 def _cell_html(cell: Cell, metric_info: MetricInfo) -> Markup:
-    """Return the number, marked by its tests, and in small print the fitted parameters and the paper's number."""
-    text = cell.number_text(metric_info)
-    number = "\N{EN DASH}" if text == "nan" else text  # nan: the metric has no value, such as the entropy of no errors
-    value = _unbroken_value(" ".join(filter(None, [number, cell.test_results])))
-    small_lines = [f"({cell.learned_text})"] if cell.learned_text else []
-    small_lines += [f"paper {cell.paper.text(metric_info)}"] if cell.paper else []
-    return value + join_html(render("<small>{}</small>", typeset(line)) for line in small_lines)
+    """Return the mean with its test results, and in small print the fitted parameters and the paper's value."""
+    mean_text = cell.mean_text(metric_info)
+    if mean_text == "nan":  # the metric has no value, such as the entropy of wrong predictions if none is wrong
+        mean_text = "\N{EN DASH}"
+    html_lines = [_unbroken_value(" ".join(filter(None, [mean_text, cell.test_results])))]
+    if cell.parameters_text:
+        html_lines.append(_small_print(f"({cell.parameters_text})"))
+    if cell.paper:
+        html_lines.append(_small_print(f"paper {cell.paper.text(metric_info)}"))
+    return join_html(html_lines)
+
+
+def _small_print(text: str) -> Markup:
+    """Return a text that is set small below the value of a cell."""
+    return render("<small>{}</small>", typeset(text))
 
 
 def _unbroken_value(value: str) -> Markup:
@@ -242,68 +261,72 @@ def _unbroken_value(value: str) -> Markup:
     return render("<span>{}</span> <span>{}</span>", typeset(mean), typeset(f"± {deviation}"))
 
 
-def side_by_side(t: ResultTable) -> Markup:
+def side_by_side(table: ResultTable) -> Markup:
     """Return a table of losses against networks: uncalibrated and, in small print, with the best calibrator.
 
-    If the study calibrates always, the first calibrator takes the place of none.
+    In a study without the calibrator `Identity`, the first calibrator takes its place.
     """
-    setups = list(first_rows(t.rows))
-    losses = list(dict.fromkeys(row.loss for row in t.rows))
-    cells = {loss: [_best_cell_html(t, RunNames(*setup, loss)) for setup in setups] for loss in losses}
-    rows = [[_loss_label(loss), *(cell_html for cell_html, _ in cells[loss])] for loss in losses]
-    best = [[is_best for _, is_best in cells[loss]] for loss in losses]
-    head = [t.row_header, *map(str, setups)]
-    rendered = html.table(head, rows, bold=best, caption=f"{t.heading}, side by side", long_row_names=True)
-    baseline = _baseline_column(t)
+    setups = list(first_rows(table.rows))
+    losses = list(dict.fromkeys(row.loss for row in table.rows))
+    cells = {loss: [_best_cell_html(table, RunNames(*setup, loss)) for setup in setups] for loss in losses}
+    rendered = html.table(
+        [table.row_header, *map(str, setups)],
+        [[_loss_label(loss), *(cell_html for cell_html, _ in cells[loss])] for loss in losses],
+        bold=[[is_best for _, is_best in cells[loss]] for loss in losses],
+        caption=f"{table.heading}, side by side",
+        long_row_names=True,
+    )
+    baseline = _baseline_column(table)
     large_print = "Without a calibrator" if base_name(baseline) == "Identity" else f"With {baseline}"
     explanation = html.note(f"{large_print}, and below with the best one. Bold marks the best of a column.")
-    return join_html([_metric_heading(describe_metric(t.metric), t.metric), rendered, explanation])
+    return join_html([_metric_heading(describe_metric(table.metric), table.metric), rendered, explanation])
 
 
-def _baseline_column(t: ResultTable) -> str:
+def _baseline_column(table: ResultTable) -> str:
     """Return the column without calibration, or the first one if there is none."""
-    return next((column for column in t.columns if base_name(column) == "Identity"), t.columns[0])
+    return next((column for column in table.columns if base_name(column) == "Identity"), table.columns[0])
 
 
-def _best_cell_html(t: ResultTable, row: RunNames) -> tuple[str, bool]:
-    """Return a cell of `side_by_side`, and whether its large number is the best of its network.
+def _best_cell_html(table: ResultTable, row: RunNames) -> tuple[str, bool]:
+    """Return a cell of `side_by_side`, and whether its large value is the best of its network.
 
     A loss that was not trained with this network has a dash. There is no small print if no calibrator is the best.
     """
-    if row not in t.rows:
+    if row not in table.rows:
         return "\N{EN DASH}", False
-    baseline = _baseline_column(t)
-    number = _unbroken_value(t.cells[row, baseline].number_text(t.about))
-    means = {column: t.cells[row, column].mean for column in t.columns}
-    best_columns = best_keys(t.about, means)
+    baseline, metric_info = _baseline_column(table), table.metric_info
+    large_print = _unbroken_value(table.cells[row, baseline].mean_text(metric_info))
+    means = {column: table.cells[row, column].mean for column in table.columns}
+    best_columns = best_keys(metric_info, means)
     if not best_columns:
-        return number, False
-    small_print = f"{t.about.text(means[best_columns[0]])} by {best_columns[0]}"
+        return large_print, False
+    small_text = f"{metric_info.text(means[best_columns[0]])} by {best_columns[0]}"
     if baseline in best_columns:
-        small_print = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
-    network_means = [t.cells[r, baseline].mean for r in t.rows if r.setup == row.setup]
-    is_best = means[baseline] == t.about.best(network_means)
-    return number + render("<small>{}</small>", typeset(small_print)), is_best
+        small_text = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
+    network_means = [table.cells[r, baseline].mean for r in table.rows if r.setup == row.setup]
+    is_best = means[baseline] == metric_info.best(network_means)
+    return large_print + _small_print(small_text), is_best
 
 
 def _table_legend(tables: Sequence[ResultTable]) -> Markup:
     """Return a note on the cells of all tables, with each explanation of the tests once."""
-    tests = " ".join(dict.fromkeys(t.significance_note for t in tables if t.significance_note))
+    tests = " ".join(dict.fromkeys(table.significance_note for table in tables if table.significance_note))
     return html.note(
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
-        "the mean temperature and other numbers that a calibrator learned. The best of each network on a data "
-        f"set is bold. {tests}"
+        "the mean temperature and other fitted parameters of a calibrator. The best of each network on a data set is "
+        f"bold. {tests}"
     )
 
 
 def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of every shift. All but the first ECE and the first AUROC are folded."""
     body = Markup()
-    for shift, shift_tables in group_pairs((t.shift, t) for t in tables).items():
-        first_metrics = {base_name(t.metric): t.metric for t in reversed(shift_tables)}
+    for shift, shift_tables in group_pairs((table.shift, table) for table in tables).items():
+        # the first metric by name, such as the first ECE of several, as it is written last
+        first_metrics = {base_name(table.metric): table.metric for table in reversed(shift_tables)}
         main_metrics = first_metrics.get("ece"), first_metrics.get("ood_auroc")
-        body += join_html(_table_html(t) for t in shift_tables if t.metric in main_metrics)
-        folded_tables = join_html(_table_html(t) for t in shift_tables if t.metric not in main_metrics)
+        body += join_html(_table_html(table) for table in shift_tables if table.metric in main_metrics)
+        folded_tables = join_html(_table_html(table) for table in shift_tables if table.metric not in main_metrics)
         body += html.details(f"The other metrics on {shift}", folded_tables)
     return body
 
@@ -322,15 +345,16 @@ def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_headin
             folded_figures += figure_html
     grid = '<div class="figures wide">{}</div>'
     parts = [render(grid, main_figures), explanation] if main_figures else []
-    parts += [html.details(folded_heading, render(grid, folded_figures))] if folded_figures else []
+    if folded_figures:
+        parts.append(html.details(folded_heading, render(grid, folded_figures)))
     return join_html(parts)
 
 
 def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:
     """Return reliability diagrams of the examples of all seeds before and after calibrators, as curves and as bars.
 
-    The diagrams before and after the primary calibrator come first. Those after the other calibrators are folded, up to
-    `MAX_OTHER_DIAGRAMS`.
+    The diagrams before and after the primary calibrator come first. The diagrams after other calibrators are folded,
+    up to `MAX_OTHER_DIAGRAMS`.
     """
     by_setup = group_pairs((diagram.names.setup, diagram) for diagram in diagrams_over_seeds(study, measurements))
     curves, num_other_diagrams = Markup(), 0
@@ -348,9 +372,9 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
             curves += html.details(heading, _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
-    if len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS:
-        return curves, _figures_command(study, "classical bars")
-    return curves, _bar_diagrams(all_main_diagrams)
+    has_many = len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS
+    bars = _figures_command(study, "classical bars") if has_many else _bar_diagrams(all_main_diagrams)
+    return curves, bars
 
 
 def _figures_command(study: Study, drawings: str) -> Markup:

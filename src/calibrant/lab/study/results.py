@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,10 @@ class Result:
     def __str__(self) -> str:
         parts = [str(table) for table in self.tables]
         if self.tables:
-            parts += [f"{self.cell_description}, temperature in brackets, best between stars\n{self.finding}"]
-        parts += ["\n".join([*self.notes, *self.failure_lines])] if self.failed or self.notes else []
-        parts += [f"report: {self.report}"] if self.report else []
-        return "\n\n".join(parts)
+            parts.append(f"{self.cell_description}, temperature in brackets, best between stars\n{self.finding}")
+        parts.append("\n".join([*self.notes, *self.failure_lines]))
+        parts.append(f"report: {self.report}" if self.report else "")
+        return "\n\n".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
         from calibrant.lab.study.report import result_tables
@@ -109,13 +110,13 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
 
     try:
         with FileLock(folder / ".results.lock", timeout=MAX_LOCK_WAIT_SECONDS), ExitStack() as drafts:
-            for leftover in (path for pattern in DRAFT_PATTERNS for path in folder.glob(pattern)):
+            for leftover in chain.from_iterable(map(folder.glob, DRAFT_PATTERNS)):
                 remove_path(leftover)
             for name, text in texts.items():
                 drafts.enter_context(atomic_write(folder / name)).write_text(text, encoding="utf-8")
             for name in texts:
                 remove_path(folder / name)
-            # leaving the block renames the drafts
+            # at the end of the block, `atomic_write` renames each draft to its file
     except Timeout:
         raise InputError(
             f"Another process is writing its results to {folder}. Try again when it is done.", code="folder_in_use"
@@ -133,11 +134,12 @@ def remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def group_failures(study: Study, runs: Mapping[Run, str]) -> list[str]:
-    """Return the reasons of failed runs, in one line for several on one data set with the same reason."""
+def group_failures(study: Study, reasons: Mapping[Run, str]) -> list[str]:
+    """Return a line for each failed run with its reason, or for several on one data set with the same reason."""
     lines: list[str] = []
-    for (dataset, reason), group in group_pairs(((run.dataset, reason), run) for run, reason in runs.items()).items():
-        subject = study.describe(group[0]) if len(group) == 1 else f"{len(group)} runs on {study.label(dataset)}"
+    runs_by_cause = group_pairs(((run.dataset, reason), run) for run, reason in reasons.items())
+    for (dataset, reason), runs in runs_by_cause.items():
+        subject = study.describe(runs[0]) if len(runs) == 1 else f"{len(runs)} runs on {study.label(dataset)}"
         lines.append(f"{subject}: {reason}")
     return lines
 
@@ -160,7 +162,7 @@ class Status:
     runs: tuple[RunStatus, ...]
     seconds: float  # of the remaining runs; nan if unknown
     trials: Mapping[Run, Trial]  # of networks and data sets without a finished run
-    runs_without_data: Mapping[Run, str] = field(default_factory=dict[Run, str])  # and the reasons
+    runs_without_data: Mapping[Run, str] = field(default_factory=dict[Run, str])  # with the reasons
 
     def _runs_in_state(self, *states: str) -> list[Run]:
         """Return the runs in any of these states."""
@@ -205,8 +207,8 @@ class Status:
         for status in self.runs:
             epochs = f"{status.run.recipe.epochs} epoch{'s' if status.run.recipe.epochs > 1 else ''}"
             duration = "" if math.isnan(status.seconds) else f", {status.seconds:.0f} s"
-            has_own_reason = status.reason and status.run not in self.runs_without_data  # which `trial_lines` give
-            reason = f": {status.reason}" if has_own_reason else ""
+            is_reason_below = status.run in self.runs_without_data  # in `trial_lines`
+            reason = f": {status.reason}" if status.reason and not is_reason_below else ""
             lines.append(f"{status.state:<9}{self.study.describe(status.run)}, {epochs}{duration}{reason}")
         return "\n".join([*lines, *self.trial_lines, self.summary])
 

@@ -27,8 +27,8 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
         return 1.0
     from scipy.stats import ttest_rel  # imported here because it is slow
 
-    with warnings.catch_warnings():  # of equal differences, whose deviation is 0, as is the p-value
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # if all differences are equal, scipy divides by 0; then p is 0
         first_values, second_values = zip(*pairs, strict=True)
         return float(ttest_rel(first_values, second_values).pvalue)  # pyright: ignore
 
@@ -41,7 +41,7 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """
     tested = sorted((key for key, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
     multiplied = (min(1.0, (len(tested) - i) * p_values[key]) for i, key in enumerate(tested))
-    adjusted = dict(zip(tested, accumulate(multiplied, max), strict=True))  # no less than any before it
+    adjusted = dict(zip(tested, accumulate(multiplied, max), strict=True))  # running maximum: keeps the order
     return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
 
 
@@ -56,12 +56,13 @@ def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, K
     >>> letter_groups(["x", "y", "z"], [("x", "z")])
     {'x': 'a', 'y': 'ab', 'z': 'b'}
     """
-    groups = [set(names)]  # the names that share a letter: at first all
+    groups = [set(names)]  # each is the names that share a letter: at first all
     for first, second in significant_pairs:
         mixed_groups = [group for group in groups if {first, second} <= group]
         groups = [group for group in groups if group not in mixed_groups]
-        for part in (mixed - {name} for mixed in mixed_groups for name in (second, first)):  # without one of the two
-            if not any(part <= group for group in groups):  # a part of another group needs no letter
+        parts = [mixed - {name} for mixed in mixed_groups for name in (second, first)]  # each without one of the two
+        for part in parts:
+            if not any(part <= group for group in groups):  # a subset of another group needs no letter
                 groups = [group for group in groups if not group <= part] + [part]
     groups.sort(key=lambda group: [name not in group for name in names])  # groups of the first names come first
     letters = [*ALPHABET, *(f"({i + 1})" for i in range(len(ALPHABET), len(groups)))]  # (27), (28), ... after z

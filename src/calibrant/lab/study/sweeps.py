@@ -25,7 +25,7 @@ NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss continues foca
 
 @dataclass(frozen=True)
 class MethodFamily:
-    """Methods that differ in one number."""
+    """Methods that differ in the value of one parameter."""
 
     name: str  # with the shared settings
     parameter: str
@@ -50,36 +50,38 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
     temperature_rows = [
         row | {"metric": "temperature", "value": row["temperature"]}
         for row in unshifted_rows
-        if row["metric"] == unshifted_rows[0]["metric"]  # every metric repeats the temperature
+        if row["metric"] == unshifted_rows[0]["metric"]  # the rows of other metrics repeat the temperature
         and not math.isnan(row["temperature"])
     ]
     rows = unshifted_rows + temperature_rows
     main_metrics = {main_calibration_error(metric.text for metric in study.metrics), "temperature"}
     runs = list(study.runs())
+    draw = partial(_family_drawings, rows, main_metrics=main_metrics)
     loss_families = _find_families({study.label(run.loss): run.loss for run in runs})
     for family in loss_families:
-        yield from _family_drawings(rows, "loss", family, ("calibrator",), "setup", main_metrics)
+        yield from draw(family, "loss", group_columns=("calibrator",), line_column="setup")
     for family in _find_families({study.label(run.dataset): run.dataset for run in runs}):
-        yield from _family_drawings(rows, "dataset", family, ("network", "calibrator"), "loss", main_metrics)
+        yield from draw(family, "dataset", group_columns=("network", "calibrator"), line_column="loss")
         for loss_family in loss_families:
-            yield from _best_parameter_drawings(rows, family, loss_family)
-    for family in _find_families({c.text: c for c in study.calibrators}):
-        yield from _family_drawings(rows, "calibrator", family, ("dataset", "network"), "loss", main_metrics)
+            yield from _best_parameter_drawings(rows, sizes=family, losses=loss_family)
+    for family in _find_families({calibrator.text: calibrator for calibrator in study.calibrators}):
+        yield from draw(family, "calibrator", group_columns=("dataset", "network"), line_column="loss")
 
 
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
     """Return the families of methods, given by label, whose parameter has at least `MIN_LINE_POINTS` values.
 
-    Every number among the settings is the parameter of a family of methods whose other settings are equal.
+    Every numeric setting is the parameter of a family of methods whose other settings are equal.
     """
-    values_by_family: dict[tuple[str, str], dict[str, float]] = {}  # by name and parameter
+    values_by_family: dict[tuple[str, str], dict[str, float]] = {}  # values by label, by name and parameter
     for label, method in methods.items():
-        sign = -1 if method.name in NEGATED_LOSSES else 1
+        sign = -1 if method.name in NEGATED_LOSSES else 1  # inverse focal loss joins the family of focal loss
         name = NEGATED_LOSSES.get(method.name, method.name)
         for parameter, value in (hyperparameters(method.function) | method.settings).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
-                fixed = ", ".join(f"{k}={v!r}" for k, v in sorted(method.settings.items()) if k != parameter)
-                family_name = f"{name}({fixed})" if fixed else name
+                other_settings = sorted((key, v) for key, v in method.settings.items() if key != parameter)
+                shared = ", ".join(f"{key}={v!r}" for key, v in other_settings)
+                family_name = f"{name}({shared})" if shared else name
                 values_by_family.setdefault((family_name, parameter), {})[label] = sign * float(value)
     if "cross_entropy" in methods:  # focal loss with gamma = 0
         for (name, parameter), values in values_by_family.items():
@@ -94,8 +96,9 @@ def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
 
 def _family_drawings(
     rows: MetricRows,
-    axis: str,
     family: MethodFamily,
+    method_column: str,
+    *,
     group_columns: tuple[str, ...],
     line_column: str,
     main_metrics: Collection[str],
@@ -104,31 +107,36 @@ def _family_drawings(
 
     Args:
         rows: The results.
-        axis: Column of the methods.
         family: The methods, with the value of their parameter.
-        group_columns: Columns of the groups.
-        line_column: Column of the names of the lines.
+        method_column: Column with the labels of the methods.
+        group_columns: Columns whose values make up a group.
+        line_column: Column with the names of the lines.
         main_metrics: Metrics that are shown without unfolding.
     """
-    family_rows = [row for row in rows if row[axis] in family.values and not math.isnan(row["value"])]
+    family_rows = [row for row in rows if row[method_column] in family.values and not math.isnan(row["value"])]
     groups = group_pairs(((row["metric"], *(row[key] for key in group_columns)), row) for row in family_rows)
     for (metric, *group_names), group_rows in groups.items():
-        points = group_pairs((row[line_column], (family.values[row[axis]], float(row["value"]))) for row in group_rows)
-        values_by_x = {name: group_pairs(line_points) for name, line_points in points.items()}  # values over seeds
-        lines = {name: values for name, values in values_by_x.items() if len(values) >= MIN_LINE_POINTS}
-        if lines:
-            drawing = _sweep_drawing(metric, metrics.describe_metric(metric), family, ", ".join(group_names), lines)
+        points_by_line = group_pairs(
+            (row[line_column], (family.values[row[method_column]], float(row["value"]))) for row in group_rows
+        )
+        lines = {
+            name: group_pairs(points) for name, points in points_by_line.items()
+        }  # values over seeds, by parameter
+        long_lines = {name: values_by_x for name, values_by_x in lines.items() if len(values_by_x) >= MIN_LINE_POINTS}
+        if long_lines:
+            description = metrics.describe_metric(metric)
+            drawing = _sweep_drawing(metric, description, family, group_name=", ".join(group_names), lines=long_lines)
             yield replace(drawing, is_main=metric in main_metrics)
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
-    """Yield a figure per metric that shows a loss's best parameter against the data set size."""
+    """Yield a figure per metric, network and calibrator: the best parameter of a loss against the data set size."""
     groups = group_pairs(
         ((row["metric"], row["network"], row["calibrator"]), row)
         for row in rows
         if row["dataset"] in sizes.values
         and row["loss"] in losses.values
-        and row["metric"] != "temperature"  # of which no value is best
+        and row["metric"] != "temperature"  # no temperature is the best
     )
     for (metric, network, calibrator), group_rows in groups.items():
         best_by_size: dict[float, list[float]] = {}
@@ -137,16 +145,17 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
             means = {parameter: float(np.mean(over_seeds)) for parameter, over_seeds in values.items()}
             best_by_size[size] = best_keys(metrics.metric_info(metric), means)[:1]  # the first of equally good ones
         if all(best_by_size.values()) and len(best_by_size) >= MIN_LINE_POINTS:
-            best = f"best {losses.parameter} of {losses.name} by "
-            description = best + metrics.describe_metric(metric).removesuffix(" in %")
-            lines = {losses.name: best_by_size}
-            yield _sweep_drawing(best + metric, description, sizes, f"{network}, {calibrator}", lines)
+            prefix = f"best {losses.parameter} of {losses.name} by "
+            description = prefix + metrics.describe_metric(metric).removesuffix(" in %")
+            lines, group_name = {losses.name: best_by_size}, f"{network}, {calibrator}"
+            yield _sweep_drawing(prefix + metric, description, sizes, group_name=group_name, lines=lines)
 
 
 def _sweep_drawing(
     metric: str,
     description: str,
     family: MethodFamily,
+    *,
     group_name: str,
     lines: Mapping[str, Mapping[float, Sequence[float]]],
 ) -> Drawing:
@@ -159,28 +168,28 @@ def _sweep_drawing(
         group_name: Further names for the title.
         lines: Values over seeds by the parameter, for each line.
     """
-    about = metrics.metric_info(metric)
-    unit = 100 if about.percent else 1
+    metric_info = metrics.metric_info(metric)
+    scale = 100 if metric_info.percent else 1
     xs = sorted({x for points in lines.values() for x in points})
     max_runs = max(len(values) for points in lines.values() for values in points.values())
     arrays = {name: np.full((max_runs, len(xs)), math.nan) for name in lines}  # nan where a line has fewer runs
     for name, points in lines.items():
         for x, values in points.items():
-            arrays[name][: len(values), xs.index(x)] = unit * np.array(values)
+            arrays[name][: len(values), xs.index(x)] = scale * np.array(values)
     title = f"{description} against {family.parameter} of {family.name}, {group_name}"
-    numbers = [
+    data = [
         {"line": name, family.parameter: x, "run": run, "value": value}
         for name, points in lines.items()
         for x in sorted(points)
         for run, value in enumerate(points[x])
     ]
-    ranges = "; ".join(f"{name} {_range_text(points, about.text)}" for name, points in lines.items())
+    ranges = "; ".join(f"{name} {_range_text(points, metric_info.text)}" for name, points in lines.items())
     has_inverse = family.name in NEGATED_LOSSES.values() and family.parameter == "gamma" and xs[0] < 0
     xlabel = "gamma of focal loss, below 0 of inverse focal loss" if has_inverse else family.parameter
     draw_sweep = _draw_reversed if has_inverse else plots.curves
-    draw = partial(draw_sweep, arrays, x=xs, xlabel=xlabel, ylabel=textwrap.fill(description, 32))
+    draw = partial(draw_sweep, arrays, x=xs, xlabel=xlabel, ylabel=textwrap.fill(description, width=32))
     name = slug(f"sweep_{metric}_{family.name}_{family.parameter}_{group_name}")
-    return Drawing(name, title, f"{title}: {ranges}.", draw, numbers)
+    return Drawing(name, title, f"{title}: {ranges}.", draw, data)
 
 
 def _draw_reversed(*lines: Any, ax: Axes, **labels: Any) -> Axes:
@@ -190,6 +199,6 @@ def _draw_reversed(*lines: Any, ax: Axes, **labels: Any) -> Axes:
     return ax
 
 
-def _range_text(points: Mapping[float, Sequence[float]], text: Callable[[float], str]) -> str:
-    """Return the means over seeds at the smallest and the largest parameter."""
-    return " to ".join(f"{text(float(np.mean(points[x])))} at {x:g}" for x in (min(points), max(points)))
+def _range_text(points: Mapping[float, Sequence[float]], format_value: Callable[[float], str]) -> str:
+    """Return the means over seeds at the smallest and the largest parameter, such as "4.20 at 0 to 1.30 at 5"."""
+    return " to ".join(f"{format_value(float(np.mean(points[x])))} at {x:g}" for x in (min(points), max(points)))

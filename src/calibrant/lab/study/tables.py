@@ -19,25 +19,25 @@ from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, Key
 from calibrant.metrics import MetricInfo, describe_metric
 
-LEARNED_PREFIX = "learned_"  # prefix of the columns with further numbers that a calibrator reports
+PARAMETER_PREFIX = "learned_"  # of the result columns with fitted parameters other than the temperature
 LATEX_PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in non-Latin scripts need LuaLaTeX or XeLaTeX\n"
 CellKey = tuple[RunNames, str]  # row and column
 LATEX_MARKS = {"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "△": r"$\vartriangle$", "▽": r"$\triangledown$"}
 
 
 @dataclass(frozen=True)
-class PaperNumber:
-    """A number printed in a paper."""
+class PaperValue:
+    """A mean printed in a paper."""
 
     mean: float
     deviation: float  # nan if not printed
     temperature: float  # nan if not printed
     source: str  # such as "Table 1"
 
-    def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Format it like a `Cell`."""
-        number = _number_text(about, self.mean, self.deviation if deviation else math.nan)
-        return number if math.isnan(self.temperature) else f"{number} ({self.temperature:.2f})"
+    def text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
+        """Return the mean, deviation and temperature in the form of `Cell.text`."""
+        text = _mean_text(metric_info, self.mean, self.deviation if deviation else math.nan)
+        return text if math.isnan(self.temperature) else f"{text} ({self.temperature:.2f})"
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Cell:
     temperature: float  # mean over seeds; nan without one
     best: bool = False
     mark: str = ""  # higher (▲) or lower (▼) than the reference row by a paired t-test; hollow if not significant
-    paper: PaperNumber | None = None
+    paper: PaperValue | None = None
     diverged: int = 0  # number of networks that diverged
     letters: str = ""  # cells of a row that share a letter do not differ significantly
     reason: str = ""  # why the calibrator or metric does not apply
-    learned_values: Mapping[str, float] = field(default_factory=dict[str, float])  # means of further reported numbers
+    fitted_parameters: Mapping[str, float] = field(default_factory=dict[str, float])  # other means, by name
 
     @property
     def mean(self) -> float:
@@ -65,26 +65,27 @@ class Cell:
         values = self.values.values()
         return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
-    def text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Format it like the papers: '4.35 ± 0.21 (2.50, gamma 0.37)', in percent if the metric is a share."""
-        learned = f"({self.learned_text})" if self.learned_text else ""
-        return " ".join(filter(None, [self.number_text(about, deviation=deviation), learned, self.test_results]))
+    def text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
+        """Return the cell as papers print it, such as '4.35 ± 0.21 (2.50, gamma 0.37) ▲', with shares in percent."""
+        parameters = f"({self.parameters_text})" if self.parameters_text else ""
+        texts = [self.mean_text(metric_info, deviation=deviation), parameters, self.test_results]
+        return " ".join(filter(None, texts))
 
-    def number_text(self, about: MetricInfo, *, deviation: bool = True) -> str:
-        """Return mean and deviation. Without values, return "n/a" if a method does not apply, else "diverged"."""
+    def mean_text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
+        """Return "n/a" if a method does not apply, "diverged" without values, else the mean and its deviation."""
         if not self.values:
             return "n/a" if self.reason else "diverged"
-        return _number_text(about, self.mean, self.deviation if deviation else math.nan)
+        return _mean_text(metric_info, self.mean, self.deviation if deviation else math.nan)
 
     @property
-    def learned_text(self) -> str:
-        """Learned numbers, such as '2.50, gamma 0.37' with the temperature first."""
+    def parameters_text(self) -> str:
+        """Fitted parameters such as '2.50, gamma 0.37', where the temperature comes first and has no name."""
         temperature = [] if math.isnan(self.temperature) else [f"{self.temperature:.2f}"]
-        return ", ".join([*temperature, *(f"{name} {value:z.2f}" for name, value in self.learned_values.items())])
+        return ", ".join([*temperature, *(f"{name} {value:z.2f}" for name, value in self.fitted_parameters.items())])
 
     @property
     def test_results(self) -> str:
-        """Mark and letters of the tests."""
+        """The mark of the test between rows, and the letters of the tests between calibrators."""
         return " ".join(filter(None, [self.mark, self.letters]))
 
 
@@ -96,13 +97,13 @@ class ResultTable:
     rows: tuple[RunNames, ...]
     columns: tuple[str, ...]  # calibrators
     cells: dict[CellKey, Cell]
-    paper_note: str = ""  # on the sources and setting of the paper's numbers
+    paper_note: str = ""  # on the sources and setting of the paper's values
     shift: str = ""  # of the test set
     versions_note: str = ""  # if several versions of calibrant trained the networks
 
     @property
-    def about(self) -> MetricInfo:
-        """The declaration of the metric."""
+    def metric_info(self) -> MetricInfo:
+        """Title, unit and better direction of the metric."""
         return metrics.metric_info(self.metric)
 
     @property
@@ -113,7 +114,7 @@ class ResultTable:
     @property
     def heading(self) -> str:
         """The metric with its unit, and the shift."""
-        return self.about.heading(self.metric) + self._shift_text
+        return self.metric_info.heading(self.metric) + self._shift_text
 
     @property
     def description(self) -> str:
@@ -125,12 +126,12 @@ class ResultTable:
     def caption(self) -> str:
         """Description of the cells."""
         cells = self.cells.values()
-        parts = {
+        part_applies = {
             "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
             "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
             "best in bold": any(cell.best for cell in cells),
         }
-        return "; ".join([self.description, *(part for part, applies in parts.items() if applies)]) + "."
+        return "; ".join([self.description, *(part for part, applies in part_applies.items() if applies)]) + "."
 
     @property
     def significance_note(self) -> str:
@@ -158,18 +159,19 @@ class ResultTable:
 
     @property
     def table_notes(self) -> tuple[str, ...]:
-        """Notes on diverged networks, methods that do not apply, versions and the paper's numbers."""
+        """Notes on diverged networks, methods that do not apply, versions and the paper's values."""
         return tuple(filter(None, [self.divergence_note, *self.unmeasured_notes, self.versions_note, self.paper_note]))
 
     @property
     def unmeasured_notes(self) -> list[str]:
         """Reasons for missing values (n/a), and their rows."""
-        pairs = dict.fromkeys((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
-        return [f"Not measured (n/a): {reason} ({'; '.join(names)})." for reason, names in group_pairs(pairs).items()]
+        pairs = ((cell.reason, self.name(row)) for (row, _), cell in self.cells.items() if cell.reason)
+        names_by_reason = group_pairs(dict.fromkeys(pairs))  # each pair once
+        return [f"Not measured (n/a): {reason} ({'; '.join(names)})." for reason, names in names_by_reason.items()]
 
     @property
     def divergence_note(self) -> str:
-        """Numbers of networks that diverged."""
+        """How many networks of each row diverged, or "" if none did."""
         first_cells = {row: self.cells[row, self.columns[0]] for row in self.rows}  # all columns have the same networks
         counts = [
             f"{cell.diverged} of {cell.diverged + len(cell.values)} of {self.name(row)}"
@@ -196,12 +198,14 @@ class ResultTable:
         """Yield every row with the texts of its cells, whether each is the best, and the paper's texts, if any."""
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
-            texts = [(cell.text(self.about, deviation=deviation), cell.best) for cell in cells]
-            paper_texts = [cell.paper.text(self.about, deviation=deviation) if cell.paper else "" for cell in cells]
+            texts = [(cell.text(self.metric_info, deviation=deviation), cell.best) for cell in cells]
+            paper_texts = [
+                cell.paper.text(self.metric_info, deviation=deviation) if cell.paper else "" for cell in cells
+            ]
             yield row, texts, paper_texts if any(paper_texts) else []
 
     def markdown(self) -> str:
-        """Return the table as Markdown, the best cell bold, the paper's numbers in italics below."""
+        """Return the table as Markdown, the best cell bold, the paper's values in italics below."""
         return _templates().get_template("table.md.j2").render(t=self)
 
     def latex(self) -> str:
@@ -213,16 +217,17 @@ class ResultTable:
         lines = [[self.heading, *self.columns]]
         for row, cells, paper_texts in self.rendered_rows():
             lines.append([self.name(row), *(f"*{text}*" if is_best else text for text, is_best in cells)])
-            lines += [["  paper", *paper_texts]] if paper_texts else []
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+            if paper_texts:
+                lines.append(["  paper", *paper_texts])
+        name_width, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = ["  ".join([name.ljust(name_width), *map(str.rjust, cells, widths)]) for name, *cells in lines]
         return escape_invisible("\n".join([*map(str.rstrip, aligned), *self.notes]), allowed="\n")
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell as a record for a CSV file, with numbers in the metric's unit.
+        """Yield every cell as a record for a CSV file. Shares are not in percent.
 
-        Cells that share one of the `letters` do not differ significantly. A `mark` stands beside a mean that is
-        significantly above or below the reference row, and `learned` has the means of other reported numbers.
+        `mark` and `letters` are the results of the tests (see `Cell`), `learned` the means of fitted parameters other
+        than the temperature.
         """
         for (row, column), cell in self.cells.items():
             yield {
@@ -235,12 +240,12 @@ class ResultTable:
                 "seeds": len(cell.values),
                 "diverged": cell.diverged,
                 "temperature": cell.temperature,
-                "learned": ", ".join(f"{name} {value}" for name, value in cell.learned_values.items()),
+                "learned": ", ".join(f"{name} {value}" for name, value in cell.fitted_parameters.items()),
                 "best": cell.best,
                 "mark": cell.mark,
                 "letters": cell.letters,
                 "reason": cell.reason,
-                **{f"paper_{number.name}": getattr(cell.paper, number.name, None) for number in fields(PaperNumber)},
+                **{f"paper_{field.name}": getattr(cell.paper, field.name, None) for field in fields(PaperValue)},
             }
 
 
@@ -261,9 +266,9 @@ def _templates() -> Environment:
     return environment
 
 
-def _number_text(about: MetricInfo, value: float, deviation: float) -> str:
-    """Return a number in the metric's unit, with its deviation unless it is nan."""
-    return about.text(value) + ("" if math.isnan(deviation) else f" ± {about.text(deviation)}")
+def _mean_text(metric_info: MetricInfo, value: float, deviation: float) -> str:
+    """Return a mean in the metric's unit, with its deviation unless that is nan."""
+    return metric_info.text(value) + ("" if math.isnan(deviation) else f" ± {metric_info.text(deviation)}")
 
 
 def _escape_latex(text: str) -> str:
@@ -274,8 +279,8 @@ def _escape_latex(text: str) -> str:
 
 def build_tables(
     results: Iterable[Mapping[str, Any]],
-    find_paper_number: Callable[[Mapping[str, Any]], PaperNumber | None] = lambda result: None,
-    paper_note: Callable[[Iterable[PaperNumber]], str] = lambda numbers: "",
+    find_paper_value: Callable[[Mapping[str, Any]], PaperValue | None] = lambda result: None,
+    paper_note: Callable[[Iterable[PaperValue]], str] = lambda paper_values: "",
 ) -> list[ResultTable]:
     """Build one table per shift and metric from the results of a study.
 
@@ -283,9 +288,9 @@ def build_tables(
     the first of the same data set and network, and the calibrators of a row against each other.
 
     Args:
-        results: Rows as in `RunMeasurement`, each with one number of one run.
-        find_paper_number: Returns the paper's number for a result.
-        paper_note: Returns a note on the paper's numbers of a table.
+        results: Rows as in `RunMeasurement`, each with the value of one metric for one run.
+        find_paper_value: Returns the paper's value for a result.
+        paper_note: Returns a note on the paper's values of a table.
     """
     tables: list[ResultTable] = []
     for (shift, metric), table_results in group_pairs(((r["shift"], r["metric"]), r) for r in results).items():
@@ -293,22 +298,22 @@ def build_tables(
             ((RunNames(r["dataset"], r["network"], r["loss"]), r["calibrator"]), r) for r in table_results
         )
         cells = {
-            key: _build_cell(cell_results, find_paper_number(cell_results[0]))
+            key: _build_cell(cell_results, find_paper_value(cell_results[0]))
             for key, cell_results in results_by_cell.items()
         }
         rows_by_setup = group_pairs((row.setup, row) for row in dict.fromkeys(row for row, _ in cells))
         rows = tuple(chain.from_iterable(rows_by_setup.values()))  # rows of equal data set and network are together
         columns = tuple(dict.fromkeys(calibrator for _, calibrator in cells))
-        paper_numbers = [cell.paper for cell in cells.values() if cell.paper]
-        note = paper_note(paper_numbers) if paper_numbers else ""
-        tables.append(ResultTable(metric, rows, columns, _mark_cells(cells, metric), note, shift))
+        paper_values = [cell.paper for cell in cells.values() if cell.paper]
+        note = paper_note(paper_values) if paper_values else ""
+        tables.append(ResultTable(metric, rows, columns, _mark_cells(cells, metric), paper_note=note, shift=shift))
     return tables
 
 
 def describe_cells(tables: Iterable[ResultTable]) -> str:
-    """Return what the cells of tables show: a mean over seeds, or one seed."""
-    seeds = max((len(cell.values) for table in tables for cell in table.cells.values()), default=1)
-    return f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    """Describe the cells of tables: a mean over the largest number of seeds, or one seed."""
+    num_seeds = max((len(cell.values) for table in tables for cell in table.cells.values()), default=1)
+    return f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "one seed"
 
 
 def main_calibration_error(names: Iterable[str]) -> str:
@@ -321,35 +326,35 @@ def main_calibration_error(names: Iterable[str]) -> str:
     return next((name for name in candidates if metrics.is_calibration_error(name)), candidates[0])
 
 
-def best_keys(about: MetricInfo, means: Mapping[Key, float]) -> list[Key]:
-    """Return the keys of the best mean; none if nothing was measured, or neither direction of the metric is better."""
-    best_mean = about.best(list(means.values()))
+def best_keys(metric_info: MetricInfo, means: Mapping[Key, float]) -> list[Key]:
+    """Return the keys of the best mean; none if all are nan, or neither direction of the metric is better."""
+    best_mean = metric_info.best(list(means.values()))  # nan, which equals no mean, if there is none
     return [key for key, mean in means.items() if mean == best_mean]
 
 
-def _build_cell(results: list[Mapping[str, Any]], paper_number: PaperNumber | None) -> Cell:
+def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None) -> Cell:
     """Return a table cell from the results of its runs, which counts diverged runs but leaves out their values."""
     applicable = [result for result in results if not result.get("reason")]
     converged = [result for result in applicable if not result.get("diverged")]
-    learned_columns = [key for key in converged[0] if key.startswith(LEARNED_PREFIX)] if converged else []
+    parameter_columns = [key for key in converged[0] if key.startswith(PARAMETER_PREFIX)] if converged else []
     return Cell(
         values={result["seed"]: result["value"] for result in converged},
         temperature=mean(result["temperature"] for result in converged) if converged else math.nan,
-        paper=paper_number,
+        paper=paper_value,
         diverged=len(applicable) - len(converged),
         reason=next((result["reason"] for result in results if result.get("reason")), ""),
-        learned_values={
-            column.removeprefix(LEARNED_PREFIX): mean(result[column] for result in converged)
-            for column in learned_columns
+        fitted_parameters={
+            column.removeprefix(PARAMETER_PREFIX): mean(result[column] for result in converged)
+            for column in parameter_columns
         },
     )
 
 
 def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
     """Return the cells with the results of the tests, and whether each is the best of its data set and network."""
-    about = metrics.metric_info(metric)
-    means = group_pairs((row.setup, cell.mean) for (row, _), cell in cells.items())
-    best_means = {setup: about.best(setup_means) for setup, setup_means in means.items()}
+    metric_info = metrics.metric_info(metric)
+    means_by_setup = group_pairs((row.setup, cell.mean) for (row, _), cell in cells.items())
+    best_means = {setup: metric_info.best(means) for setup, means in means_by_setup.items()}
     marks, letters = _row_marks(cells), _calibrator_letters(cells)
     return {
         (row, column): replace(
@@ -368,13 +373,13 @@ def first_rows(rows: Iterable[RunNames]) -> dict[Setup, RunNames]:
 
 
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return a triangle for every cell above or below the cell of the first row, as in Wang et al. (2021).
+    """Return a triangle for every cell above or below its reference, as in Wang et al. (2021).
 
-    P-values are corrected for the number of rows that are tested against one cell. Hollow triangles are not
-    significant.
+    The reference is the cell of the first row with the same data set, network and column. Its p-values are corrected
+    together. Hollow triangles are not significant.
     """
     reference_rows = first_rows(row for row, _ in cells)
-    p_values_by_reference: dict[CellKey, dict[CellKey, float]] = {}  # by the cell that others are tested against
+    p_values_by_reference: dict[CellKey, dict[CellKey, float]] = {}
     for (row, column), cell in cells.items():
         reference_key = reference_rows[row.setup], column
         reference = cells.get(reference_key)
@@ -391,12 +396,12 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return letters for cells in rows with a significant difference. Cells that share a letter do not differ."""
+    """Return letters for the cells of rows with a significant difference. Equal letters mean no such difference."""
     letters: dict[CellKey, str] = {}
     for row, p_values in _calibrator_tests(cells).items():
         if different := [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]:
-            tested = set(chain.from_iterable(p_values))
-            columns = [column for cell_row, column in cells if cell_row == row and column in tested]
+            tested = set(chain.from_iterable(p_values))  # the calibrators of all pairs
+            columns = [column for cell_row, column in cells if cell_row == row and column in tested]  # in table order
             letters |= {(row, column): text for column, text in significance.letter_groups(columns, different).items()}
     return letters
 

@@ -22,7 +22,7 @@ from calibrant.registry import DATA_SETS, NETWORKS
 
 def network_arguments(splits: Splits) -> tuple[Any, ...]:
     """Return the number of classes, and the initial word vectors of texts."""
-    return len(splits.classes), *(() if splits.vectors is None else (splits.vectors,))
+    return len(splits.classes), *(() if splits.word_vectors is None else (splits.word_vectors,))
 
 
 def cooccurrence_vectors(splits: Splits) -> tuple[Any, ...]:
@@ -30,8 +30,8 @@ def cooccurrence_vectors(splits: Splits) -> tuple[Any, ...]:
 
     Positive pointwise mutual information of words at most 8 apart, factorized to 100 dimensions (Levy & Goldberg 2014).
     """
-    assert splits.vectors is not None
-    words, dimension = splits.vectors.shape
+    assert splits.word_vectors is not None
+    words, dimension = splits.word_vectors.shape
     tokens, pairs = splits.train.inputs.numpy(), []
     for gap in range(1, 9):
         word_pairs = np.stack([tokens[:, :-gap].ravel(), tokens[:, gap:].ravel()])

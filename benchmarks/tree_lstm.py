@@ -57,7 +57,7 @@ def main() -> None:
     """Print the medians and their ratio."""
     splits = data.sst(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     torch.manual_seed(0)
-    network = networks.tree_lstm(2, splits.vectors).train()
+    network = networks.tree_lstm(2, splits.word_vectors).train()
     seconds: dict[str, list[float]] = {"node by node": [], "by height": []}
     for repeat in range(REPEATS):
         trees = splits.train.inputs[torch.randperm(len(splits.train))[:BATCH]]

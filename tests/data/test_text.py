@@ -36,9 +36,9 @@ def test_newsgroups_split_equals_the_authors_code(small_data):
     assert splits.train.labels.tolist() == labels[: -(held_out + 30)]
     assert splits.val.labels.tolist() == labels[n - held_out - 30 : n - held_out]
     assert splits.test.labels.tolist() == labels[-held_out:]
-    assert splits.vectors.shape == (len(splits.vectors), 100)
+    assert splits.word_vectors.shape == (len(splits.word_vectors), 100)
     assert splits.facts["vectors"] == "random, 100"
-    assert int(splits.train.inputs.max()) < len(splits.vectors)
+    assert int(splits.train.inputs.max()) < len(splits.word_vectors)
     assert (splits.train.inputs[:, :10] == 0).all()  # 40 words without the header, padded in front
 
 
@@ -47,10 +47,10 @@ def test_vectors_of_known_words_come_from_the_file(small_data, tmp_path):
     splits = data.sst(small_data, vectors=str(tmp_path / "glove.txt"), dimension=2)
     assert splits.facts["vectors"] == "glove.txt"
     assert splits.facts["vectors_found"] == 2
-    vectors = {tuple(v) for v in splits.vectors.tolist()}
+    vectors = {tuple(v) for v in splits.word_vectors.tolist()}
     assert (1.0, 2.0) in vectors
     assert (-1.0, 0.5) in vectors
-    assert splits.vectors[0].tolist() == [0, 0]
+    assert splits.word_vectors[0].tolist() == [0, 0]
     (small_data / "glove.txt").write_text("good 1 2\n")
     assert data.sst(small_data, vectors="glove.txt", dimension=2).facts["vectors_found"] == 1
 
@@ -60,7 +60,7 @@ def test_mukhoti_lookup_draws_the_first_word_of_the_file(small_data, tmp_path):
     settings = {"vectors": str(tmp_path / "glove.txt"), "dimension": 2}
     ours, theirs = data.sst(small_data, **settings), data.sst(small_data, **settings, lookup="mukhoti")
     assert [splits.facts["vectors_found"] for splits in (ours, theirs)] == [2, 1]
-    assert (ours.vectors != theirs.vectors).any(1).sum() == 1
+    assert (ours.word_vectors != theirs.word_vectors).any(1).sum() == 1
 
 
 def write_messages(folder, documents):
@@ -179,7 +179,7 @@ def wordpiece(tmp_path):
 
 def test_newsgroups_with_a_transformers_tokenizer(small_data, wordpiece):
     splits = data.newsgroups(small_data, val=30, length=60, tokenizer=str(wordpiece))
-    assert splits.vectors is None
+    assert splits.word_vectors is None
     assert splits.train.inputs.shape == (170, 60)
     assert (splits.train.inputs[:, 0] == 2).all()  # [CLS]
     assert splits.prepare(splits.train.inputs).dtype == torch.int64
@@ -192,7 +192,7 @@ def test_sst_is_complete(shared, data_cache):
     folder = shared / "datasets"
     splits = data.sst(folder)
     assert [len(s) for s in (splits.train, splits.val, splits.test)] == [6920, 872, 1821]
-    assert len(splits.vectors) == 21_702  # padding and 21,701 words, as in the authors' code
+    assert len(splits.word_vectors) == 21_702  # padding and 21,701 words, as in the authors' code
     file = polars.read_parquet(folder / "sst2" / "train.parquet")
     assert splits.train.labels.tolist() == file["label"].to_list()
     five = data.sst(folder, classes=5)
@@ -209,7 +209,7 @@ def test_sst_is_complete(shared, data_cache):
 def test_newsgroups_are_complete(shared, data_cache):
     splits = data.newsgroups(shared / "datasets")
     assert [len(s) for s in (splits.train, splits.val, splits.test)] == [14_177, 900, 3_769]
-    assert splits.vectors.shape == (20_000, 100)
+    assert splits.word_vectors.shape == (20_000, 100)
     assert splits.classes[0] == "alt.atheism"
     dated = data.newsgroups(shared / "datasets", protocol="bydate")
     assert [len(s) for s in (dated.train, dated.val, dated.test)] == [10_414, 900, 7_532]

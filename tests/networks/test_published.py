@@ -154,7 +154,7 @@ def test_tree_lstm_equals_the_recursion(classes):
 def test_tree_lstm_equals_the_recursion_on_sst(shared, data_cache):
     torch.manual_seed(0)
     splits = data.sst(shared / "datasets")
-    network = networks.tree_lstm(2, splits.vectors).eval()
+    network = networks.tree_lstm(2, splits.word_vectors).eval()
     trees = splits.test.inputs[:25]
     with torch.no_grad():
         logits = network(trees)
@@ -232,7 +232,7 @@ def test_text_networks_overfit_a_batch(name, shared, data_cache):
     torch.manual_seed(0)
     splits = data.newsgroups(shared / "datasets")
     batch = splits.train[:64]
-    network = NETWORKS[name](20, splits.vectors)
+    network = NETWORKS[name](20, splits.word_vectors)
     tokens = batch.inputs[:, -100:]
     assert training_accuracy(network, tokens, batch.labels, 60, 2e-3, splits.prepare) == 1.0
 
@@ -242,7 +242,7 @@ def test_tree_lstm_overfits_a_batch(shared, data_cache):
     torch.manual_seed(0)
     splits = data.sst(shared / "datasets")
     batch = splits.train[:12]
-    network = networks.tree_lstm(2, splits.vectors, dropout=0.0)
+    network = networks.tree_lstm(2, splits.word_vectors, dropout=0.0)
     node_labels = splits.targets(batch.inputs, batch.labels)
     optimizer = torch.optim.Adam(network.parameters(), 5e-3)
     for _ in range(30):

@@ -260,7 +260,9 @@ def test_worker_with_other_data_does_not_train(tmp_path):
     assert event.content["error"].startswith(f"{DATA} holds other data here ")
 
 
-@pytest.mark.parametrize("part", ["train.inputs", "train.labels", "val.inputs", "test.labels", "classes", "vectors"])
+@pytest.mark.parametrize(
+    "part", ["train.inputs", "train.labels", "val.inputs", "test.labels", "classes", "word_vectors"]
+)
 def test_data_digest_covers_every_part(part):
     def make_splits(changed):
         splits = {name: Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)) for name in ("train", "val", "test")}
@@ -268,7 +270,9 @@ def test_data_digest_covers_every_part(part):
         if changed and field:
             getattr(splits[name], field)[3] = 1
         classes = ("a", "c") if changed and part == "classes" else ("a", "b")
-        return Splits(**splits, classes=classes, vectors=torch.full((2, 2), float(changed and part == "vectors")))
+        return Splits(
+            **splits, classes=classes, word_vectors=torch.full((2, 2), float(changed and part == "word_vectors"))
+        )
 
     reference, changed = data_digest(make_splits(False)), data_digest(make_splits(True))
     assert reference == data_digest(make_splits(False))

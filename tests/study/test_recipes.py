@@ -136,11 +136,11 @@ def test_word_vectors_have_their_own_plain_sgd():
 def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
     splits = sst(small_data, dimension=4)
     torch.manual_seed(0)
-    net = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    net = networks.tree_lstm(2, splits.word_vectors, memory=3, dropout=0.0)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     how = Recipe(epochs=1, batch_size=100, momentum=0.0, weight_decay=0.0, learning_rate=1.0)
     list(train(net, splits, losses.cross_entropy, how))
-    reference = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    reference = networks.tree_lstm(2, splits.word_vectors, memory=3, dropout=0.0)
     reference.load_state_dict(before)
     trees = splits.train.inputs
     nodes = nn.functional.cross_entropy(

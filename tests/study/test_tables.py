@@ -125,7 +125,9 @@ def test_learned_parameters_stand_in_brackets(tmp_path, calibrated_predictions):
         store.save(run, {"val": p, "test": p}, {})
         fitted.append(calibrators.fit("FocalTemperature(grid='code')", p.double()))
     (table,) = build_tables(study_rows(study, store))
-    texts = [table.cells[("digits", "resnet8", "focal"), name].text(table.metric_info, deviation=False) for name in names]
+    texts = [
+        table.cells[("digits", "resnet8", "focal"), name].text(table.metric_info, deviation=False) for name in names
+    ]
     t, gamma = (mean(float(getattr(fitted_map, name)) for fitted_map in fitted) for name in ("temperature", "gamma"))
     assert texts[0].endswith(f" ({t:.2f}, gamma {gamma:z.2f})")
     assert texts[1].endswith(" (gamma 2.00)")

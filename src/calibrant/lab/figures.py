@@ -1,4 +1,4 @@
-"""Figures of the theory of focal loss, as in the papers: SVG, PNG and the numbers as CSV."""
+"""Figures of the theory of focal loss, as in the papers: SVG, PNG and the data as CSV."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,17 +51,18 @@ class _Panel:
 
 
 def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
-    """Draw named panels side by side, and save the figure and its numbers."""
+    """Draw named panels side by side, and save the figure and its data."""
     figure = new_figure(width, height)
-    for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
+    axes = figure.subplots(1, len(panels), squeeze=False).flat
+    for ax, panel in zip(axes, panels.values(), strict=True):
         plots.curve_family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
         ax.set(**panel.limits)
-    numbers = pl.concat(
+    data = pl.concat(
         pl.DataFrame({"panel": key, "curve": curve.lstrip("_"), "x": np.asarray(x), "y": np.asarray(y)})
         for key, panel in panels.items()
         for curve, (x, y) in panel.curves.items()
     )
-    return save_figure(folder, name, figure, numbers)
+    return save_figure(folder, name, figure, data)
 
 
 def _gradient_ratio(folder: Path) -> list[Path]:
@@ -105,10 +106,10 @@ def _proper_part(folder: Path) -> list[Path]:
 
 
 def _binary_temperature(folder: Path) -> list[Path]:
-    """Draw the nearest temperature of two classes beside the paper's line 0.95 γ + 0.85, and two maps beside theirs."""
+    """Draw the nearest temperature of two classes beside the paper's line 0.95 γ + 0.85, and two pairs of maps."""
     lines, _ = _nearest_temperature_lines(classes=2, slope=0.95, intercept=0.85)
     s = torch.linspace(-5, 5, 401, dtype=torch.float64)
-    sparse_s = torch.linspace(-5, 5, 26, dtype=torch.float64)  # so that the curve below stays visible
+    sparse_s = torch.linspace(-5, 5, 26, dtype=torch.float64)  # so that the curve of the focal map stays visible
     maps: dict[str, tuple[Any, Any]] = {}
     for gamma in MAP_GAMMAS:
         t = theory.nearest_temperature(gamma).temperature
@@ -128,8 +129,7 @@ def _temperature_bounds(folder: Path) -> list[Path]:
     is 1 / (γ + 1), by which the left panel divides.
     """
     gammas = np.linspace(0.05, 10, 200)
-    bounds = [theory.temperature_bounds(float(gamma)) for gamma in gammas]
-    infimum, maximum, _, published = np.array(bounds).T
+    infimum, maximum, _, published = np.array([theory.temperature_bounds(float(gamma)) for gamma in gammas]).T
     z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
     temperature_at_20 = 20 / (mapped[:, 0] - mapped[:, 1]).numpy()
@@ -207,9 +207,9 @@ def _map_difference(folder: Path) -> list[Path]:
     shades: Any = None
     for ax, gamma in zip(axes, (0.5, 2.0), strict=True):
         t = theory.nearest_temperature(gamma, 3).temperature
-        # both maps preserve the top class
-        confidences = theory.focal_map(points.log(), gamma=gamma).exp().amax(-1)
-        difference = (confidences - (points.log() / t).softmax(-1).amax(-1)).numpy()
+        focal_confidence = theory.focal_map(points.log(), gamma=gamma).exp().amax(-1)
+        scaled_confidence = (points.log() / t).softmax(-1).amax(-1)  # of the same class, as both maps keep the order
+        difference = (focal_confidence - scaled_confidence).numpy()
         name = f"γ = {gamma:g} and T = {t:.3f}"
         shades = plots.simplex_heat(points, difference, ax=ax, limit=0.05, title=name)
         tables.append(_simplex_table(points, panel=name, difference=difference))
@@ -302,7 +302,7 @@ def _simplex_grid(steps: int, margin: float) -> Tensor:
 
 
 def _simplex_table(points: Tensor, *, panel: str, **values: Any) -> pl.DataFrame:
-    """Return a table of three probabilities p1, p2, p3 and further columns."""
+    """Return a table of three probabilities p1, p2, p3 of each point and further columns."""
     columns = {f"p{i + 1}": points[:, i].numpy() for i in range(3)}
     return pl.DataFrame({"panel": [panel] * len(points), **columns, **values})
 
@@ -317,11 +317,11 @@ def figure_files(folder: Path, name: str) -> list[Path]:
     return [folder / f"{name}.{kind}" for kind in ("svg", "png", "csv")]
 
 
-def save_figure(folder: Path, name: str, figure: Figure, numbers: pl.DataFrame) -> list[Path]:
-    """Write a figure and its numbers to reproducible files, and return these."""
+def save_figure(folder: Path, name: str, figure: Figure, data: pl.DataFrame) -> list[Path]:
+    """Write a figure and its data to reproducible files, and return these."""
     svg, png, csv = files = figure_files(folder, name)
-    with rc_context({"svg.hashsalt": name}):  # otherwise random ids, and below the date, change with every call
+    with rc_context({"svg.hashsalt": name}):  # ids that are not random; without a date, equal figures are equal files
         figure.savefig(svg, metadata={"Date": None})
     figure.savefig(png, dpi=200)
-    numbers.write_csv(csv, float_precision=10)
+    data.write_csv(csv, float_precision=10)
     return files

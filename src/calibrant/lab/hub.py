@@ -10,7 +10,7 @@ from calibrant.types import InputError
 
 
 def is_hub_reachable() -> bool:
-    """Return whether the hub answers within 5 seconds, while its own client would retry for 30."""
+    """Return whether the Hugging Face hub answers within 5 seconds. Its client would retry for 30."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:

@@ -13,23 +13,25 @@ from torch.nn.functional import interpolate
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
+TINY = 1e-12  # floor of denominators that may be 0, far below a level of 1 / 255
+
 
 def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register `function(x, value, generator)`, which corrupts images (n c h w) in [0, 1], as a corruption.
 
-    The registered function maps raw images to raw images and takes `severity`, which selects one of five `values`. It
-    also takes `seed` if the function has a parameter `generator`.
+    The registered function maps uint8 images to uint8 images and takes `severity`, which selects one of five `values`.
+    It also takes `seed` if the function has a parameter `generator`.
     """
 
     def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return the registered function, with a seed if the corruption is random."""
 
         def corrupt(images: Tensor, *, severity: Severity = 5) -> Tensor:
-            """Corrupt raw images, with rounding at the end."""
+            """Corrupt uint8 images, with rounding at the end."""
             return to_uint8(function(to_unit_range(images), select(severity, *values)))
 
         def corrupt_randomly(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
-            """Corrupt raw images by the random numbers of a seed, with rounding at the end."""
+            """Corrupt uint8 images by the random numbers of a seed, with rounding at the end."""
             generator = torch.Generator(images.device).manual_seed(seed)
             return to_uint8(function(to_unit_range(images), select(severity, *values), generator))
 
@@ -54,10 +56,10 @@ def select(severity: int, *values: Any) -> Any:
 
 
 def to_unit_range(images: Tensor) -> Tensor:
-    """Convert raw images (n c h w), uint8, to floats in [0, 1].
+    """Convert uint8 images (n c h w) to floats in [0, 1].
 
     Raises:
-        InputError: If the images are not raw.
+        InputError: If the images have another type or number of dimensions.
     """
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise InputError(
@@ -68,8 +70,8 @@ def to_unit_range(images: Tensor) -> Tensor:
 
 
 def to_uint8(x: Tensor) -> Tensor:
-    """Convert floats in [0, 1] to raw images, rounding down as the benchmark does."""
-    return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # without 1e-3, 7 / 255 would become 6
+    """Convert floats in [0, 1] to uint8 images, rounding down as the benchmark does."""
+    return (x.clamp(0, 1) * 255 + 1e-3).to(torch.uint8)  # without 1e-3, rounding errors turn 7 / 255 into 6
 
 
 # Filters
@@ -107,7 +109,7 @@ def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]
     blurred = torch.zeros_like(x)
     for i, weight in enumerate(weights):
-        right = (i * angle.cos() - 0.5).ceil().long().view(-1, 1, 1)  # to the nearest pixel
+        right = (i * angle.cos() - 0.5).ceil().long().view(-1, 1, 1)  # to the nearest pixel, a half rounded down
         down = (i * angle.sin() - 0.5).ceil().long().view(-1, 1, 1)
         blurred += weight / sum(weights) * gather_pixels(x, row + down, column + right)
     return blurred
@@ -123,7 +125,7 @@ def zoom_center(x: Tensor, factor: float) -> Tensor:
 
 
 def _crop_center(x: Tensor, size: Iterable[int]) -> Tensor:
-    """Return the middle of images at a smaller height and width, nearer to the top left by an odd pixel."""
+    """Return the middle of images at a smaller height and width, rounded to the top left."""
     (height, width), (full_height, full_width) = size, x.shape[2:]
     top, left = (full_height - height) // 2, (full_width - width) // 2
     return x[:, :, top : top + height, left : left + width]
@@ -133,22 +135,22 @@ def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) 
     """Return fractal clouds (n side side) in [0, 1] by the diamond-square algorithm.
 
     `side` is a power of two. Each pass sets the points halfway between the points of the last pass to the mean of four
-    neighbors plus noise, whose standard deviation falls by `decay`^2. The image is continued periodically.
+    neighbors plus uniform noise, whose amplitude falls by a factor of `decay`^2. The image is continued periodically.
     """
     height = torch.zeros(n, side, side, device=generator.device)
     step, wobble = side, 100.0
 
     def displaced_mean(total: Tensor) -> Tensor:
-        """Return the mean of four neighbors from their sum, plus noise with the benchmark's squared amplitude."""
+        """Return the mean of four neighbors from their sum, plus noise of amplitude wobble^2 as in the benchmark."""
         noise = 2 * torch.rand(total.shape, generator=generator, device=generator.device) - 1
         return total / 4 + wobble**2 * noise
 
     while step > 1:
         half = step // 2
         corner = height[:, ::step, ::step]
-        across = corner + corner.roll(-1, 2)  # of the ends of a horizontal side
-        down = corner + corner.roll(-1, 1)  # of the ends of a vertical side
-        midpoint = displaced_mean(across + across.roll(-1, 1))  # of four corners
+        across = corner + corner.roll(-1, 2)  # sum of the ends of each horizontal side
+        down = corner + corner.roll(-1, 1)  # sum of the ends of each vertical side
+        midpoint = displaced_mean(across + across.roll(-1, 1))  # between four corners
         height[:, half::step, half::step] = midpoint
         # a point on a side has two corners and the midpoints on both sides of it as neighbors
         height[:, ::step, half::step] = displaced_mean(across + midpoint + midpoint.roll(1, 1))

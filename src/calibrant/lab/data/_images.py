@@ -31,7 +31,7 @@ IMAGENET_STATISTICS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class LoadedImages(NamedTuple):
-    """The two splits of an image data set, as distributed."""
+    """The two splits of an image data set, as its authors distribute it."""
 
     train: Split
     test: Split
@@ -44,15 +44,15 @@ def load_images(
 ) -> LoadedImages:
     """Load the two splits of an image data set, with `label` as the column of labels."""
     tensors, record = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
-    train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"]) for name, *_ in source.splits)
-    train_name, *_ = source.splits[0]
+    (train_name, *_), (test_name, *_) = source.splits
+    train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"]) for name in (train_name, test_name))
     return LoadedImages(train, test, tensors[f"{train_name}.numbers"], record)
 
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
     """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n).
 
-    The record has the "classes": the table's names of the labels if it has as many, else 0, 1, ...
+    The record has the "classes": the names of the labels in the table if there are `classes` of them, else 0, 1, ...
     """
     import datasets
 
@@ -69,7 +69,7 @@ def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> Co
                 table = table.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
             pixels, labels, numbers = [], [], []
             for batch in table.iter(batch_size=1000):
-                rows = enumerate(batch[image], start=len(labels))  # so many rows are in earlier batches
+                rows = enumerate(batch[image], start=len(labels))  # `labels` holds the earlier batches
                 pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
                 numbers += [_file_number(value) for value in batch[image]]
                 labels += batch[label]
@@ -103,9 +103,9 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
 
 def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Convert uint8 images (n c h w) to standardized floats, (x / 255 - mean) / deviation."""
-    scaled_mean = torch.tensor(mean, device=images.device)[:, None, None] * 255  # in levels 0 .. 255
-    scaled_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
-    return images / scaled_deviation - scaled_mean / scaled_deviation  # two passes over the images, not three
+    mean_level = torch.tensor(mean, device=images.device)[:, None, None] * 255  # in levels 0 .. 255
+    level_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
+    return images / level_deviation - mean_level / level_deviation  # two passes over the images, not three
 
 
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
@@ -115,12 +115,13 @@ def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: 
     down, right = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)
     flip = torch.rand(n, 1, generator=generator, device=device) < 0.5
     column = torch.arange(width, device=device)
-    rows = (down + torch.arange(height, device=device)).to(images.device)  # (n h) in the padded image
+    rows = (down + torch.arange(height, device=device)).to(images.device)  # (n h), in the padded image
     columns = (right + torch.where(flip, column.flip(0), column)).to(images.device)  # (n w)
     background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
-    padded = pad(images - background, (padding,) * 4)  # pads with 0, which becomes black below
+    padded = pad(images - background, (padding,) * 4).movedim(1, -1)  # pads with 0, which becomes black below
     image = torch.arange(n, device=images.device)[:, None, None]
-    return padded.movedim(1, -1)[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background
+    cropped = padded[image, rows[:, :, None], columns[:, None, :]]  # (n h w c)
+    return cropped.movedim(-1, 1) + background
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
@@ -136,7 +137,7 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
     width = (area * aspect).sqrt().clamp_max(1)  # as shares of the sides of the image
     height = (area / aspect).sqrt().clamp_max(1)
     zero = torch.zeros_like(area)
-    # affine maps from the result to the image, both in [-1, 1]: scale, no shear, and the center of the crop
+    # affine maps (n 2 3) from the result to the image, with coordinates in [-1, 1]: scale, no shear, center of the crop
     across = torch.stack([torch.where(flip < 0.5, -width, width), zero, (2 * x - 1) * (1 - width)], 1)
     down = torch.stack([zero, height, (2 * y - 1) * (1 - height)], 1)
     sampling_grid = affine_grid(torch.stack([across, down], 1), list(images.shape), align_corners=False)
@@ -148,7 +149,8 @@ def image_splits(
 ) -> Splits:
     """Assemble an image data set from its splits and the record of `load_images`.
 
-    Training batches are padded, cropped and flipped, or not augmented if `padding` is 0.
+    `statistics` are the mean and deviation of each channel. Training batches are padded, cropped and flipped, or not
+    augmented if `padding` is 0.
     """
     mean, deviation = statistics
     black = [-m / d for m, d in zip(mean, deviation, strict=True)]  # standardized 0

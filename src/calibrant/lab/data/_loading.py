@@ -1,4 +1,4 @@
-"""Load data sets from local tables, the hub or original files, and cache the decoded tensors."""
+"""Load data sets from local tables, the Hugging Face hub or original files, and cache the decoded tensors."""
 
 import glob
 import io
@@ -28,7 +28,7 @@ from calibrant.types import InputError, prefix_errors
 CACHE_VERSION = 3  # increase it when a conversion changes
 MAX_CACHE_DRAFT_AGE_SECONDS = 86_400  # older drafts in the cache were left behind by a killed process
 
-Tables = Mapping[str, Any]  # split -> datasets.Dataset, IterableDataset or InMemoryTable
+Tables = Mapping[str, Any]  # a datasets.Dataset, an IterableDataset or an InMemoryTable for each split
 ConvertedData = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and entries of the record of a run
 SplitFiles = dict[str, list[Path]]  # files of each split
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -63,14 +63,14 @@ class OriginalFormat:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set is found: in local folders with tables or original files, or under a name on the hub."""
+    """Where to find a data set: in local folders with tables or original files, or on the Hugging Face hub."""
 
-    folders: tuple[str, ...]
-    hub: str
+    folders: tuple[str, ...]  # names in the data folder, the usual one first
+    hub: str  # name on the Hugging Face hub
     splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # names of each split; tables have the first as key
     config: str | None = None
     original_formats: tuple[OriginalFormat, ...] = ()  # searched in the folders and in the data folder
-    default_revision: str | None = None  # branch of the hub to read by default
+    default_revision: str | None = None  # branch on the hub
 
 
 def load(
@@ -78,11 +78,12 @@ def load(
 ) -> ConvertedData:
     """Convert the tables of a data set to tensors, or read them from the cache.
 
-    The cache key consists of names, sizes and times of the files, the conversion and its settings.
+    The cache key consists of names, sizes and times of the files or the name and revision on the hub, and of the
+    conversion and its settings.
 
     Args:
         source: Where the data set is found.
-        root: Data folder; by default CALIBRANT_DATA, or the hub if that is not set.
+        root: Data folder; by default CALIBRANT_DATA, or the Hugging Face hub if that is not set.
         revision: Commit on the hub.
         convert: Maps the tables and `settings` to tensors and entries of the record.
         **settings: Settings of the conversion.
@@ -96,7 +97,7 @@ def load(
             f"revision={revision!r} refers to {source.hub} on the hub, but the data folder is {root}. Remove one.",
             code="revision_with_folder",
         )
-    original, files = (None, None) if root is None else _find_files(source, root)  # None: read from the hub
+    original, files = (None, None) if root is None else _find_files(source, root)  # no files: read from the hub
     stamps = None if files is None else {split: file_stamps(paths) for split, paths in files.items()}
     hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
     depends_on = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
@@ -139,7 +140,7 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
     Args:
         name: Start of the name of the entry, which ends in a digest of `depends_on`.
         depends_on: All that changes the result of `build`, as values of JSON.
-        build: Returns the tensors and the entries of the record.
+        build: Returns the tensors, and entries of the record of a run.
     """
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
@@ -191,7 +192,7 @@ def wrap_read_errors(location: str) -> Generator[None]:
         raise
     except Exception as error:  # third-party readers raise exceptions of any type
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the first exception says most
+        while cause.__cause__ is not None:  # the original exception says most
             cause = cause.__cause__
         raise InputError(
             f"{location}: Cannot be read ({describe_error(cause)}). Fetch it again.", code="unreadable"
@@ -230,7 +231,7 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
 
 
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
-    """Return the table files of a split: those of the first pattern that matches a file, or none without a match.
+    """Return the table files of a split that match the first pattern with a match, or nothing.
 
     Examples are train.parquet, data/train-00000-of-00002.parquet and train/0.jsonl. In a clone of the hub, they may be
     in a folder named after the configuration.
@@ -282,24 +283,24 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
             code="hub_unavailable",
         ) from None
     found_tables: dict[str, Any] = {}
-    for split, *other_names in source.splits:  # the hub may use another name for a split
-        name = next((name for name in (split, *other_names) if name in tables), None)
+    for names in source.splits:  # possible names of one split
+        name = next((name for name in names if name in tables), None)
         if name is None:
             raise InputError(
-                f"Expected a split {' or '.join((split, *other_names))} in {source.hub} on the hub, got "
+                f"Expected a split {' or '.join(names)} in {source.hub} on the hub, got "
                 f"{', '.join(map(str, tables)) or 'none'}. Try another revision=.",
                 code="missing_split",
             )
-        found_tables[split] = tables[name]
+        found_tables[names[0]] = tables[name]
     return found_tables
 
 
 def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:
     """Describe the origin of tables: name on the hub, commit if known, and how to pin it."""
     infos = [getattr(table, "info", None) for table in tables.values()]
-    # such as hf://datasets/NAME@COMMIT/train.parquet
-    urls = [url for info in infos for url in getattr(info, "download_checksums", None) or ()]
-    commit = next((match[1] for url in urls if (match := re.search("@([0-9a-f]{40})/", str(url)))), "")
+    urls = [str(url) for info in infos for url in getattr(info, "download_checksums", None) or ()]
+    match = re.search("@([0-9a-f]{40})/", " ".join(urls))  # such as hf://datasets/NAME@COMMIT/train.parquet
+    commit = match[1] if match else ""
     text = f"hub {source.hub}" + (f" at {commit}" if commit else "")
     if revision is None:
         advice = f"; pin it with revision={commit!r}" if commit else ""
@@ -309,7 +310,7 @@ def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -
 
 @contextmanager
 def _offline_if_unreachable() -> Generator[None]:
-    """Use only cached data if the hub does not answer."""
+    """Use only cached data in the block if the hub does not answer."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -358,9 +359,9 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
         content = (path / member).read_bytes()
     else:
         with tarfile.open(path) as archive:
-            names = archive.getnames()  # such as cifar-10-batches-py/test_batch
-            name = next((name for name in names if name.rpartition("/")[2] == member), None)
-            file = archive.extractfile(name) if name else None
+            paths = archive.getnames()  # such as cifar-10-batches-py/test_batch
+            member_path = next((path for path in paths if path.rpartition("/")[2] == member), None)
+            file = archive.extractfile(member_path) if member_path else None
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")
             content = file.read()

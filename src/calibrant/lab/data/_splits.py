@@ -40,13 +40,13 @@ class Splits:
     prepare: Callable[[Any], Any] = lambda inputs: inputs  # maps a raw batch on the device to the network's input
     augment: Callable[[Tensor, Generator], Tensor] | None = None  # applied to prepared training batches
     targets: Callable[[Any, Tensor], Tensor] | None = None  # maps (raw batch, labels) to labels of training outputs
-    vectors: Tensor | None = None  # text: initial embedding (words, dimension); row 0 is padding
+    word_vectors: Tensor | None = None  # of a text data set: initial embedding (words, dimension), row 0 is padding
     posterior: Callable[[Tensor], Tensor] | None = None  # maps raw inputs to true log-probabilities, if known
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what the record of a run says about the data
 
 
 def shuffled_indices(n: int, val: int, seed: int, name: str) -> np.ndarray:
-    """Return a permutation of n examples from numpy's legacy generator, which the code of all papers uses.
+    """Return a permutation of n examples from numpy's legacy generator, as in the code of all papers.
 
     Raises:
         InputError: If `val` of the n examples leave an empty split.

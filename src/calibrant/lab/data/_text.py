@@ -45,7 +45,7 @@ def pad_token_ids(documents: Iterable[Sequence[str]], ids: dict[str, int], lengt
     return torch.from_numpy(tokens)
 
 
-def word_vectors(
+def initial_word_vectors(
     words: Sequence[str],
     name: str | None,
     root: Path | None,
@@ -55,14 +55,14 @@ def word_vectors(
     skip_first: bool = False,
     seed: int = 0,
 ) -> tuple[Tensor, dict[str, object]]:
-    """Return initial word vectors (words, dimension), and entries of the record. The padding row 0 is zero.
+    """Return initial word vectors (words, dimension), and entries of a run's record. The padding row 0 is zero.
 
     Args:
         words: The words by id.
         name: GloVe file (Pennington et al. 2014), as given or in the data folder, with lines "word x1 .. xd". Without
             a file, vectors are drawn from N(0, 0.4^2), about the spread of GloVe.
         root: Data folder.
-        dimension: Numbers per word.
+        dimension: Length of a word vector.
         unknown_init: Words that are not in the file are "zero" (code of Mukhoti et al. (2020) for 20 Newsgroups) or
             drawn from "normal", N(-0.05, 0.05^2) (their code for SST).
         skip_first: Treat the first word of the file as unknown, as their code for SST does.
@@ -87,7 +87,7 @@ def word_vectors(
 
 
 def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
-    """Return the vectors of words by `rows`, zero for words that the file lacks, and which words it has.
+    """Return the vectors of words, and whether the file has them. `rows` maps words to rows; others stay zero.
 
     Raises:
         InputError: If there is no such file, a line has another form, or no word is known.
@@ -100,15 +100,15 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
     vectors = torch.zeros(len(rows), dimension)
     in_file = torch.zeros(len(rows), dtype=torch.bool)
     _check_dimension(path, dimension)
-    for number, line in islice(_vector_lines(path), int(skip_first), None):
+    for line_number, line in islice(_vector_lines(path), int(skip_first), None):
         word, *fields = line.rstrip().rsplit(" ", dimension)  # some words of GloVe contain blanks
         if len(fields) != dimension:
             raise InputError(
-                f"{path}, line {number}: Expected a word and {dimension} numbers, got {len(fields)}.",
+                f"{path}, line {line_number}: Expected a word and {dimension} numbers, got {len(fields)}.",
                 code="vector_length",
             )
         if (row := rows.get(word)) is not None:
-            vectors[row] = _parse_vector(fields, f"{path}, line {number}, {word!r}")
+            vectors[row] = _parse_vector(fields, f"{path}, line {line_number}, {word!r}")
             in_file[row] = True
     if not in_file.any():
         raise InputError(
@@ -122,24 +122,24 @@ def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: 
 def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each line, except blank lines and the header of word2vec."""
     with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip() and not (number == 1 and _is_header(line)):
-                yield number, line
+        for line_number, line in enumerate(lines, 1):
+            if line.strip() and not (line_number == 1 and _is_header(line)):
+                yield line_number, line
 
 
 def _check_dimension(path: Path, dimension: int) -> None:
-    """Raise `InputError` unless the most frequent count of numbers in the first 100 lines is `dimension` or 0.
+    """Raise `InputError` unless most of the first 100 lines end with `dimension` numbers, or with none.
 
     Without the check, the first numbers of longer vectors would be read as parts of the words.
     """
-    counts = Counter[int]()  # of numbers at the end of a line
+    counts = Counter[int]()  # lines by the number of numbers at their end
     for _, line in islice(_vector_lines(path), 100):
         numbers = takewhile(is_number, reversed(line.split()[1:]))  # stops at a part of a word that contains blanks
         counts[len(list(numbers))] += 1
-    for count, _ in counts.most_common(1):  # no count for a file of blank lines
-        if count not in (0, dimension):
+    for length, _ in counts.most_common(1):  # nothing for a file of blank lines
+        if length not in (0, dimension):
             raise InputError(
-                f"{path}, line 1: Expected a word and {dimension} numbers, got {count}. Try dimension={count}.",
+                f"{path}, line 1: Expected a word and {dimension} numbers, got {length}. Try dimension={length}.",
                 code="vector_length",
             )
 

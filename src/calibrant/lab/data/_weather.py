@@ -1,4 +1,4 @@
-"""Weather on images: fog, snow, frost and spatter (Hendrycks & Dietterich 2019). Water drops are lit as by OpenCV."""
+"""Weather on images: fog, snow, frost and spatter (Hendrycks & Dietterich 2019), whose code lights drops by OpenCV."""
 
 import math
 
@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
 from calibrant.lab.data._corruption import (
+    TINY,
     blur_along,
     blur_gaussian,
     corruption,
@@ -22,15 +23,20 @@ from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
-MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # of a straight, a diagonal and a knight's move, as in OpenCV
+MOVE_LENGTHS = {
+    (0, 1): 1.0,
+    (1, 1): 1.4,
+    (1, 2): 2.1969,
+}  # to a side, a corner, and a chess knight's move, as in OpenCV
 TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
 MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
+FAR_AWAY_PIXELS = 1e6  # initial distance of pixels that are not edges
 LOW_EDGE_THRESHOLD, HIGH_EDGE_THRESHOLD = 50, 150  # gradients of Canny edges
 
 
 @corruption((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
 def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) -> Tensor:
-    """Add fractal clouds times c = 0.2 .. 1.5, and darken the image so that its brightest value does not change."""
+    """Add clouds times an amount of 0.2 .. 1.5, and multiply by m / (m + amount), which keeps the maximum m a bound."""
     amount, decay = amount_and_decay
     height, width = x.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()  # the next power of two
@@ -39,7 +45,7 @@ def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) 
     return (x + amount * cloud) * brightest / (brightest + amount)
 
 
-@corruption(
+@corruption(  # mean and deviation of noise, size, threshold, radius and sigma of flakes, weight of the image
     (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
     (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
     (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
@@ -54,7 +60,7 @@ def snow(x: Tensor, values: tuple[float, float, float, float, int, float, float]
     flakes = (flakes.where(flakes >= threshold, 0.0).clamp(0, 1) * 255).floor() / 255  # whole levels, as in an image
     angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)  # -135 .. -45 degrees
     flakes = (blur_along(flakes, radius, sigma, angle) * 255).round() / 255
-    luma = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)  # gray as the eye weights colors
+    luma = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)  # the eye's weights of red, green, blue
     gray = (x * luma).sum(1, keepdim=True)
     whitened = image_weight * x + (1 - image_weight) * x.maximum(1.5 * gray + 0.5)
     return whitened + flakes + flakes.flip(2, 3)  # the flakes and the same turned by 180 degrees, as in the benchmark
@@ -65,7 +71,7 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
     """Overlay each image with a random crop of a photograph of frost, shrunk to a fifth.
 
     Args:
-        images: Raw images (n c h w).
+        images: uint8 images (n c h w).
         textures: Folder of photographs, as given or in the data folder. The benchmark's folder has six and uses five.
         severity: 1 .. 5.
         seed: Seed of the crops.
@@ -114,7 +120,7 @@ def _load_textures(name: str, height: int, width: int) -> list[Tensor]:
     return photographs
 
 
-@corruption(
+@corruption(  # mean, deviation, sigma and threshold of noise, amount of the liquid, whether it is mud
     (0.62, 0.1, 0.7, 0.7, 0.5, False),
     (0.65, 0.1, 0.8, 0.7, 0.5, False),
     (0.65, 0.3, 1.0, 0.69, 0.5, False),
@@ -134,7 +140,7 @@ def _apply_liquid(x: Tensor, liquid: Tensor, threshold: float, amount: float, *,
         cover = blur_gaussian((liquid > threshold).float(), amount)[:, None]
         cover = cover.where(cover >= 0.8, 0.0)  # only the middle of a splash is mud
         return x * (1 - cover) + cover * _color(x, 63, 42, 20)
-    # whole levels, which start again at 0 after 255, as the conversion of the benchmark to bytes
+    # whole levels; above 255 they start again at 0, as the benchmark converts them to bytes
     thickness = (liquid.where(liquid >= threshold, 0.0) * 255).floor().remainder(256)
     return x + amount * drop_light(thickness)[:, None] * _color(x, 175, 238, 238)
 
@@ -155,7 +161,7 @@ def drop_light(liquid: Tensor) -> Tensor:
     smoothed = correlate(distance, mean_filter).floor()
     relief = correlate(equalize_histogram(smoothed), relief_filter).clamp(0, 255)
     light = liquid * correlate(relief, mean_filter).round()
-    return light / light.amax((1, 2), keepdim=True).clamp(min=1e-12)
+    return light / light.amax((1, 2), keepdim=True).clamp(min=TINY)
 
 
 def canny_edges(x: Tensor) -> Tensor:
@@ -173,8 +179,8 @@ def canny_edges(x: Tensor) -> Tensor:
     is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
     is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
     is_rising = right * down < 0  # from bottom left to top right
-    # a pixel is a peak if its gradient exceeds the gradients of both neighbors in its direction; of two equal
-    # pixels only the left or upper one is, by > and >=; diagonals need two >, as in OpenCV
+    # a pixel is a peak if its gradient exceeds both neighbors along the direction of the gradient; of two equal
+    # pixels, > and >= choose the left or upper one; diagonals have two >, as in OpenCV
     horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
     vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))
     diagonal_above = torch.where(is_rising, neighbor(-1, 1), neighbor(-1, -1))
@@ -201,9 +207,9 @@ def edge_distances(edge: Tensor) -> Tensor:
         for column_sign in (-1, 1)
     }
     height, width = edge.shape[1:]
-    distance = torch.where(edge, 0.0, 1e6)
+    distance = torch.where(edge, 0.0, FAR_AWAY_PIXELS)
     for _ in range(int(MAX_EDGE_DISTANCE_PIXELS) + 1):  # each pass adds a move, of length 1 or more
-        padded_distance = pad(distance, (2, 2, 2, 2), value=1e6)
+        padded_distance = pad(distance, (2, 2, 2, 2), value=FAR_AWAY_PIXELS)
         neighbor_distances = [
             padded_distance[:, 2 + row : 2 + row + height, 2 + column : 2 + column + width] + length
             for (row, column), length in moves.items()
@@ -215,7 +221,7 @@ def edge_distances(edge: Tensor) -> Tensor:
 def equalize_histogram(x: Tensor) -> Tensor:
     """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does.
 
-    A level becomes 255 (c - c_0) / (n - c_0), where c of the n pixels have it or a lower one, and c_0 the lowest level.
+    A level becomes 255 (c - c_0) / (n - c_0), where c of the n pixels have at most this level, and c_0 the lowest one.
     """
     levels = x.flatten(1).long()
     counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, levels, torch.ones_like(x.flatten(1)))

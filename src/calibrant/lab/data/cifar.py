@@ -20,13 +20,13 @@ _PROTOCOLS = {  # seed of the split, and pixel statistics by data set
 def _source(
     classes: int, unpacked_folder: str, pickles: dict[str, list[str]], meta: tuple[str, str], label: str
 ) -> Source:
-    """Return the source of a data set: tables, or the pickles of the python version.
+    """Return the source of a data set: tables, or the pickles of the authors' archive for Python.
 
     Args:
         classes: Number of classes.
         unpacked_folder: Name of the folder that the archive unpacks to.
         pickles: Names of the pickles of each split.
-        meta: Name of a pickle and its key with the names of the classes.
+        meta: Name of the pickle with the names of the classes, and their key in it.
         label: Column of the labels; its plural is their key in the pickles.
     """
 
@@ -34,17 +34,17 @@ def _source(
         """Return the unpacked folder, which may be `folder` itself, or the archive, for every split."""
         is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
         archive_name = f"cifar-{classes}-python.tar.gz"
-        archive = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
-        return {} if archive is None else {split: [archive] for split in pickles}
+        location = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
+        return {} if location is None else {split: [location] for split in pickles}
 
     def read(files: SplitFiles) -> dict[str, InMemoryTable]:
         """Read the pickles of each split from the unpacked folder or the archive."""
-        (archive,) = files["train"]  # which holds the other split, too
+        (location,) = files["train"]  # the same for both splits
         meta_pickle, meta_key = meta
-        class_names = list(read_pickle(archive, meta_pickle)[meta_key])
+        class_names = list(read_pickle(location, meta_pickle)[meta_key])
         tables: dict[str, InMemoryTable] = {}
         for split, members in pickles.items():
-            parts = [read_pickle(archive, member) for member in members]
+            parts = [read_pickle(location, member) for member in members]
             images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
             labels = [int(value) for part in parts for value in part[f"{label}s"]]
             tables[split] = InMemoryTable({"img": images, label: labels}, class_names)
@@ -85,8 +85,8 @@ def cifar10(
         val: Number of validation examples.
         protocol: "mukhoti" (Mukhoti et al. 2020, AdaFocal, Komisarenko & Kull): shuffle the training rows with seed 1;
             the first `val` validate. "wang" (Wang et al. 2021): `RandomState(101).permutation`; the last `val`
-            validate; ImageNet's pixel statistics. Both shuffle rows in the order of the files, which for the authors
-            is that of the official archive.
+            validate; ImageNet's pixel statistics. Both shuffle the rows of the files, which the authors read in the
+            order of the official archive.
         seed: Seed of the split; by default 1 for "mukhoti" and 101 for "wang".
         augment: Crop training batches after padding by 4, and mirror half of them.
         revision: Commit on the hub.
@@ -95,7 +95,7 @@ def cifar10(
         InputError: If the data cannot be read, or `train` and `val` do not fit.
     """
     loaded = load_images(_CIFAR10, root, revision, label="label", size=32, classes=10)
-    return _split_as_in_paper("cifar10", loaded, train, val, protocol, seed, augment=augment)
+    return _split_as_in_paper("cifar10", loaded, train=train, val=val, protocol=protocol, seed=seed, augment=augment)
 
 
 @DATA_SETS.register
@@ -111,11 +111,11 @@ def cifar100(
 ) -> Splits:
     """Load CIFAR-100 with its 100 fine classes. `cifar10` explains the arguments."""
     loaded = load_images(_CIFAR100, root, revision, label="fine_label", size=32, classes=100)
-    return _split_as_in_paper("cifar100", loaded, train, val, protocol, seed, augment=augment)
+    return _split_as_in_paper("cifar100", loaded, train=train, val=val, protocol=protocol, seed=seed, augment=augment)
 
 
 def _split_as_in_paper(
-    name: str, loaded: LoadedImages, train: int | None, val: int, protocol: str, seed: int | None, *, augment: bool
+    name: str, loaded: LoadedImages, *, train: int | None, val: int, protocol: str, seed: int | None, augment: bool
 ) -> Splits:
     """Split and standardize CIFAR as `cifar10` describes, where the parameters are explained."""
     check_settings(cifar10, {"protocol": protocol}, name)  # cifar100 has the same protocols

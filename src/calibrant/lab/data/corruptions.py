@@ -1,7 +1,7 @@
 """Corruptions of image test sets: all nineteen of CIFAR-10-C (Hendrycks & Dietterich 2019), at five severities.
 
-Each maps uint8 images (n c h w) to as many, with the constants of the benchmark's CIFAR code. Frost needs a folder of
-photographs.
+Each maps uint8 images (n c h w) to uint8 images, with the constants of the benchmark's CIFAR code for its severities.
+Frost needs a folder of photographs.
 """
 
 import io
@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
 from calibrant.lab.data._corruption import (
+    TINY,
     blur_along,
     blur_gaussian,
     corruption,
@@ -51,9 +52,9 @@ def shot_noise(x: Tensor, photons: float, generator: Generator) -> Tensor:
 
 @corruption(0.01, 0.02, 0.03, 0.05, 0.07)
 def impulse_noise(x: Tensor, share: float, generator: Generator) -> Tensor:
-    """Set a fraction c = 0.01 .. 0.07 of all values to black or white, half each."""
-    u = torch.rand(x.shape, generator=generator, device=x.device)
-    return x.masked_fill(u < share / 2, 0).masked_fill(u > 1 - share / 2, 1)
+    """Set a share of 0.01 .. 0.07 of all values to 0 or 1, half each."""
+    uniform = torch.rand(x.shape, generator=generator, device=x.device)
+    return x.masked_fill(uniform < share / 2, 0).masked_fill(uniform > 1 - share / 2, 1)
 
 
 @corruption(0.75, 0.5, 0.4, 0.3, 0.15)
@@ -69,7 +70,7 @@ def brightness(x: Tensor, c: float) -> Tensor:
     value = x.amax(1, keepdim=True)
     brighter = (value + c).clamp(max=1)
     # scaling all channels keeps hue and saturation; black has neither, and becomes gray
-    return torch.where(value > 0, x * brighter / value.clamp(min=1e-12), brighter)
+    return torch.where(value > 0, x * brighter / value.clamp(min=TINY), brighter)
 
 
 @corruption((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))
@@ -81,11 +82,11 @@ def saturate(x: Tensor, scale_and_shift: tuple[float, float]) -> Tensor:
     scale, shift = scale_and_shift
     value, minimum = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     spread = value - minimum
-    saturation = spread / value.clamp(min=1e-12)
+    saturation = spread / value.clamp(min=TINY)
     new_saturation = (saturation * scale + shift).clamp(0, 1)
     red = torch.tensor([0.0, 1.0, 1.0], device=x.device).view(1, 3, 1, 1)
-    # a channel is value (1 - saturation distance); the distance, in [0, 1], depends on the hue alone
-    distance = torch.where(spread > 0, (value - x) / spread.clamp(min=1e-12), red)
+    # a channel is value * (1 - saturation * distance), where its distance, in [0, 1], depends on the hue alone
+    distance = torch.where(spread > 0, (value - x) / spread.clamp(min=TINY), red)
     return value - distance * new_saturation * value
 
 
@@ -101,18 +102,18 @@ def defocus_blur(x: Tensor, radius_and_sigma: tuple[float, float]) -> Tensor:
     radius, sigma = radius_and_sigma
     offset = torch.arange(-2.0, 3.0, device=x.device)  # from the center of the kernel, in pixels
     disk = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
-    gaussian = (-(offset[1:4] ** 2) / (2 * sigma**2)).exp()
-    gaussian = gaussian[:, None] * gaussian
+    gaussian_1d = (-(offset[1:4] ** 2) / (2 * sigma**2)).exp()  # the benchmark's kernel is 3 x 3
+    gaussian = gaussian_1d[:, None] * gaussian_1d
     kernel = conv2d((disk / disk.sum())[None, None], (gaussian / gaussian.sum())[None, None], padding=1)
-    padded = pad(x, (2, 2, 2, 2), mode="reflect")
-    return conv2d(padded.flatten(0, 1).unsqueeze(1), kernel).view(x.shape)  # each channel as an image
+    channels = pad(x, (2, 2, 2, 2), mode="reflect").flatten(0, 1).unsqueeze(1)  # each channel as an image
+    return conv2d(channels, kernel).view(x.shape)
 
 
 @corruption((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))
 def glass_blur(x: Tensor, sigma_and_rounds: tuple[float, int], generator: Generator) -> Tensor:
     """Blur, replace every pixel by itself or a neighbor above or left of it, once or twice, and blur again.
 
-    The benchmark intends to swap the two pixels, but its assignment copies one of them.
+    The benchmark means to swap the two pixels, but its code copies one over the other.
     """
     sigma, rounds = sigma_and_rounds
     x = to_unit_range(to_uint8(blur_gaussian(x, sigma)))  # rounded, as in the benchmark
@@ -129,7 +130,8 @@ def glass_blur(x: Tensor, sigma_and_rounds: tuple[float, int], generator: Genera
 def motion_blur(x: Tensor, radius_and_sigma: tuple[int, float], generator: Generator) -> Tensor:
     """Blur each image along half a Gaussian of 1 .. 2.5 pixels, in a direction within 45 degrees of the right."""
     angle = math.pi / 2 * (torch.rand(len(x), generator=generator, device=x.device) - 0.5)
-    return blur_along(x, *radius_and_sigma, angle)
+    radius, sigma = radius_and_sigma
+    return blur_along(x, radius, sigma, angle)
 
 
 @corruption(1.06, 1.11, 1.16, 1.21, 1.26)
@@ -141,7 +143,10 @@ def zoom_blur(x: Tensor, max_factor: float) -> Tensor:
 
 @corruption((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03))
 def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: Generator) -> Tensor:
-    """Apply a random affine map that moves three points by up to 8 .. 3 % of the side, then smooth random shifts."""
+    """Apply a random affine map that moves three points by up to 8 .. 3 % of the side, then smooth random shifts.
+
+    `shares` of the shorter side are the size of the shifts, the sigma that smooths them, and the moves of the points.
+    """
     n, _, height, width = x.shape
     amount, sigma, jitter = (min(height, width) * share for share in shares)
 
@@ -155,20 +160,21 @@ def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: 
     corners = torch.tensor([[third, third], [third, -third], [-third, -third]], device=x.device).float()
     corners += torch.tensor([width // 2, height // 2], device=x.device)
     moved = corners + jitter * uniform(n, 3, 2)
-    # the affine map (n 3 2) from moved to original corners: each pixel of the result gets the value of its source
-    moved_and_one = torch.cat([moved, torch.ones_like(moved[:, :, :1])], 2)
-    inverse_map = torch.linalg.solve(moved_and_one, corners.expand(n, 3, 2))
+    # each pixel of the result gets the value of its source: the affine map from moved to original corners
+    moved_and_one = torch.cat([moved, torch.ones_like(moved[:, :, :1])], 2)  # (n 3 3): x, y, 1
+    inverse_map = torch.linalg.solve(moved_and_one, corners.expand(n, 3, 2))  # (n 3 2)
     source = coordinates @ inverse_map[:, None, :2] + inverse_map[:, None, 2:]
-    # grid_sample takes coordinates in [-1, 1]: from the first to the last pixel, or below from edge to edge
     size = torch.tensor([width, height], device=x.device)
+    # with align_corners, -1 and 1 are the centers of the first and last pixel; without, the edges of the image
     x = grid_sample(x, 2 * source / (size - 1) - 1, padding_mode="reflection", align_corners=True)
-    shift = amount * blur_gaussian(uniform(n, 2, height, width), sigma, 3.0, mirror=True).permute(0, 2, 3, 1)
-    return grid_sample(x, (2 * (coordinates + shift) + 1) / size - 1, padding_mode="reflection", align_corners=False)
+    noise = blur_gaussian(uniform(n, 2, height, width), sigma, truncate=3.0, mirror=True)
+    shifted = coordinates + amount * noise.permute(0, 2, 3, 1)
+    return grid_sample(x, (2 * shifted + 1) / size - 1, padding_mode="reflection", align_corners=False)
 
 
 @corruption(0.95, 0.9, 0.85, 0.75, 0.65)
 def pixelate(x: Tensor, share: float) -> Tensor:
-    """Shrink the side to c = 0.95 .. 0.65 by box averaging and enlarge it again, with rounding after every pass."""
+    """Shrink the sides to a share of 0.95 .. 0.65 by box averaging and enlarge them again, with rounding each time."""
     from PIL.Image import Resampling
 
     height, width = x.shape[2:]
@@ -192,7 +198,7 @@ def jpeg_compression(x: Tensor, quality: int) -> Tensor:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Resize raw images to size x size with antialiasing, to use another data set as a shift."""
+    """Resize uint8 images to size x size with antialiasing, to use another data set as a shift."""
     return to_uint8(interpolate(to_unit_range(images), (size, size), mode="bilinear", antialias=True))
 
 

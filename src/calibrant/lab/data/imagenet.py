@@ -76,14 +76,14 @@ def imagenet(
         images: Mapping[str, Any] = {split: ImageFiles(np.array(paths[split], dtype=object), size) for split in files}
     else:
         images = _load_or_decode(paths, size)
-    examples, official = (
+    examples, held_out = (
         Split(images[split], torch.tensor([class_index[name] for name in class_by_path.values()]))
         for split, class_by_path in files.items()
     )
     record = {"source": "folder imagenet", "classes": classes, "size": size, "crop": crop}
-    order = np.random.RandomState(seed).permutation(len(official))
+    order = np.random.RandomState(seed).permutation(len(held_out))
     half = len(order) // 2
-    val, test = official[order[half:]], official[order[:half]]
+    val, test = held_out[order[half:]], held_out[order[:half]]
     splits = image_splits(examples, val, test, record, IMAGENET_STATISTICS, padding=size // 16)
     if crop == "resized":
         splits = replace(splits, augment=resized_crop_and_flip)
@@ -106,8 +106,7 @@ class ImageFiles:
 
     def __getitem__(self, rows: Any) -> "ImageFiles":
         """Select images by slice, mask or indices."""
-        rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        return replace(self, paths=self.paths[rows])
+        return replace(self, paths=self.paths[rows.cpu().numpy() if isinstance(rows, Tensor) else rows])
 
     def to(self, device: Any) -> "ImageFiles":
         """Return a copy that is decoded to a device."""
@@ -128,13 +127,13 @@ class ImageFiles:
 def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, Tensor]:
     """Read the pixels of both splits from the cache, or decode and cache them.
 
-    They are decoded into memory-mapped files, as memory may not suffice.
+    Decoded pixels go to memory-mapped files, as they may not fit into memory.
     """
     depends_on = [CACHE_VERSION, size, [file_stamps(paths) for paths in files.values()]]
     with tempfile.TemporaryDirectory() as scratch:
 
         def build() -> ConvertedData:
-            """Decode the images of each split. The caller writes the record."""
+            """Decode the images of each split. The record is empty, as `imagenet` writes it."""
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
         tensors, _ = load_or_build("imagenet", depends_on, build)
@@ -175,7 +174,7 @@ def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
     """Return classes by image name, or in the order of image names, or None without a list."""
     if (path := first_existing(folder, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
-        return {name: prediction.split()[0] for name, prediction in lines}  # the class, then a box around the object
+        return {name: text.split()[0] for name, text in lines}  # a text is the class and a box around the object
     if (path := first_existing(folder, "imagenet_2012_validation_synset_labels.txt")) is not None:
         return path.read_text().split()
     if (meta := first_existing(folder, "ILSVRC2012_devkit_t12/data/meta.mat", "data/meta.mat")) is None:
@@ -251,7 +250,7 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
     et al. (2020) instead validates and tests on the official validation set.
 
     Args:
-        root: Data folder; by default CALIBRANT_DATA or the hub.
+        root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         val: Fraction of every class for validation. With 0.1, the images numbered 0 .. 449 in their file names train
             and 450 .. 499 validate (code of AdaFocal, Komisarenko & Kull 2024). Without numbers, row order counts.
         revision: Commit on the hub.
@@ -273,9 +272,9 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
 
 
 def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """Return which rows validate: those with the last `share` of the file numbers 0 .. 499, which every class has.
+    """Return a mask of the validation rows: the last `share` of the file numbers 0 .. 499, which every class has.
 
-    Without numbers, the last `share` of the rows of each class validate.
+    Without numbers, it has the last `share` of the rows of each class.
     """
     if bool((numbers >= 0).all()):
         return numbers >= round(500 * (1 - share))

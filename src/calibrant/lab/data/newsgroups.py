@@ -24,7 +24,7 @@ from calibrant.lab.data._loading import (
     wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
-from calibrant.lab.data._text import pad_token_ids, tokenize_words, vocabulary, word_vectors
+from calibrant.lab.data._text import initial_word_vectors, pad_token_ids, tokenize_words, vocabulary
 from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
@@ -98,11 +98,12 @@ def newsgroups(
 
     There are three collections. The papers use the original one of 19,997 messages (15,098 / 900 / 3,999), read from
     the folder `20_newsgroups`. The one split by date has 18,846 (14,177 / 900 / 3,769), read from `20news-bydate-train`
-    and `-test` or from parquet files. The hub's copy of the latter lacks headers, signatures and quotations, which
-    makes it harder. The record of a run says which collection was used and whether headers were removed.
+    and `-test` or from parquet files. The copy of the latter on the Hugging Face hub lacks headers, signatures and
+    quotations, which makes it harder. The record of a run says which collection was used and whether headers were
+    removed.
 
     Args:
-        root: Data folder; by default CALIBRANT_DATA or the hub.
+        root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         protocol: "mukhoti" shuffles all documents with `seed`; the last fifth tests, and the `val` before it validate.
             "bydate" uses the official test set, and `val` of the training rows validate.
         val: Number of validation documents.
@@ -122,7 +123,7 @@ def newsgroups(
     train, test = (Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test"))
     if protocol == "mukhoti":
         train, test = _split_off_test(train, test, tensors["order"], seed)
-        shuffled_indices(len(train), val, seed, "newsgroups")  # checks val; the documents are shuffled already
+        shuffled_indices(len(train), val, seed, "newsgroups")  # only to check val; the documents are shuffled already
         train, held_out = train[:-val], train[-val:]
     else:
         if not len(test):
@@ -133,16 +134,16 @@ def newsgroups(
         order = shuffled_indices(len(train), val, seed, "newsgroups")
         train, held_out = train[order[val:]], train[order[:val]]
     words, classes = record.pop("words"), tuple(record.pop("classes"))
-    initial_vectors = None  # a tokenizer belongs to a network with vectors of its own
+    word_vectors = None  # a tokenizer belongs to a network that has word vectors
     if tokenizer is None:
-        initial_vectors, vector_record = word_vectors(words, vectors, root, dimension=dimension, seed=seed)
+        word_vectors, vector_record = initial_word_vectors(words, vectors, root, dimension=dimension, seed=seed)
         record |= vector_record
     record["protocol"] = protocol
-    return Splits(train, held_out, test, classes, prepare=Tensor.long, vectors=initial_vectors, facts=record)
+    return Splits(train, held_out, test, classes, prepare=Tensor.long, word_vectors=word_vectors, facts=record)
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
-    """Shuffle all documents, first put in `order` by group and number, and split off the last fifth."""
+    """Shuffle all documents, after putting them in the `order` of groups and numbers, and split off the last fifth."""
     documents = Split(torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels]))
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5
@@ -155,7 +156,7 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     rows = list(chain.from_iterable(rows_by_split.values()))
     texts = [row["text"] for row in rows]
     has_headers = sum(bool(_HEADER_PATTERN.match(text)) for text in texts) > len(texts) / 2
-    if has_headers:  # which end at the first blank line; a text without one stays whole
+    if has_headers:  # headers end at the first blank line; a text without one stays whole, as `find` returns -1
         texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
     order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))  # by group, then by number
     if tokenizer is None:
@@ -180,7 +181,7 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
 
 
 def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
-    """Return the rows of a split: text, label, name of the label, and id GROUP/NUMBER, by default LABEL/ROW."""
+    """Return the rows of a split, with text, label, label_text, and an id GROUP/NUMBER, by default LABEL/ROW."""
     with wrap_read_errors(split):
         for column in ("text", "label"):
             find_column(table, split, column)  # raises if it is missing
@@ -198,7 +199,7 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
 
 
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
-    """Return token ids (n, at most 512 as for BERT) of a tokenizer from the hub or a folder.
+    """Return token ids (n length) of a tokenizer from the Hugging Face hub or a folder, at most 512 as for BERT.
 
     Short documents are padded in front or at the end, as the tokenizer does.
     """
@@ -206,7 +207,6 @@ def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
     is_local = Path(name).is_dir()
     with wrap_hub_errors(f"the tokenizer {name!r}"):
         encode = transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_local or not is_hub_reachable())
+    options = {"truncation": True, "max_length": min(length, 512), "padding": "max_length", "return_tensors": "pt"}
     with wrap_read_errors(f"tokenizer {name}"):
-        max_length = min(length, 512)
-        encoded = encode(texts, truncation=True, max_length=max_length, padding="max_length", return_tensors="pt")
-        return encoded["input_ids"].int()
+        return encode(texts, **options)["input_ids"].int()

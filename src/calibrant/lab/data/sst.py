@@ -23,7 +23,7 @@ from calibrant.lab.data._loading import (
     wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits
-from calibrant.lab.data._text import word_vectors
+from calibrant.lab.data._text import initial_word_vectors
 from calibrant.registry import DATA_SETS, check_settings
 from calibrant.types import Count, InputError, Seed
 
@@ -32,7 +32,7 @@ _TOKEN_PATTERN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words contain a no-
 
 
 def _find_trees(folder: Path) -> SplitFiles:
-    """Return the files of trees in the folder, or in its subfolder "trees", or nothing if one is missing."""
+    """Return the files of trees in the subfolder "trees" or in the folder itself, or nothing if one is missing."""
     home = next((folder / name for name in ("trees", ".") if (folder / name / "dev.txt").is_file()), folder)
     names = {"train": "train", "validation": "dev", "test": "test"}
     return files_if_all_exist({split: [home / f"{name}.txt"] for split, name in names.items()})
@@ -81,7 +81,7 @@ class Trees:
         tree = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)
         size = self.start[tree + 1] - self.start[tree]
         new_start = torch.cat([size.new_zeros(1), size.cumsum(0)])
-        shift = (self.start[tree] - new_start[:-1]).repeat_interleave(size)  # from the new to the old index of a node
+        shift = (self.start[tree] - new_start[:-1]).repeat_interleave(size)  # old minus new index of each node
         nodes = torch.arange(len(shift), device=shift.device) + shift
         return Trees(new_start, *(getattr(self, name)[nodes] for name in _NODE_FIELDS))
 
@@ -117,10 +117,10 @@ def sst(
     is the prediction here, while their code predicts the more probable of the other two.
 
     Args:
-        root: Data folder; by default CALIBRANT_DATA or the hub.
+        root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         classes: 2, 3 or 5.
         vectors: GloVe file. Words that it lacks are drawn from N(-0.05, 0.05^2). Without it, vectors are random.
-        dimension: Numbers per word.
+        dimension: Length of a word vector.
         lookup: "mukhoti" also draws the first word of the file (a comma or "the" in GloVe), as their code does, which
             takes its index of 0 for a missing word.
         seed: Seed of random vectors.
@@ -132,15 +132,20 @@ def sst(
     check_settings(sst, {"classes": classes})
     source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST  # a folder sst2 may lack neutral trees
     tensors, record = load(source, root, revision, _convert)
-    words, skip_first = record.pop("words"), lookup == "mukhoti"
-    initial_vectors, vector_record = word_vectors(
-        words, vectors, root, dimension=dimension, unknown_init="normal", skip_first=skip_first, seed=seed
+    word_vectors, vector_record = initial_word_vectors(
+        record.pop("words"),
+        vectors,
+        root,
+        dimension=dimension,
+        unknown_init="normal",
+        skip_first=lookup == "mukhoti",
+        seed=seed,
     )
     return Splits(
         *(_tree_split(tensors, name, classes) for name, *_ in source.splits),
         classes={2: ("negative", "positive"), 3: ("negative", "neutral", "positive"), 5: _FIVE_CLASSES}[classes],
         targets=partial(_node_labels, classes=classes),
-        vectors=initial_vectors,
+        word_vectors=word_vectors,
         facts=record | vector_record,
     )
 
@@ -163,7 +168,7 @@ def _node_labels(trees: Trees, labels: Tensor, *, classes: int) -> Tensor:
 
 def _convert(tables: Tables) -> ConvertedData:
     """Return the fields of `Trees` for each split, and the words of all splits by id."""
-    ids: dict[str, int] = {"": 0}
+    ids: dict[str, int] = {"": 0}  # 0 is padding
     tensors: dict[str, Tensor] = {}
     for name, table in tables.items():
         with wrap_read_errors(name):

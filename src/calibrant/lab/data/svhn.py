@@ -43,7 +43,7 @@ def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1, 
     Wang et al. (2021) train on it. Mukhoti et al. (2020) and AdaFocal use it as out-of-distribution data for CIFAR-10.
 
     Args:
-        root: Data folder; by default CALIBRANT_DATA or the hub.
+        root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         val: Number of validation examples, the first of the shuffled training rows; a tenth by default.
         seed: Seed of the split.
         revision: Commit on the hub.

@@ -26,14 +26,14 @@ class _Bert(nn.Module):
 def bert(
     classes: int, *, checkpoint: str = "bert-base-uncased", pretrained: bool = True, revision: str | None = None
 ) -> nn.Module:
-    """Load a BERT-like classifier from the hub or from a local folder.
+    """Load a BERT-like classifier from the Hugging Face hub or from a local folder.
 
     AdaFocal trains `bert-base-uncased` (109 M parameters) on 20 Newsgroups. Inputs are token ids of
     `calibrant.lab.data.newsgroups(tokenizer=...)`; the padding id of the checkpoint is masked.
 
     Args:
         classes: Number of classes.
-        checkpoint: Name on the hub, or a folder.
+        checkpoint: Name on the Hugging Face hub, or a folder.
         pretrained: Load the weights; otherwise only the architecture.
         revision: Commit on the hub; not allowed for a folder.
 

@@ -46,8 +46,8 @@ class _ResidualBlock(nn.Module):
         y = self.body(x)
         if self.shortcut is not None:
             x = self.shortcut(x)
-        elif self.stride > 1 or self.new_channels:  # option A of He et al.
-            num_before = self.new_channels // 2  # zeros stand before and after the channels of x
+        elif self.stride > 1 or self.new_channels:  # option A of He et al.: channels of zeros before and after x
+            num_before = self.new_channels // 2
             x = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, num_before, self.new_channels - num_before))
         return relu(y + x)
 

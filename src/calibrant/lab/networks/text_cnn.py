@@ -15,7 +15,7 @@ def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, froze
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
     embedding = nn.Embedding(words, dimension, padding_idx=0)
     nn.init.normal_(embedding.weight, std=0.4)
-    nn.init.zeros_(embedding.weight[0].detach())  # a view without gradient, which may be changed in place
+    nn.init.zeros_(embedding.weight[0].detach())  # a view of row 0; only without gradient may it change in place
     embedding.weight.requires_grad_(not frozen)
     return embedding
 

@@ -40,13 +40,13 @@ class _TreeLSTM(nn.Module):
         states[leaves] = torch.cat([output_gate.sigmoid() * cell.tanh(), cell], -1)
         # children are counted from the first node of their tree
         first_node = trees.start[:-1].repeat_interleave(trees.start[1:] - trees.start[:-1])
-        left_child, right_child = first_node + trees.left, first_node + trees.right  # not used for leaves, without any
+        left_child, right_child = first_node + trees.left, first_node + trees.right  # not valid for leaves
         for nodes in levels:
             states[nodes] = self._compose(states[left_child[nodes]], states[right_child[nodes]], memory)
         return states[:, :memory]
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
-        """Return the hidden states and cells of nodes from their children (equations in `tree_lstm`)."""
+        """Return the hidden state and cell (nodes, 2 memory) of nodes from their children, as in `tree_lstm`."""
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         input_gate, left_forget_gate, right_forget_gate = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()

@@ -79,7 +79,7 @@ def run(
         gpus: GPUs of each run on Ray.
         track: "tensorboard", "mlflow" or "wandb" records every epoch.
         mix_versions: Train missing runs beside runs that another minor version of calibrant trained.
-        with_: Python files or packages with the user's own methods; they are run.
+        with_: Python files or packages that define further methods, as given by --with; they are run.
         progress: Called with every step.
         command: Command that the report shows, by default this call.
 
@@ -88,7 +88,7 @@ def run(
     """
     # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
-    loaded_study, store, inputs = _open_study(study, out, mirror, scale, with_)
+    loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)
     paper = load_paper(loaded_study)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
@@ -117,8 +117,7 @@ def run(
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.content["error"])
             notes.report(step)
-    call_text = command or _call_text("run", study)
-    return _build_result(loaded_study, store, paper, failed, None, notes, call_text)
+    return _build_result(loaded_study, store, paper, failed, notes, command=command or _call_text("run", study))
 
 
 def measure(
@@ -146,14 +145,14 @@ def measure(
         calibrators: Calibrators in place of the study's.
         metrics: Metrics in place of the study's.
         jobs: Number of processes for long work, by default one per core.
-        with_: Python files or packages with the user's own methods.
+        with_: Python files or packages that define further methods.
         progress: Called with every step.
         command: Command that the report shows.
 
     Raises:
         InputError: If no run is finished.
     """
-    loaded_study, store, inputs = _open_study(study, out, mirror, scale, with_)
+    loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)
     methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
     loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
@@ -167,7 +166,8 @@ def measure(
     notes.add(*store.sync_runs(runs))
     if data is not None:
         store = store.with_data(check_data(runs, store, DatasetCache(Path(data))).digests)
-    result = _build_result(loaded_study, store, paper, failed, jobs, notes, command or _call_text("measure", study))
+    call_text = command or _call_text("measure", study)
+    result = _build_result(loaded_study, store, paper, failed, notes, command=call_text, jobs=jobs)
     if not result.tables:
         raise InputError(
             f"Nothing to measure: no run of study {loaded_study.name!r} is finished in {store.root}.",
@@ -193,7 +193,7 @@ def status(
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
     """
-    loaded_study, store, _ = _open_study(study, out, mirror, scale, with_)
+    loaded_study, store, _ = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
     runs_without_data: Mapping[Run, str] = {}
@@ -230,14 +230,14 @@ def draw(
     """
     from calibrant.lab.study import figures
 
-    loaded_study, store, input_files = _open_study(study, out, mirror=None, scale=scale, with_=with_)
+    loaded_study, store, input_files = _open_study(study, out=out, mirror=None, scale=scale, with_=with_)
     store.sync_runs(loaded_study.runs())  # also fetches runs from the stores of other studies
     ensure_writable(Path(folder) / "figure.svg")
     return figures.draw(loaded_study, store, Path(folder), input_files)
 
 
 def _open_study(
-    study: StudyLike, out: str | Path | None, mirror: str | None, scale: str | None, with_: Sequence[str]
+    study: StudyLike, *, out: str | Path | None, mirror: str | None, scale: str | None, with_: Sequence[str]
 ) -> tuple[Study, Store, list[str | Path]]:
     """Load a study and open its store.
 
@@ -268,13 +268,14 @@ def _open_study(
 
 
 class _NoteLog:
-    """Notes for the result, each once, and reported like all other steps as they are added."""
+    """Notes for the result. Each is kept and reported once, through the callback for all steps."""
 
     def __init__(self, progress: OnProgress | None) -> None:
-        self.report, self.lines = progress or (lambda step: None), list[str]()
+        self.report: OnProgress = progress or (lambda step: None)
+        self.lines: list[str] = []
 
     def add(self, *lines: str) -> None:
-        """Add and report the lines that are not there yet."""
+        """Add and report the lines that are new."""
         for line in lines:
             if line not in self.lines:
                 self.lines.append(line)
@@ -282,13 +283,13 @@ class _NoteLog:
 
 
 def _call_text(function_name: str, study: StudyLike) -> str:
-    """Return the Python call, which shows a study without a file by its name."""
+    """Return the Python call as text. A `Study` is shown by its name."""
     argument = f"Study({study.name!r}, ...)" if isinstance(study, Study) else repr(str(study))
     return f"calibrant.lab.study.{function_name}({argument})"
 
 
 def _select_engine(name: str, address: str | None, gpus: float | None) -> Engine:
-    """Return an engine by its name. Raises `InputError` for an unknown one, or options that it does not have."""
+    """Return an engine by its name. Raises `InputError` for an unknown name, or options that the engine lacks."""
     engines: dict[str, Engine] = {"local": run_locally, "ray": Ray(address, gpus)}
     registry.check_name(name, engines, "engine", "unknown_engine")
     if name == "local" and (address is not None or gpus is not None):
@@ -301,11 +302,12 @@ def _build_result(
     store: Store,
     paper: PaperComparison | None,
     failed: dict[Run, str],
-    jobs: int | None,
     notes: _NoteLog,
+    *,
     command: str,
+    jobs: int | None = None,
 ) -> Result:
-    """Measure all finished runs, build the tables, and write the result."""
+    """Measure all finished runs, build the tables, and write the result if there is any table."""
     from calibrant.lab.study.report import study_report
 
     ensure_writable(store.root / "report.html")
@@ -321,34 +323,46 @@ def _build_result(
             )
     if paper is not None:
         sizes = {run.dataset: facts["examples"] for run, facts in facts_by_run.items() if facts.get("examples")}
-        paper = replace(paper, examples={data: (n["train"], n["val"], n["test"]) for data, n in sizes.items()})
+        paper = replace(
+            paper, examples={dataset: (size["train"], size["val"], size["test"]) for dataset, size in sizes.items()}
+        )
     diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs(study, store)}
     diverged = [row for run in diverged_reasons for row in diverged_rows(study, store, run)]
     measured = [row for measurement in measurements for row in measurement.rows]
     versions_note = _versions_note(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])
     tables = study_tables(measured + diverged, paper, versions_note)
-    failed = failed | diverged_reasons
-    result = Result(study, tables, measurements, failed, store.root, diverged, tuple(notes.lines))
+    result = Result(
+        study,
+        tables,
+        measurements,
+        failed=failed | diverged_reasons,
+        folder=store.root,
+        diverged_rows=diverged,
+        notes=tuple(notes.lines),
+    )
     if tables:
         result.write(study_report(study, tables, measurements, store, command))
     return result
 
 
 def _versions_note(versions: Iterable[str]) -> str:
-    """Return a note on the versions of calibrant that trained the networks, or "" if there is only one."""
+    """Return a note on the versions of calibrant that trained the networks, or "" unless there are several."""
     counts = Counter(version or "an unknown version" for version in versions)
     if len(counts) < 2:
         return ""
-    return f"Networks trained by calibrant {' and '.join(f'{v} ({n})' for v, n in sorted(counts.items()))}."
+    version_counts = " and ".join(f"{version} ({count})" for version, count in sorted(counts.items()))
+    return f"Networks trained by calibrant {version_counts}."
 
 
 def _run_status(run: Run, store: Store, runs_without_data: Mapping[Run, str]) -> RunStatus:
-    """Return the state of a run, with the seconds of a training that ended, or why there is none."""
+    """Return the state of a run, with the seconds of its training if it ended, and the reason if it failed."""
     if run in runs_without_data:
         return RunStatus(run, "no data", math.nan, runs_without_data[run])
     state = store.state(run)
     if state in ("done", "diverged"):
         facts: dict[str, Any] = store.record(run)["facts"]
         return RunStatus(run, state, facts["seconds"], facts.get("why", ""))
-    error_path = store.partial(run) / "error.txt" if state == "failed" else None
-    return RunStatus(run, state, math.nan, first_line(error_path.read_text(errors="replace")) if error_path else "")
+    reason = ""
+    if state == "failed":
+        reason = first_line((store.partial(run) / "error.txt").read_text(errors="replace"))
+    return RunStatus(run, state, math.nan, reason)

@@ -41,7 +41,7 @@ SPECIAL_KEYS = {"grids", "with", "models", "drawn", "beside"}  # not converted b
 
 @dataclass(frozen=True, init=False)
 class Setting:
-    """The data set and network of a paper's numbers, if the study trains others."""
+    """The data set and network of the paper to compare with, if the study trains others."""
 
     dataset: Method
     network: Method
@@ -54,7 +54,8 @@ class Setting:
 class Exhibit:
     """A table or figure of a paper, the command that reproduces it, and the names of its output.
 
-    `study run` writes tables named after metrics, `figures` writes files. A star in a name matches any text.
+    Outputs are the tables of `study run`, which are named after metrics, and the files of `figures`. A star in a name
+    matches any text.
     """
 
     title: str  # such as "error over epochs"
@@ -76,8 +77,8 @@ class Study:
     detection: Methods  # scores that detect shifted examples
     title: str
     published: str  # the paper to compare with, by name or TOML file
-    paper_setting: Setting | None  # the paper's data set and network, if the study trains others
-    with_: tuple[str, ...]  # files and packages with the user's own methods
+    paper_setting: Setting | None
+    with_: tuple[str, ...]  # files and packages that define methods, as given by --with
     models: tuple[Model, ...]  # trained elsewhere
     drawn: tuple[Exhibit, ...]  # the paper's tables and figures that this study reproduces
 
@@ -139,20 +140,18 @@ class Study:
         )
         for runs in runs_by_training.values():
             run = runs[0]
-            if len(runs) > 1:
-                shifts = dict.fromkeys(shift for variant in runs for shift in variant.shifts)
-                traces = dict.fromkeys(trace for variant in runs for trace in variant.traces)
-                run = Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, run.split)
-            yield run
+            shifts = dict.fromkeys(shift for variant in runs for shift in variant.shifts)
+            traces = dict.fromkeys(trace for variant in runs for trace in variant.traces)
+            yield Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, split=run.split)
 
     def label(self, method: Method) -> str:
-        """Return the first spelling of a method in this study: 'focal(gamma=3)' may be spelled 'focal'."""
+        """Return the first spelling of a method in this study, as one method has many: focal, focal(gamma=3)."""
         return self._method_labels.get(method, method.text)
 
     def names(self, run: Run | Model) -> RunNames:
         """Return the labels of a run's data set, network and loss.
 
-        The loss label tells variants of the training apart.
+        The label of the loss ends with the settings that differ between trainings of these methods.
         """
         if isinstance(run, Model):
             return run.names
@@ -175,23 +174,19 @@ class Study:
 
     @cached_property
     def _variant_suffixes(self) -> dict[tuple[Recipe, SplitMode], str]:
-        """Suffixes such as " with epochs=350", with the settings that differ between trainings of the same methods.
+        """Suffixes of loss labels by recipe and split, such as " with epochs=350".
 
-        The suffix of a recipe and split is empty if no setting differs anywhere in the study.
+        A suffix holds the settings that differ anywhere between trainings of the same data set, network and loss.
         """
-        runs = list(self.runs())
-        settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
-            (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs
-        }
-        settings_by_methods = group_pairs(
-            ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
-        )
-        differing_keys = {
-            key
-            for trainings in settings_by_methods.values()
-            for key in trainings[0]
-            if len({settings[key] for settings in trainings}) > 1
-        }
+        settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {}
+        settings_by_methods: dict[tuple[Method, Method, Method], list[dict[str, Any]]] = {}
+        for run in self.runs():
+            settings = asdict(run.recipe) | {"split": run.split}
+            settings_by_variant[run.recipe, run.split] = settings
+            settings_by_methods.setdefault((run.dataset, run.network, run.loss), []).append(settings)
+        differing_keys: set[str] = set()
+        for variants in settings_by_methods.values():
+            differing_keys |= {key for key in variants[0] if len({settings[key] for settings in variants}) > 1}
         suffixes: dict[tuple[Recipe, SplitMode], str] = {}
         for variant, settings in settings_by_variant.items():
             text = ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
@@ -201,20 +196,23 @@ class Study:
     @cached_property
     def _method_labels(self) -> dict[Method, str]:
         """The first spelling of every method."""
-        methods = [m for g in self.grids for m in (*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces)]
-        return {method: method.text for method in reversed(methods)}  # the first spelling is written last, and stays
+        labels: dict[Method, str] = {}
+        for grid in self.grids:
+            for method in (*grid.datasets, *grid.networks, *grid.losses, *grid.shifts, *grid.traces):
+                labels.setdefault(method, method.text)
+        return labels
 
 
 def _check_unique_models(models: tuple[Model, ...]) -> None:
-    """Reject models that would count twice."""
-    for identity, count in Counter(model.id for model in models).items():
+    """Reject models that would count twice: with equal names and seeds, or with one test file under several seeds."""
+    for model_id, count in Counter(model.id for model in models).items():
         if count > 1:
-            raise InputError(f"models lists {identity} {count} times. Give each a seed of its own.", code="model_twice")
-    for test, same_file_models in group_pairs((model.test, model) for model in models).items():
-        count = len(same_file_models)
-        if count > 1 and len({model.names for model in same_file_models}) == 1:  # one model under several seeds
+            raise InputError(f"models lists {model_id} {count} times. Give each a seed of its own.", code="model_twice")
+    for test_file, file_models in group_pairs((model.test, model) for model in models).items():
+        count = len(file_models)
+        if count > 1 and len({model.names for model in file_models}) == 1:
             raise InputError(
-                f"Expected predictions for each seed, got {test} for {count} seeds.", code="predictions_twice"
+                f"Expected predictions for each seed, got {test_file} for {count} seeds.", code="predictions_twice"
             )
 
 
@@ -263,12 +261,13 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
+    exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
-        table,  # what this call leaves of it
+        table,  # the keys that are left
         "study",
         read_method,
-        drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
+        drawn=exhibits,
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=[replace(m, val=str(folder / m.val), test=str(folder / m.test)) for m in models],
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),
@@ -277,18 +276,18 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
 
 
 def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
-    """Yield the exhibits of tables such as [drawn."study run"], which map exhibits to output names."""
-    for command, names_by_exhibit in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
-        for exhibit, names in names_by_exhibit.items():
-            yield Exhibit(exhibit, command, convert_value(f"drawn.{exhibit!r}", tuple[str, ...], names, parse_method))
+    """Yield the exhibits of tables such as [drawn."study run"], which map titles to output names."""
+    for command, names_by_title in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
+        for title, names in names_by_title.items():
+            yield Exhibit(title, command, convert_value(f"drawn.{title!r}", tuple[str, ...], names, parse_method))
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:
-    """Raise `InputError` if a study needs code that the user has not allowed to run."""
+    """Raise `InputError` if a study needs files or packages that were not given by --with."""
     for source in sources:
         is_file = source.endswith(".py")  # else it is the name of a package
         path_or_package = folder / source if is_file else source
-        included_name = str((folder / source).resolve()) if is_file else source
+        included_name = str((folder / source).resolve()) if is_file else source  # files are included by full path
         if included_name not in registry.INCLUDED_SOURCES:
             raise InputError(
                 f"The study's methods are in {source}, which has to run as a program. Allow it with --with "
@@ -335,9 +334,10 @@ def read_tables(key: str, notation: str, tables: Any, code: str = "type_of_key")
 
 
 def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
-    """Build a recipe from the name of one, or from a table of changes to the one that its key `like` names.
+    """Build a recipe from a name in `RECIPES`, or from a table of settings.
 
-    A new number of epochs moves the milestones of a named recipe in proportion.
+    With the key `like`, the settings change the recipe of this name; a new number of epochs also moves its milestones
+    in proportion.
 
     >>> parse_recipe({"like": "mukhoti_cifar", "epochs": 35}).milestones
     (15, 25)
@@ -364,9 +364,9 @@ def build_dataclass(
     Args:
         cls: The dataclass.
         table: Values by field name.
-        name: What error messages call it; the name of the class by default.
+        name: Name of the table in error messages, by default the name of the class.
         read_method: Parses the text of a method under a key.
-        checked_values: Further fields, taken as they are.
+        checked_values: Further fields, which are not checked.
     """
     name, types = name or cls.__name__.lower(), _field_types(cls)
     check_keys(name, check_type(dict, table, f"{name} as a table"), types)
@@ -380,7 +380,7 @@ def build_dataclass(
 
 @cache
 def _field_types(cls: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass's fields without the ranges, which the class checks itself."""
+    """Return the types of a dataclass's fields, without their ranges, which the class checks itself."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 

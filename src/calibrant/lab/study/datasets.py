@@ -19,7 +19,7 @@ MAX_DIGEST_BYTES = 1 << 30  # of larger tensors, evenly spaced rows of about thi
 
 
 class DatasetCache:
-    """Load the data of runs from a folder or the hub, and keep the last data set in memory.
+    """Load the data of runs from a folder or the Hugging Face hub, and keep the last data set in memory.
 
     A copy in another process starts empty.
 
@@ -58,7 +58,7 @@ class DatasetCache:
         """Return a shifted test set: corrupted images with their labels, or another test set with labels 0.
 
         Raises:
-            InputError: If only images can be corrupted, or the other test set has inputs of another shape.
+            InputError: If inputs to corrupt are not uint8 images, or inputs of the other test set have another shape.
         """
         inputs = test.inputs
         if is_corruption(shift):
@@ -70,7 +70,7 @@ class DatasetCache:
         shifted_inputs = self._load_splits(shift).test.inputs  # without the cache, which keeps the data of the run
         if not isinstance(shifted_inputs, torch.Tensor) or shifted_inputs.shape[1:] != inputs.shape[1:]:
             raise InputError(
-                f"Expected inputs of {shift} to be shaped like those of {name}. Try another shift.", code="shift_shape"
+                f"Expected inputs of {shift} in the shape of {name}'s inputs. Try another shift.", code="shift_shape"
             )
         return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
 
@@ -88,8 +88,8 @@ def data_digest(splits: Splits) -> DataDigest:
     Of tensors above a gigabyte, evenly spaced rows are digested. Values other than tensors, numbers, texts, arrays,
     sequences, mappings and dataclasses may have an attribute `digest`; otherwise only their type counts.
     """
-    # Initial word vectors of a text data set decide what a network learns, too
-    train_digest = _value_digest([splits.train.inputs, splits.train.labels, list(splits.classes), splits.vectors])
+    # The initial word vectors of a text data set influence the trained network, too
+    train_digest = _value_digest([splits.train.inputs, splits.train.labels, list(splits.classes), splits.word_vectors])
     evaluation_sets = [[split.inputs, split.labels] for split in (splits.val, splits.test)]
     full_digest = _value_digest([train_digest, evaluation_sets])  # the training part enters by its digest
     return DataDigest(train_digest, full_digest)
@@ -103,13 +103,14 @@ def _value_digest(value: Any) -> str:
 
 
 def _update_digest(update: Callable[[Any], object], value: Any) -> None:
-    """Add a value to a digest, beginning with its type and size, so that different values cannot look alike."""
+    """Add a value to a digest, after its type and size, so that no two values add the same bytes."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, torch.Tensor):
         update(f"{value.dtype} {tuple(value.shape)}".encode())
         rows = torch.atleast_1d(value.detach())
         step = max(1, math.ceil(rows.nbytes / MAX_DIGEST_BYTES))
-        update(rows[::step].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)  # numpy has no bfloat16
+        row_bytes = rows[::step].cpu().contiguous().reshape(-1).view(torch.uint8)  # as numpy has no bfloat16
+        update(row_bytes.numpy().data)
     elif hasattr(value, "digest"):
         _update_digest(update, value.digest() if callable(value.digest) else value.digest)
     elif isinstance(value, Mapping):

@@ -47,11 +47,13 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something happened to a run.
+    """Something that happened to a run, by kind, and its `content`.
 
-    Kinds are "epoch" (an epoch ended), "done", "found" (finished before), "failed" and "note". `content` holds the row
-    of the epoch, the facts in the record of the finished run, the "error" (the reason in its first line), or the "text"
-    of the note.
+    - "epoch": an epoch ended; its row of the history, and the number of "images" that it trained on.
+    - "done": the "facts" in the record of the finished run.
+    - "found": the store has the run already; empty.
+    - "failed": the "error", with the reason in its first line.
+    - "note": the "text".
     """
 
     kind: Literal["epoch", "done", "found", "failed", "note"]
@@ -64,13 +66,14 @@ Engine = Callable[[Work, Iterable[Run], Store], Iterator[RunEvent]]
 
 
 def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
-    """Train runs one after another, and retry at the end those that other processes work on.
+    """Train runs one after another, and wait at the end for runs that other processes work on.
 
     Failed runs are reported. A full disk or an unreachable mirror aborts.
     """
-    pending, announced_holders = list(runs), dict[Run, str]()
+    pending = list(runs)
+    announced_holders: dict[Run, str] = {}
     while pending:
-        busy: list[Run] = []  # other processes work on them
+        busy: list[Run] = []  # claimed by other processes
         for run in pending:
             with store.claim(run) as is_claimed:
                 if not is_claimed:
@@ -79,7 +82,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
                     yield RunEvent("found", run, {})
                 else:
                     yield from _report_failure(work, run)
-        if len(busy) == len(pending):  # nothing else to do
+        if len(busy) == len(pending):  # no run was free
             for run in busy:
                 if announced_holders.get(run) != (holder := store.holder(run)):
                     announced_holders[run] = holder
@@ -89,7 +92,7 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
-    """Work on a run and yield its events. Errors become events, except those of the disk or the mirror."""
+    """Work on a run and yield its events. Errors become events, except errors of the disk or the mirror."""
     try:
         yield from work(run)
     except (MirrorError, OSError):
@@ -113,9 +116,11 @@ class Ray:
         """Train runs and yield their events. Raises `InputError` if the cluster cannot be reached or started."""
         ray = import_optional("ray", "ray", "The Ray engine")
         _check_reachable(self.address)
-        local_options = {"object_store_memory": RAY_OBJECT_STORE_BYTES, "include_dashboard": False}
+        start_options: dict[str, Any] = {}  # a running cluster has its own
+        if self.address is None:
+            start_options = {"object_store_memory": RAY_OBJECT_STORE_BYTES, "include_dashboard": False}
         try:
-            _start_ray(ray, self.address or "local", **({} if self.address else local_options))
+            _start_ray(ray, self.address or "local", **start_options)
             yield from self._follow_tasks(ray, work, runs, store)
         finally:
             ray.shutdown()  # also stops a cluster that was started here
@@ -131,16 +136,16 @@ class Ray:
             raise InputError(
                 f"Expected {gpus:g} of a GPU per run, but the Ray cluster has {available_gpus:g}.", code="ray_gpus"
             )
-        start = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_run_in_worker).remote
-        streams: dict[Any, Run] = {}  # each yields the events of a run
+        start_task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_run_in_worker).remote
+        streams: dict[Any, Run] = {}  # generators of references to events, with their runs
         deaths = Counter[Run]()
         for run in runs:
             if run in store:  # saves a process, which every task with a GPU needs
                 yield RunEvent("found", run, {})
             else:
-                streams[start(*_pickle_work(work, run, store))] = run
+                streams[start_task(*_pickle_work(work, run, store))] = run
         while streams:
-            (stream,), _ = ray.wait(list(streams), num_returns=1)
+            (stream,), _ = ray.wait(list(streams), num_returns=1)  # the first with an event or the end
             try:
                 yield ray.get(next(stream))
             except StopIteration:
@@ -151,7 +156,7 @@ class Ray:
                 run = streams.pop(stream)
                 deaths[run] += 1
                 if deaths[run] < MAX_PROCESS_DEATHS:
-                    streams[start(*_pickle_work(work, run, store))] = run
+                    streams[start_task(*_pickle_work(work, run, store))] = run
                 else:
                     yield RunEvent("failed", run, {"error": f"its process died {MAX_PROCESS_DEATHS} times: {error}"})
 
@@ -182,12 +187,12 @@ def _check_reachable(address: str | None) -> None:
 
 
 def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
-    """Pickle the work for a process that must include the user's own methods before it can unpickle it."""
+    """Return arguments for `_run_in_worker`: work is pickled, as its methods must be imported before it is read."""
     return list(registry.INCLUDED_SOURCES), list(filter(None, sys.path)), pickle.dumps((work, run, store))
 
 
 def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
-    """Yield the events of pickled work, with `sources` and `path` of the process that started the study."""
+    """Yield the events of pickled work, with the `sources` (--with) and `path` of the process that started it."""
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
@@ -201,6 +206,9 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     """Train one run, store its predictions, and yield an event after every epoch.
 
     Small batches train in one thread, which is faster, and much faster on a busy machine.
+
+    Raises:
+        InputError: If the code of methods or the data differ from the start of the study.
     """
     if run.code != run.current_code:
         raise InputError(
@@ -211,27 +219,27 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
-    # of an example; inputs other than tensors count as large
-    num_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
-    with thread_limit(run.recipe.batch_size * num_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
+    example_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
+    with thread_limit(run.recipe.batch_size * example_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
         evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
         train_digest = data.digest(run.divided_dataset).train_digest
+        task = _Task(run, store, splits, evaluated_splits=evaluated_splits, train_digest=train_digest)
         try:
-            yield from _Task(run, store, splits, evaluated_splits, train_digest).execute()
+            yield from task.execute()
         except OSError as error:  # a full disk
             error.filename = error.filename or str(store.root)  # for the message
             raise
 
 
 def _store_with_data(run: Run, store: Store, data: DatasetCache) -> Store:
-    """Return a store with the digests of a run's data. Raises `InputError` if it has other digests."""
-    methods = reversed(run.required_datasets)  # the training data come last and stay in the cache
-    digests = {method: data.digest(method).full_digest for method in methods}
-    for method, digest in digests.items():
-        if store.data.get(method, digest) != digest:
+    """Return a store that knows the digests of a run's data. Raises `InputError` if it knew other digests."""
+    datasets = reversed(run.required_datasets)  # the training data come last and stay in the cache
+    digests = {dataset: data.digest(dataset).full_digest for dataset in datasets}
+    for dataset, digest in digests.items():
+        if store.data.get(dataset, digest) != digest:
             raise InputError(
-                f"{method} holds other data here than in the process that started the study.", code="data_changed"
+                f"{dataset} holds other data here than in the process that started the study.", code="data_changed"
             )
     return store.with_data(digests)
 
@@ -253,8 +261,9 @@ class _Task:
         """
         partial_folder = self.store.partial(self.run)
         (partial_folder / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
-        if (source_run := self.store.find_reusable_run(self.run, self.train_digest)) is not None:
-            yield self._reuse_network(*source_run)
+        if (reusable_run := self.store.find_reusable_run(self.run, self.train_digest)) is not None:
+            folder, record = reusable_run
+            yield self._reuse_network(folder, record)
             return
         checkpoint_path = partial_folder / "checkpoint.pt"
         try:
@@ -272,31 +281,31 @@ class _Task:
         run, start_time = self.run, time.monotonic()
         torch.manual_seed(run.seed)  # of the initial weights
         network = build_network(self.splits, run.network)
-        facts = self._initial_facts(network)
+        facts = self._initial_facts(network)  # for the record of the run
         predictions: dict[str, Predictions] = {}
         loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
-        num_epochs = 0  # of this session; a resumed training has rows of earlier ones
+        num_new_epochs = 0  # without epochs before an interruption, whose rows are in the checkpoint
         try:
             for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
-                num_epochs += 1
+                num_new_epochs += 1
                 row = _epoch_row(epoch, self.splits, run, checkpoint.rows)
                 checkpoint.rows.append(row)
                 yield RunEvent("epoch", run, row | {"images": len(self.splits.train)})
             predictions = self._predict(network)
-            facts |= {"device": str(next(network.parameters()).device)}
-        except FloatingPointError as error:  # stored, too: the training would diverge again
+            facts["device"] = str(next(network.parameters()).device)
+        except FloatingPointError as error:  # stored, too, as the training would diverge again
             diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)  # the last if the predictions diverged
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
-        if nonfinite_counts := [count for row in checkpoint.rows if (count := row.get("nonfinite_losses"))]:
-            facts |= {"nonfinite": {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}}
-        earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_epochs]
-        facts |= {"seconds": time.monotonic() - start_time + sum(row["seconds"] for row in earlier_rows)}
+        if nonfinite_counts := [row["nonfinite_losses"] for row in checkpoint.rows if row.get("nonfinite_losses")]:
+            facts["nonfinite"] = {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}
+        earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_new_epochs]
+        facts["seconds"] = time.monotonic() - start_time + sum(row["seconds"] for row in earlier_rows)
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
         yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})
 
     def _reuse_network(self, folder: Path, record: dict[str, Any]) -> RunEvent:
-        """Predict further examples with the network of a finished run."""
+        """Predict the evaluated splits with the network of a finished run, and store the predictions."""
         run, start_time = self.run, time.monotonic()
         network = build_network(self.splits, run.network)
         network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
@@ -304,8 +313,12 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        facts = record["facts"] | self._initial_facts(network) | {"versions": record["facts"]["versions"]}
-        facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
+        facts = record["facts"] | self._initial_facts(network)
+        facts |= {
+            "versions": record["facts"]["versions"],  # that trained the network
+            "seconds": time.monotonic() - start_time,
+            "network of": folder.name,
+        }
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
         return RunEvent("done", run, facts)
 
@@ -316,7 +329,7 @@ class _Task:
 
     def _initial_facts(self, network: nn.Module) -> dict[str, Any]:
         """Return the facts of the run's record that are known before the training."""
-        origin = getattr(network, "origin", None)  # source of pretrained weights
+        origin = getattr(network, "origin", None)  # source of pretrained weights, such as BERT's
         return ({"network": origin} if isinstance(origin, str) else {}) | {
             "classes": list(self.splits.classes),
             "data": dict(self.splits.facts),
@@ -327,7 +340,7 @@ class _Task:
 
 
 def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the numbers of an epoch, and the columns of the run's traces."""
+    """Return the row of an epoch in the history, with the columns of the run's traces."""
     row = {
         "epoch": epoch.number,
         "train_loss": epoch.train_loss,
@@ -337,7 +350,7 @@ def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, A
         "val_nll": float(metrics.nll(epoch.val)),
         "seconds": epoch.seconds,
     }
-    context = EpochContext(epoch, splits, epoch.number == run.recipe.epochs, history)
+    context = EpochContext(epoch, splits, is_last=epoch.number == run.recipe.epochs, history=history)
     for trace in run.traces:
         row |= trace(context)
     return row
@@ -350,18 +363,18 @@ def build_network(splits: Splits, network: Method) -> nn.Module:
         InputError: If the result is not a module, or does not return logits for the inputs of the data set.
     """
     k = len(splits.classes)
-    model = network(k) if splits.vectors is None else network(k, splits.vectors)  # initial word vectors
+    model = network(k) if splits.word_vectors is None else network(k, splits.word_vectors)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Expected {network.name} to be or return a torch.nn.Module, got {type(model).__name__}.",
             code="not_a_network",
         )
-    sample = splits.val[:2]  # two examples tell their axis from one of length 1
+    sample = splits.val[:2]  # two examples, as a wrong axis of length 1 could pass for one example
     inputs = splits.prepare(sample.inputs)
     try:
         with torch.no_grad():
             logits = model.eval()(inputs)
-    except Exception as error:  # the layers of a network raise anything
+    except Exception as error:  # layers raise exceptions of any type
         shape = getattr(inputs, "shape", None)
         raise InputError(
             f"Expected {network.text} to take inputs{f' {tuple(shape)}' if shape else ''}, got an error "

@@ -30,7 +30,7 @@ LIST_REGISTRIES: dict[str, Registry | None] = {
     "metrics": registry.METRICS,
     "detection": registry.OOD_SCORES,
 }
-CALL_FORMS: dict[str, list[tuple[str, ...]]] = {  # possible positional arguments by kind of method
+CALL_FORMS: dict[str, list[tuple[str, ...]]] = {  # allowed positional arguments by kind of method
     "data": [("root",)],
     "networks": [("classes",), ("classes", "vectors")],  # networks for texts take the initial word vectors
     "losses": [("logits", "labels")],
@@ -48,11 +48,11 @@ TRAINING_ID_DIGITS = 12  # 48 bits, so that equal ids of different trainings do 
 MODELS_PLACEHOLDER = "models"  # replaces the network in the names of a run
 
 
-def parse_method(key: str, text: str | Method) -> Method:
-    """Parse an entry of a study's list `key`, and check its signature."""
-    if isinstance(text, Method):
-        return text
-    method = _find_registry(key, text).method(text)
+def parse_method(key: str, spec: MethodSpec) -> Method:
+    """Parse an entry of a study's list `key`, and check its signature. A method is returned as it is."""
+    if isinstance(spec, Method):
+        return spec
+    method = _find_registry(key, spec).method(spec)
     _check_signature(method)
     return method
 
@@ -85,14 +85,14 @@ def _find_registry(key: str, text: str) -> Registry:
 
 
 def _check_signature(method: Method) -> None:
-    """Reject an undeclared metric, or a function with the wrong arguments for its kind of method."""
+    """Raise `InputError` for an undeclared metric, or a function with the wrong arguments for its kind of method."""
     if method.registry is registry.METRICS:
-        metrics.declared_metric(method)  # only raises
+        metrics.declared_metric(method)  # raises if it is not declared
     if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:
         return
     for arguments in call_forms:
-        with suppress(TypeError):
-            inspect.signature(method.bound_function).bind(*arguments)  # raises TypeError if it does not take them
+        with suppress(TypeError):  # which `bind` raises if the function does not take these arguments
+            inspect.signature(method.bound_function).bind(*arguments)
             return
     function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
     expected = f"{function_name} to take ({', '.join(call_forms[0])}) and hyperparameters by keyword"
@@ -184,7 +184,7 @@ class Run:
 
     @property
     def training_spec(self) -> dict[str, Any]:
-        """Everything that determines the training, as JSON holds it, with all defaults spelled out."""
+        """The settings that determine the training, as JSON, including all defaults."""
         methods = {"dataset": self.divided_dataset, "network": self.network, "loss": self.loss}
         recipe = asdict(self.recipe) | {"milestones": list(self.recipe.milestones)}  # JSON has no tuples
         del recipe["averaged"]  # applied by `for_loss`
@@ -254,7 +254,9 @@ class Grid:
     def runs(self) -> Iterator[Run]:
         """Yield every run of the grid, with seeds varying fastest."""
         for dataset, network, loss, seed in itertools.product(self.datasets, self.networks, self.losses, self.seeds):
-            yield Run(dataset, network, loss, seed, self.recipe, self.shifts, self.traces, self.split)
+            yield Run(
+                dataset, network, loss, seed, self.recipe, shifts=self.shifts, traces=self.traces, split=self.split
+            )
 
 
 # Comparing runs with records of finished runs
@@ -263,17 +265,17 @@ class Grid:
 def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
     """Return the methods whose code differs from the code that trained a run.
 
-    Records without code digests are of the first revision of built-in methods, and of unknown code of user methods.
+    The first revision of a built-in method has the code "", which records leave out. User methods have a digest.
     """
     code = run_record.get("code", {})
     return [str(method) for method in methods if code.get(method.canonical, "") != method.code]
 
 
-def trains_same_network(run_record: Mapping[str, Any], run: Run, same_data: bool) -> bool:
+def trains_same_network(run_record: Mapping[str, Any], run: Run, *, same_data: bool) -> bool:
     """Return whether a stored network equals the one that a run would train, given equal training examples.
 
-    With `same_data`, the validation and test examples are equal, too. Without, the data sets may differ in the sizes of
-    their splits only, and nothing that depends on the validation or test examples may have influenced the network or
+    With `same_data`, the validation and test examples are equal, too. Otherwise, the data sets may differ in the sizes
+    of their splits only, and nothing that depends on the validation or test examples may have influenced the network or
     its history.
     """
     same_settings = all(run_record[key] == value for key, value in run.training_spec.items() if key != "dataset")
@@ -314,7 +316,7 @@ def parse_lists_into(instance: Any, **lists: MethodSpec | Iterable[MethodSpec]) 
 def check_lists(instance: Any, required: Iterable[str], optional: Iterable[str] = ()) -> None:
     """Reject empty lists among the required fields, and repeated entries in all.
 
-    Repeated entries would add no evidence, but make intervals narrower.
+    A repeated entry would add no evidence, but make intervals narrower.
     """
     for key in (*required, *optional):
         entries: tuple[Any, ...] = getattr(instance, key)
@@ -334,7 +336,7 @@ def _check_seed(seed: object) -> int:
 
 
 def _check_seed_split(datasets: Methods, seeds: Iterable[int]) -> None:
-    """Reject data sets that fix their split, or do not draw it by a seed."""
+    """Reject data sets without a setting `seed`, with a fixed seed, or whose range excludes a seed of the runs."""
     for dataset in datasets:
         if "seed" not in registry.hyperparameters(dataset.function):
             raise InputError(f"split = 'seed' needs a seed, which {dataset.name} lacks. Remove split.", code="no_seed")
@@ -388,8 +390,8 @@ class Model:
         """
         val, test = (Predictions.load(path, drop=self.drop, **self.columns) for path in (self.val, self.test))
         with prefix_errors(f"{self.id}: {self.test}"):
-            test = test.reorder_classes(val.class_names)  # raises if the names are others
-        if val.k != test.k:  # possible without names
+            test = test.reorder_classes(val.class_names)  # raises if the names differ
+        if val.k != test.k:  # possible if classes have no names
             raise InputError(
                 f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",
                 code="num_classes",

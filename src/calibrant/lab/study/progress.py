@@ -27,9 +27,9 @@ from calibrant.predictions import Predictions
 from calibrant.registry import Method
 from calibrant.types import InputError
 
-EXAMPLES_PER_CLASS = 20  # of the random predictions that the user's methods are tried on
+EXAMPLES_PER_CLASS = 20  # of the random predictions on which user methods are tried
 MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two
-TRIALS_PER_BATCH_SIZE = 2  # the first batch of a size also pays for choosing algorithms
+TRIALS_PER_BATCH_SIZE = 2  # the first batch of a size is slower, as torch chooses algorithms for it
 MAX_TRIAL_BATCH_SECONDS = 0.5  # no larger batch is tried after a batch this slow
 
 
@@ -51,7 +51,7 @@ def select_runs(study: Study, text: str | None = None) -> list[Run]:
     """Return the runs whose data set, network, loss (as the study spells them) or "seed=N" contain a text.
 
     Raises:
-        InputError: If there is none.
+        InputError: If no run does, or a study without models has no runs.
     """
     parts_by_run = {run: (*study.names(run), f"seed={run.seed}") for run in study.runs()}
     runs = [run for run, parts in parts_by_run.items() if text is None or any(text in part for part in parts)]
@@ -67,9 +67,9 @@ Timing = tuple[Run, float]  # a run, and the seconds of an epoch
 
 
 def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
-    """Return the seconds for these numbers of epochs of runs.
+    """Return the estimated seconds of all runs for their `epochs`.
 
-    Networks on data sets without timings take the mean of all timings; without any, the result is nan.
+    An epoch takes the mean of the timings with the same data set and network, or of all timings without such, or nan.
     """
     seconds_by_setup = group_pairs(((run.dataset, run.network), seconds) for run, seconds in timings)
     all_seconds = [*chain.from_iterable(seconds_by_setup.values())] or [math.nan]
@@ -97,36 +97,38 @@ def check_data(runs: Sequence[Run], store: Store, data: DatasetCache) -> Preflig
     Raises:
         InputError: If a network does not accept its data.
     """
-    digests, reasons = dict[Method, str](), dict[Method, str]()
-    for method, networks in _datasets_to_check(runs, store, data).items():
+    digests: dict[Method, str] = {}
+    reasons: dict[Method, str] = {}  # why data sets cannot be loaded
+    for dataset, networks in _datasets_to_check(runs, store, data).items():
         try:
-            digests[method] = data.digest(method).full_digest
+            digests[dataset] = data.digest(dataset).full_digest
         except Exception as error:  # a user's data set may raise anything
-            reasons[method] = error_text(error)
+            reasons[dataset] = error_text(error)
             continue
         for network in networks:
-            build_network(data.splits(method), network)  # raises if the network does not accept the data
+            build_network(data.splits(dataset), network)  # raises if the network does not accept the data
     store = store.with_data(digests)
     runs_without_data: dict[Run, str] = {}
     for run in runs:
-        missing = [method for method in run.required_datasets if method in reasons]
-        if missing and run not in store:
-            runs_without_data[run] = reasons[missing[0]]
-    return Preflight([run for run in runs if run not in runs_without_data], runs_without_data, digests)
+        run_reasons = [reasons[dataset] for dataset in run.required_datasets if dataset in reasons]
+        if run_reasons and run not in store:
+            runs_without_data[run] = run_reasons[0]
+    ready_runs = [run for run in runs if run not in runs_without_data]
+    return Preflight(ready_runs, runs_without_data, digests)
 
 
 def _datasets_to_check(runs: Iterable[Run], store: Store, data: DatasetCache) -> dict[Method, list[Method]]:
-    """Return the data sets to load, and the networks to train on each.
+    """Return the data sets to load, with the networks to train on each.
 
-    Those of finished runs are loaded, too, if they may have changed: in a data folder, or made by a user's function.
+    Data sets of finished runs are included if they may have changed: in a data folder, or made by a user's function.
     """
     has_data_folder = data.root is not None or bool(os.environ.get("CALIBRANT_DATA"))
     networks_by_dataset: dict[Method, list[Method]] = {}
     for run in runs:
         is_missing = run not in store
-        for method in run.required_datasets:
-            if is_missing or has_data_folder or is_user_method(method):
-                networks_by_dataset.setdefault(method, [])
+        for dataset in run.required_datasets:
+            if is_missing or has_data_folder or is_user_method(dataset):
+                networks_by_dataset.setdefault(dataset, [])
         if is_missing and run.network not in networks_by_dataset[run.divided_dataset]:
             networks_by_dataset[run.divided_dataset].append(run.network)
     return networks_by_dataset
@@ -151,7 +153,7 @@ def training_version(run: Run, store: Store) -> str:
     return store.record(run)["facts"].get("versions", {}).get("calibrant", "")
 
 
-# The user's own methods
+# User methods: losses, calibrators and metrics in files and packages given by --with
 
 
 def user_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
@@ -160,18 +162,19 @@ def user_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
 
 
 def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:
-    """Call the user's losses, calibrators and metrics on random predictions of `k` classes, as a study does.
+    """Call user losses, calibrators and metrics on random predictions of `k` classes, as a study does.
 
     Raises:
         InputError: If one of them fails.
     """
-    g = torch.Generator().manual_seed(0)
-    logits = torch.randn(EXAMPLES_PER_CLASS * k, k, generator=g)
-    labels = logits.softmax(-1).multinomial(1, generator=g).squeeze(1)
-    for loss, epochs in {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}.items():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(EXAMPLES_PER_CLASS * k, k, generator=generator)
+    labels = logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
+    epochs_by_loss = {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}
+    for loss, epochs in epochs_by_loss.items():
         with _explain_failure(loss, k):
-            fresh_loss = copy.deepcopy(loss.bound_function)  # the state of a loss must not reach the training
-            prepared_loss = losses.for_counts(losses.for_epochs(fresh_loss, epochs), labels.bincount(minlength=k))
+            loss_copy = copy.deepcopy(loss.bound_function)  # the state of a loss must not reach the training
+            prepared_loss = losses.for_counts(losses.for_epochs(loss_copy, epochs), labels.bincount(minlength=k))
             trained_logits = logits.clone().requires_grad_()  # float32, as in the training
             per_example_losses(prepared_loss, trained_logits, labels).sum().backward()
     p = Predictions(logits.double(), labels)  # float64, as `measure_runs` passes to calibrators and metrics
@@ -208,7 +211,7 @@ class Trial:
 
 
 def run_trial(run: Run, data: DatasetCache) -> Trial:
-    """Time batches of growing size, up to the recipe's or until a batch is slow. Nothing is stored."""
+    """Time batches of growing size, up to the recipe's batch size or until a batch is slow. Nothing is stored."""
     splits = data.splits(run.divided_dataset)
     network = build_network(splits, run.network)
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
@@ -216,7 +219,8 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
     max_batch_size = min(run.recipe.batch_size, num_examples)
     batch_size = min(MIN_TRIAL_BATCH_EXAMPLES, max_batch_size)
     while True:
-        num_val = math.ceil(batch_size * len(splits.val) / num_examples)  # as in an epoch, which ends with validation
+        # an epoch ends with validation, so the sample has validation examples in the same proportion
+        num_val = math.ceil(batch_size * len(splits.val) / num_examples)
         sample = replace(splits, train=splits.train[:batch_size], val=splits.val[:num_val])
         trials = (next(train(network, sample, losses.cross_entropy, recipe)) for _ in range(TRIALS_PER_BATCH_SIZE))
         seconds = min(epoch.seconds for epoch in trials)
@@ -242,7 +246,7 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
             epochs_left[run] = run.recipe.epochs
             continue
         facts = store.record(run)["facts"]
-        if "network of" not in facts:  # else it was not trained, but predicted with the network of another run
+        if "network of" not in facts:  # it was trained itself, and did not reuse the network of another run
             timings.append((run, facts["seconds"] / facts.get("diverged", run.recipe.epochs)))
     return estimate_seconds(timings, epochs_left)
 
@@ -252,7 +256,7 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
 
 @dataclass(frozen=True)
 class Progress:
-    """A step of the work, and how far it is."""
+    """A step of the work, and how far the work is."""
 
     text: str
     completed: int = 0  # epochs, including the epochs of finished runs
@@ -278,7 +282,8 @@ def train_all(
 ) -> Iterator[Progress]:
     """Train the runs that the store lacks, and yield the progress after every event.
 
-    `on_event` is called with each event first. The error of a failed run is written to partial/ID/error.txt.
+    `on_event` is called with each event other than notes first. The error of a failed run is written to
+    partial/ID/error.txt.
     """
     epochs_left = {run: run.recipe.epochs for run in runs}  # without runs that have ended
     total_epochs = sum(epochs_left.values())
@@ -287,19 +292,20 @@ def train_all(
     run_names = {run: study.names(run) for run in runs}
     labels = {run: f"{names.short_text(run_names.values())}, seed {run.seed}" for run, names in run_names.items()}
     for event in engine(partial(execute, store=store, data=data), runs, store):
-        run, content = event.run, event.content
-        if event.kind != "note" and on_event is not None:
-            on_event(event)
-        if event.kind == "epoch":
-            epochs_left[run] = run.recipe.epochs - content["epoch"]
-            speeds[run] = content["images"] / content["seconds"]
-            timings.append((run, content["seconds"]))
-        elif event.kind != "note":
-            epochs_left.pop(run)
-            speeds.pop(run, None)
-        if event.kind == "failed" and run not in store:  # diverged networks are in the store
-            (store.partial(run) / "error.txt").write_text(content["error"])
-        details = "" if event.kind == "note" else _progress_details(len(runs), epochs_left, speeds, timings)
+        run, content, details = event.run, event.content, ""
+        if event.kind != "note":
+            if on_event is not None:
+                on_event(event)
+            if event.kind == "epoch":
+                epochs_left[run] = run.recipe.epochs - content["epoch"]
+                speeds[run] = content["images"] / content["seconds"]
+                timings.append((run, content["seconds"]))
+            else:  # the run has ended
+                epochs_left.pop(run)
+                speeds.pop(run, None)
+            if event.kind == "failed" and run not in store:  # diverged networks are in the store
+                (store.partial(run) / "error.txt").write_text(content["error"])
+            details = _progress_details(len(runs), epochs_left, speeds, timings)
         completed = total_epochs - sum(epochs_left.values())
         yield Progress(_event_text(labels[run], event), completed, total_epochs, details, event)
 
@@ -327,5 +333,5 @@ def _progress_details(
     text = f"{num_runs - len(epochs_left)} of {num_runs} runs"
     if not speeds:
         return text
-    remaining = timedelta(seconds=round(estimate_seconds(timings, epochs_left) / len(speeds)))  # they train at once
-    return f"{text}, {sum(speeds.values()):,.0f} images/s, {remaining} left"
+    seconds = estimate_seconds(timings, epochs_left) / len(speeds)  # these runs train at the same time
+    return f"{text}, {sum(speeds.values()):,.0f} images/s, {timedelta(seconds=round(seconds))} left"

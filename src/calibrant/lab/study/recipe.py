@@ -58,7 +58,7 @@ class Recipe:
             self._check("averaged", expected, loss)
 
     def _check(self, name: str, expected: str, value: object) -> None:
-        """Raise `InputError` about a value if `expected` describes the values that are allowed and is not ""."""
+        """Raise `InputError` unless `expected`, a description of the allowed values, is ""."""
         if expected:
             text = f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}."
             raise InputError(text, code=f"recipe_{name}")

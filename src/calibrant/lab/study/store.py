@@ -90,7 +90,7 @@ class Store:
     # Looking up runs
 
     def name(self, run: Run) -> str:
-        """Return the name of a run's folder: its id, and eight hex digits of its data if their digests are known."""
+        """Return the name of a run's folder: its id, and eight digits for its data if their digests are known."""
         digests = self._data_digests(run)
         return f"{run.id}.{json_digest(digests)[:8]}" if digests else run.id
 
@@ -100,9 +100,9 @@ class Store:
         return self.root / "runs" / self.name(run) if stored_run is None else stored_run[0]
 
     def partial(self, run: Run) -> Path:
-        """Return the folder for the checkpoint of an unfinished run.
+        """Return the folder for the checkpoint of an unfinished run, and make it if needed.
 
-        It is made if needed; a file in its place, and folders in it, are set aside.
+        A file in its place, and folders in it, are moved to damaged/.
         """
         folder = self._partial_folder(run) or self.root / "partial" / self.name(run)
         if not folder.is_dir() and os.path.lexists(folder):
@@ -114,26 +114,28 @@ class Store:
         return folder
 
     def state(self, run: Run) -> str:
-        """Return a run's state: done, diverged, damaged, failed (see partial/ID/error.txt), begun or missing.
+        """Return a run's state: diverged, done, damaged, missing, failed (see partial/ID/error.txt) or begun.
 
         Only the record is verified; `set_aside_damaged` verifies all files.
         """
         if (stored_run := self._find_run(run)) is not None:
-            return "diverged" if "diverged" in stored_run[1]["facts"] else "done"
-        if any(find_damage(f, record_only=True) for f in self._training_folders(run) if f.name.startswith(run.id)):
+            _, record = stored_run
+            return "diverged" if "diverged" in record["facts"] else "done"
+        folders = (folder for folder in self._training_folders(run) if folder.name.startswith(run.id))
+        if any(find_damage(folder, record_only=True) for folder in folders):
             return "damaged"
         if (partial := self._partial_folder(run)) is None:
             return "missing"
         return "failed" if (partial / "error.txt").is_file() else "begun"
 
     def __contains__(self, run: Run) -> bool:
-        """Return whether a finished run serves this one."""
+        """Return whether a finished run has the training and data of this run, and monitors no less."""
         return bool(self._matching_runs(run))
 
     def get(self, run: Run, split: str) -> Predictions:
         """Read the predictions of a run on "val", "test", "shift0", ... Raises `DamagedError` if they were changed."""
         folder, record = self._require_run(run)
-        if split.startswith("shift"):  # the stored run may number its shifts otherwise, as it may hold more of them
+        if split.startswith("shift"):  # the stored run may have more shifts, and so another number for this one
             shift = run.shifts[int(split.removeprefix("shift"))]
             split = f"shift{record['run']['shifts'].index(shift.canonical)}"
         tensors: dict[str, Any] = load(_read_finished_run(folder, record, f"{split}.safetensors"))
@@ -163,37 +165,38 @@ class Store:
                 continue
             same_data = record["data"].get(run.divided_dataset.canonical, "") == self.data.get(run.divided_dataset)
             with suppress(InputError):  # a damaged network, or a data set that is no longer known
-                if record["learned"] == train_digest and trains_same_network(record["run"], run, same_data):
+                if record["learned"] == train_digest and trains_same_network(record["run"], run, same_data=same_data):
                     read_run_file(folder, record, NETWORK_FILE)  # raises if it is damaged
                     return folder, record
         return None
 
     def code_change(self, run: Run) -> str:
-        """Return what other code of its methods a missing run was trained or begun with, or "" if there is none.
+        """Say with which changed methods a missing run was trained or begun, or return "" if none changed.
 
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
         for _, record in _intact_runs(self._training_folders(run)):
-            recorded = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
-            monitored = [method for method in (*run.shifts, *run.traces) if method.canonical in recorded]  # by both
-            if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *monitored)):
+            monitored = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
+            shared = [method for method in (*run.shifts, *run.traces) if method.canonical in monitored]
+            if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *shared)):
                 return f"was trained with other code of {', '.join(changed)}"
-        id_without_code = run.id.partition("_")[0]
-        begun_ids = {path.name.partition(".")[0] for path in (self.root / "partial").iterdir()}  # without data digests
-        if any(begun_id != run.id and begun_id.partition("_")[0] == id_without_code for begun_id in begun_ids):
-            return "was begun with other code of its methods"
+        id_without_code, *_ = run.id.partition("_")
+        for path in (self.root / "partial").iterdir():
+            begun_id, *_ = path.name.partition(".")  # the name is ID or ID.DATA_DIGEST
+            if begun_id != run.id and begun_id.partition("_")[0] == id_without_code:
+                return "was begun with other code of its methods"
         return ""
 
     def _data_digests(self, run: Run) -> dict[str, str]:
         """Return the known digests of a run's data sets by their canonical texts."""
-        return {m.canonical: self.data[m] for m in run.required_datasets if m in self.data}
+        return {dataset.canonical: self.data[dataset] for dataset in run.required_datasets if dataset in self.data}
 
     def _training_folders(self, run: Run) -> list[Path]:
-        """Return the folders with this training, whatever was monitored, on any data."""
+        """Return the finished runs with this training, whatever they monitor, on any data."""
         return [folder for folder in (self.root / "runs").iterdir() if folder.name.startswith(run.training_id)]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
-        """Return one finished run that `_matches` for each digest of training data."""
+        """Return one finished run that `_matches` for each digest of training data, by that digest."""
         matches: dict[str, StoredRun] = {}
         for folder, record in _intact_runs(self._training_folders(run)):
             if self._matches(record, run):
@@ -238,16 +241,13 @@ class Store:
         return stored_run
 
     def _partial_folder(self, run: Run) -> Path | None:
-        """Return the folder of an unfinished run, or None.
-
-        With an unknown digest of the data, a folder of the run on any data counts.
-        """
-        folder = self.root / "partial" / self.name(run)
-        if folder.is_dir():
-            return folder
+        """Return the folder of an unfinished run, or None. If the digest of its data is unknown, any data match."""
+        partial = self.root / "partial"
+        if (partial / self.name(run)).is_dir():
+            return partial / self.name(run)
         if run.divided_dataset in self.data:
             return None
-        return next((f for f in (self.root / "partial").iterdir() if f.name.partition(".")[0] == run.id), None)
+        return next((folder for folder in partial.iterdir() if folder.name.partition(".")[0] == run.id), None)
 
     # Writing runs
 
@@ -262,7 +262,7 @@ class Store:
                 yield False
                 return
             holder_path = self._holder_path(run)
-            with suppress(OSError):  # a full disk; the file only informs other processes
+            with suppress(OSError):  # a full disk; the file is only for messages of other processes
                 holder_path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
             try:
                 yield True
@@ -305,7 +305,7 @@ class Store:
             run: The run.
             splits: Predictions by split: "val", "test", "shift0", ...
             facts: Facts for the record, such as the seconds of training.
-            history: A row of numbers for each epoch.
+            history: A row of values for each epoch.
             train_digest: Digest of the examples that the network learned from.
             network: The weights, by name.
         """
@@ -315,9 +315,10 @@ class Store:
             for split, p in splits.items()
         }
         if network and all(isinstance(value, torch.Tensor) for value in network.values()):
-            memory_format = torch.contiguous_format  # the only one that safetensors accepts
-            weights = {k: v.detach().cpu().clone(memory_format=memory_format) for k, v in network.items()}
-            files[NETWORK_FILE] = save(weights)
+            contiguous = torch.contiguous_format  # the only one that safetensors accepts
+            files[NETWORK_FILE] = save(
+                {k: v.detach().cpu().clone(memory_format=contiguous) for k, v in network.items()}
+            )
         epochs = io.BytesIO()
         polars.DataFrame(list(history), infer_schema_length=None).write_parquet(epochs)
         files[HISTORY_FILE] = epochs.getvalue()
@@ -340,16 +341,16 @@ class Store:
     # Damage
 
     def set_aside_damaged(self, runs: Iterable[Run]) -> dict[Run, str]:
-        """Verify all files of these runs, set damaged ones aside, and return what was wrong.
+        """Verify all files of these runs, move damaged folders to damaged/, and return what was wrong by run.
 
-        Runs that another process has claimed, and intact copies of finished runs, are left alone.
+        Runs that another process has claimed, and copies of intact finished runs, are left alone.
         """
         messages: dict[Run, str] = {}
         for run in runs:
             for folder in self._training_folders(run):
                 if not self._is_copy(folder) and (damage := find_damage(folder)):
                     with try_lock(self._claim_path(folder.name)) as is_locked:
-                        if is_locked and find_damage(folder):  # another process may have replaced it meanwhile
+                        if is_locked and find_damage(folder):  # again, as another process may have replaced it
                             messages[run] = f"{damage}; set aside in {move_to_damaged(self.root, folder)}"
         return messages
 
@@ -382,19 +383,19 @@ class Store:
                     if folder.name not in remote_names:
                         mirror.send(folder)
         for neighbor in self.neighbors:
-            count_before = sum(run in self for run in runs)
+            num_before = sum(run in self for run in runs)
             mirror = Mirror(str(neighbor))
             messages += self._fetch_runs(mirror, mirror.run_names(), runs)
-            if count := sum(run in self for run in runs) - count_before:
-                messages.append(f"{count} finished {'runs' if count > 1 else 'run'} taken from {neighbor}")
+            if num_fetched := sum(run in self for run in runs) - num_before:
+                messages.append(f"{num_fetched} finished {'runs' if num_fetched > 1 else 'run'} taken from {neighbor}")
         return messages
 
     def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        """Fetch remote runs until each missing run has one, and yield those that are rejected."""
+        """Fetch remote runs of each training until the run is in the store, and yield why runs are rejected."""
         ordered_names = sorted(remote_names, key=lambda name: (len(name), name))  # runs without monitoring come first
-        by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
+        names_by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
         for run in runs:
-            for name in by_training.get(run.training_id, ()):
+            for name in names_by_training.get(run.training_id, ()):
                 if run in self or (self.root / "runs" / name).exists():
                     continue
                 try:
@@ -419,7 +420,7 @@ def parse_history(content: bytes) -> Any:
 
 
 def _read_finished_run(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
-    """Read a file of a run's folder, which error messages name."""
+    """Read a file of a run's folder. Raises `DamagedError`, which names the folder, if it was changed."""
     try:
         return read_run_file(folder, record, name)
     except DamagedError as error:

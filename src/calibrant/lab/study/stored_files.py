@@ -26,7 +26,8 @@ from calibrant.types import InputError
 RECORD_FILE = "run.json"
 RECORD_KEYS = "id", "run", "data", "learned", "facts", "files"
 NETWORK_FILE = "network.safetensors"
-DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}  # other errors are not damage
+# A file is missing, not a file, or unreadable. Other errors, such as of permissions or the network, are not damage.
+DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}
 MIN_SAVE_INTERVAL_SECONDS = 10.0  # a kill loses at most one epoch, or this much of shorter ones
 MAX_DRAFT_AGE_SECONDS = 86400
 MAGIC_BYTES = b"calibrant checkpoint "
@@ -40,7 +41,7 @@ class DamagedError(InputError):
 
 
 def sha256_hex(content: bytes) -> str:
-    """Return the SHA-256 digest of bytes, in about a second per gigabyte."""
+    """Return the SHA-256 digest of bytes as hex digits. Takes about a second per gigabyte."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -100,15 +101,16 @@ def find_damage(folder: Path, name: str = "", *, record_only: bool = False) -> s
     """
     try:
         record = read_record(folder, name)
-        for file in () if record_only else record["files"].keys() - {NETWORK_FILE}:
-            read_run_file(folder, record, file)  # raises if it is damaged
+        if not record_only:
+            for file in record["files"].keys() - {NETWORK_FILE}:
+                read_run_file(folder, record, file)  # raises if it is damaged
     except DamagedError as error:
         return str(error)
     return ""
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Read a file. Raises `DamagedError` if it is missing, no file, or not readable, but not if the disk is away."""
+    """Read a file. Raises `DamagedError` for the errors in `DAMAGE_ERRNOS` or if it is not a regular file."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would wait forever
             raise DamagedError(f"{path.name} is not a file")
@@ -120,8 +122,8 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _record_digest(record: Any) -> str:
-    """Return the digest of a record as it is after a round trip through JSON."""
-    return json_digest(json.loads(json.dumps(record)))  # turns keys into texts, so that they can be sorted
+    """Return the digest of a record as JSON holds it: keys are texts, so that the digest can sort them."""
+    return json_digest(json.loads(json.dumps(record)))
 
 
 # Checkpoints
@@ -129,7 +131,7 @@ def _record_digest(record: Any) -> str:
 
 @dataclass(eq=False)
 class Checkpoint:
-    """A file with a training's state and the rows of its epochs. It begins with the digest of the rest."""
+    """A file with a training's state and the rows of its epochs. Its first line is the digest of the rest."""
 
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -161,7 +163,7 @@ class Checkpoint:
         state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
         if minor_version(state["calibrant"]) != minor_version(__version__):
             raise DamagedError(f"its checkpoint is of calibrant {state['calibrant']}")
-        self.rows[:] = json.loads(state["rows"])  # in place, as the training holds the list
+        self.rows = json.loads(state["rows"])
         return state
 
 
@@ -170,7 +172,7 @@ class Checkpoint:
 
 @contextmanager
 def try_lock(path: Path) -> Generator[bool]:
-    """Try to take a lock until this process ends at the latest, and yield whether it was free."""
+    """Try to take a lock for the block, and yield whether it was free. The end of the process releases it, too."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -214,9 +216,10 @@ def open_draft(root: Path, name: str) -> Generator[Path]:
 
 def delete_stale_drafts(root: Path, now: float) -> None:
     """Delete drafts that are older than a day and not locked: their writers were killed."""
-    for draft in {path.with_name(path.name.removesuffix(".lock")) for path in (root / "drafts").iterdir()}:
+    paths = (root / "drafts").iterdir()  # drafts and their locks, of which one may be missing
+    for draft in {path.with_name(path.name.removesuffix(".lock")) for path in paths}:
         lock = _lock_path(draft)
-        with suppress(OSError):  # another process deletes them, too
+        with suppress(OSError):  # another process may delete them at the same time
             written_at = (draft if draft.exists() else lock).stat().st_mtime
             if now - written_at > MAX_DRAFT_AGE_SECONDS:
                 with try_lock(lock) as is_locked:
@@ -245,7 +248,7 @@ def _numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
-    """Rename a draft to the folder of its run unless that is finished. A damaged folder is set aside."""
+    """Rename a draft to the folder of its run, unless that exists. A damaged folder is moved to damaged/ first."""
     try:
         draft.rename(run_folder)
     except OSError:  # the folder exists

@@ -1,4 +1,4 @@
-"""Traces record numbers after every epoch of a training, without changing it.
+"""Traces record values after every epoch of a training, without changing it.
 
 A trace is a function of an `EpochContext` and options. It returns floats, lists of floats or texts by name, which
 become columns of the run's history. A study lists traces such as "calibration(split='test')";
@@ -59,16 +59,16 @@ def scores(context: EpochContext, *, split: SplitName = "val") -> EpochColumns:
     is_correct = p.outcomes.correct > 0
     row: EpochColumns = {f"{split}_error": float(metrics.error(p)), f"{split}_nll": float(metrics.nll(p))}
     for subset_name, mask in ("correct", is_correct), ("wrong", ~is_correct):
-        numbers = dict.fromkeys(("nll", "entropy", "confidence", "label_probability"), math.nan)
+        means = dict.fromkeys(("nll", "entropy", "confidence", "label_probability"), math.nan)
         if mask.any():
             subset = p[mask]
-            numbers = {
+            means = {
                 "nll": float(metrics.nll(subset)),
                 "entropy": float(metrics.entropy(subset)),
                 "confidence": float(subset.outcomes.confidence.mean()),
                 "label_probability": float(subset.log_likelihood.exp().mean()),
             }
-        row |= {f"{split}_{name}_{subset_name}": value for name, value in numbers.items()}
+        row |= {f"{split}_{name}_{subset_name}": value for name, value in means.items()}
     return row
 
 
@@ -124,7 +124,7 @@ def reliability(
 ) -> EpochColumns:
     """Record confidence and accuracy in bins of equal width at some epochs (Mukhoti et al. 2020, Figure 2).
 
-    The columns SPLIT_reliability_count, _confidence and _accuracy hold lists of `count` numbers, nan in empty bins.
+    The columns SPLIT_reliability_count, _confidence and _accuracy hold lists of `count` values, nan in empty bins.
     """
     if context.epoch.number not in epochs:
         return {}
@@ -184,9 +184,9 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
     if not context.is_last:
         return row
     bits = [*(past_row["learned_bits"] for past_row in context.history), row["learned_bits"]]
-    epochs = learned_epochs(bits, len(is_correct))  # one more than the number of epochs if never learned
+    epochs = learned_epochs(bits, len(is_correct))  # one more than the last epoch if never learned
     *starts, end = np.linspace(1, context.epoch.number + 1, groups + 1).tolist()
-    group = np.digitize(epochs, [*starts, end]) - 1  # the last group was never learned
+    group = np.digitize(epochs, [*starts, end]) - 1  # index `groups` for examples never learned
     max_logits = p.logits.amax(-1).numpy()
     edges = np.histogram_bin_edges(max_logits, count)
     counts = [np.histogram(max_logits[group == i], edges)[0].tolist() for i in range(groups + 1)]
@@ -196,13 +196,15 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
 def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
     """Return the learned epoch of each of n examples, from 1, or len(bits) + 1 if it was never learned.
 
+    `bits` holds a text for each epoch, as in the column learned_bits of `learned`.
+
     >>> first, second = (base64.b64encode(bytes([b])).decode() for b in (0b10100000, 0b11000000))
     >>> learned_epochs([first, second], 3)
     array([1, 2, 3])
     """
     packed = np.array([np.frombuffer(base64.b64decode(text), dtype=np.uint8) for text in bits])
     is_correct = np.unpackbits(packed, axis=1, count=n)  # (epochs, n)
-    correct_to_end = np.minimum.accumulate(is_correct[::-1])  # from the last epoch to the first
+    correct_to_end = np.minimum.accumulate(is_correct[::-1])  # 1 if correct from this epoch on; last epoch first
     return len(bits) + 1 - correct_to_end.sum(0, dtype=int)
 
 
@@ -217,7 +219,10 @@ def last_layer(network: nn.Module) -> nn.Linear:
 
 
 def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
-    """Return the norm of each training example's gradient in the weights and bias of the last linear layer (n)."""
+    """Return the norm of each training example's gradient in the weights and bias of the last linear layer (n).
+
+    A hook on the layer collects its inputs h for the formula in `gradients`.
+    """
     network, examples = context.epoch.network, context.splits.train
     layer = last_layer(network)
     layer_inputs: list[Tensor] = []
@@ -229,12 +234,12 @@ def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
         for start in range(0, len(examples), batch_size):
             batch = examples[start : start + batch_size].to(device)
             with torch.no_grad():
-                z = network(context.splits.prepare(batch.inputs)).float()
-            z.requires_grad_()
+                logits = network(context.splits.prepare(batch.inputs)).float()
+            logits.requires_grad_()
             with torch.enable_grad():
-                (slope,) = torch.autograd.grad(context.epoch.loss(z, batch.labels).sum(), z)
-            features = layer_inputs.pop()  # which the hook added
-            norms.append((slope.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())  # see `gradients`
+                (logit_gradient,) = torch.autograd.grad(context.epoch.loss(logits, batch.labels).sum(), logits)
+            features = layer_inputs.pop()
+            norms.append((logit_gradient.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())
     finally:
         hook.remove()
     return torch.cat(norms)

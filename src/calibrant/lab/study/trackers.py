@@ -16,15 +16,15 @@ from calibrant.lab.study.grids import Run
 
 @dataclass(frozen=True)
 class RunTracker:
-    """Callbacks for the numbers of one run."""
+    """Callbacks for the epochs and the end of one run."""
 
-    log: Callable[[dict[str, float], int], object]  # called with the scalars of an epoch and its number
+    log: Callable[[dict[str, float], int], object]  # called with the scalars of an epoch and its index, from 1
     close: Callable[[bool], object]  # called with whether the run succeeded
 
 
 @contextmanager
 def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Callable[[RunEvent], object] | None]:
-    """Yield a function that sends the events of a study to a tracker, or None without a tracker.
+    """Yield a function that sends the events of a study to the tracker `name`, or None if that is None.
 
     A run is opened at its first epoch, and closed when it ends or the block does.
 
@@ -55,9 +55,9 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
 
 
 def scalars(event: RunEvent) -> dict[str, float]:
-    """Return the finite numbers of an event, without the number of the epoch."""
-    numbers = {key: value for key, value in event.content.items() if isinstance(value, int | float)}
-    return {key: value for key, value in numbers.items() if key != "epoch" and math.isfinite(value)}
+    """Return the finite scalars of an event, except the index of the epoch."""
+    values = {key: value for key, value in event.content.items() if isinstance(value, int | float)}
+    return {key: value for key, value in values.items() if key != "epoch" and math.isfinite(value)}
 
 
 def run_title(study: Study, run: Run) -> str:
@@ -70,8 +70,8 @@ def tensorboard(study: Study, run: Run, folder: Path) -> RunTracker:
     writer_class = import_module("torch.utils.tensorboard").SummaryWriter
     writer = writer_class(folder / "tensorboard" / f"{run_title(study, run)} {run.id}".replace("/", "-"))
 
-    def log(numbers: dict[str, float], epoch: int) -> None:
-        for name, value in numbers.items():
+    def log(values: dict[str, float], epoch: int) -> None:
+        for name, value in values.items():
             writer.add_scalar(name, value, epoch)
         writer.flush()
 
@@ -87,8 +87,8 @@ def mlflow(study: Study, run: Run, folder: Path) -> RunTracker:
     for key, value in run.spec.items():
         client.log_param(run_id, key, value)
 
-    def log(numbers: dict[str, float], epoch: int) -> None:
-        for key, value in numbers.items():
+    def log(values: dict[str, float], epoch: int) -> None:
+        for key, value in values.items():
             client.log_metric(run_id, key, value, step=epoch)
 
     return RunTracker(log, lambda ok: client.set_terminated(run_id, "FINISHED" if ok else "FAILED"))
@@ -106,7 +106,7 @@ def wandb(study: Study, run: Run, folder: Path) -> RunTracker:
         reinit="create_new",  # several runs may be open at once
     )
     return RunTracker(
-        lambda numbers, epoch: tracked_run.log(numbers, step=epoch),
+        lambda values, epoch: tracked_run.log(values, step=epoch),
         lambda ok: tracked_run.finish(exit_code=0 if ok else 1),
     )
 

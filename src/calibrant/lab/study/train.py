@@ -89,7 +89,7 @@ def train(
         FloatingPointError: If the training diverges.
         DamagedError: If the checkpoint was changed, or does not fit the network, optimizer or loss.
     """
-    # One long function, because its loop shares the model, the loss and the counts of the epoch, which change in place.
+    # Long, as its loop shares the model, the loss and the sums of an epoch, which change in place
     fabric = _make_fabric(recipe.precision)
     move_to_device(network, recipe)
     base_optimizers = build_optimizers(network, recipe)
@@ -108,16 +108,17 @@ def train(
                 group["lr"] = base_rate * rate_factor
         torch.manual_seed(mix_seed(seed, number))  # of dropout
         model.train()
-        total_loss = torch.zeros((), device=fabric.device)
-        num_nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)  # read once, as it waits for the GPU
+        total_loss = torch.zeros((), device=fabric.device)  # read once per epoch, as reading waits for the GPU
+        num_nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)
         num_examples, num_losses = 0, 0
         mixing_generator = torch.Generator().manual_seed(mix_seed(seed, number, 2))
-        for batch, (inputs, labels, count) in enumerate(_batches(examples, splits, recipe, mix_seed(seed, number, 1))):
+        batches = _batches(examples, splits, recipe, seed=mix_seed(seed, number, 1))
+        for batch_index, (inputs, labels, batch_size) in enumerate(batches):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
-            count = count * len(values) // len(labels)  # mixed examples count, too
+            batch_size = batch_size * len(values) // len(labels)  # a mixing loss may append mixed examples
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / count)
+            fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / batch_size)
             if recipe.clip is not None:
                 # Fabric clips per optimizer; an infinite norm makes it only undo the scaling of float16 gradients
                 for optimizer in optimizers:
@@ -128,17 +129,24 @@ def train(
             total_loss += values.detach().sum()
             num_nonfinite += (~values.detach().isfinite()).sum()
             num_losses += values.numel()
-            num_examples += count
-            if isinstance(loss, UpdatedLoss) and loss.is_due(batch):
+            num_examples += batch_size
+            if isinstance(loss, UpdatedLoss) and loss.is_due(batch_index):
                 loss = loss.update(predict(model, splits.val, splits.prepare, device=fabric.device))
-                model.train()  # predict() ended the training mode
+                model.train()  # as `predict` ends the training mode
         if int(num_nonfinite) == num_losses:
             raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
-        best = state.update_best(number, network, val, recipe.choose)
-        mean_loss, rate = float(total_loss) / num_examples, recipe.learning_rate * rate_factor
-        seconds = time.monotonic() - start_time
-        yield Epoch(number, network, loss, mean_loss, rate, val, seconds, best, int(num_nonfinite))
+        yield Epoch(
+            number=number,
+            network=network,
+            loss=loss,
+            train_loss=float(total_loss) / num_examples,
+            learning_rate=recipe.learning_rate * rate_factor,
+            val=val,
+            best=state.update_best(number, network, val, recipe.choose),
+            seconds=time.monotonic() - start_time,
+            nonfinite_losses=int(num_nonfinite),
+        )
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(number - 1, val)
         state.save(number, loss)
@@ -146,14 +154,16 @@ def train(
 
 
 def mix_seed(seed: int, *parts: int) -> int:
-    """Return a seed for a part of a training.
+    """Return a seed for a part of a training: the hash of the seed and of `parts`, such as the epoch.
 
-    Integers hash alike in every process, but from `sys.hash_info.modulus` on they collide with smaller ones.
+    Integers hash alike in every process. But hash(n) is n modulo `sys.hash_info.modulus` (2^61 - 1), so that larger
+    seeds would equal smaller ones; their two halves are hashed instead.
 
     >>> mix_seed(0, 1) != mix_seed(sys.hash_info.modulus, 1)
     True
     """
-    return hash((seed, *parts)) if seed < sys.hash_info.modulus else hash((*divmod(seed, 2**32), *parts))
+    seed_parts = (seed,) if seed < sys.hash_info.modulus else divmod(seed, 2**32)
+    return hash((*seed_parts, *parts))
 
 
 def move_to_device(network: nn.Module, recipe: Recipe) -> nn.Module:
@@ -210,8 +220,9 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
     """Return the recipe's optimizer, and one for word vectors if they have their own learning rate."""
     vectors_rate = recipe.vectors_learning_rate
     embeddings = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
-    vectors = [p for embedding in embeddings for p in embedding.parameters() if p.requires_grad]
-    parameters = [p for p in network.parameters() if p.requires_grad and all(p is not vector for vector in vectors)]
+    word_vectors = [p for embedding in embeddings for p in embedding.parameters() if p.requires_grad]
+    vector_ids = set(map(id, word_vectors))  # == compares the values of tensors
+    parameters = [p for p in network.parameters() if p.requires_grad and id(p) not in vector_ids]
     decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
     undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]  # biases and normalization layers
     groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
@@ -219,25 +230,25 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
     if recipe.optimizer == "sgd":
         settings["momentum"] = recipe.momentum
     optimizers: list[Any] = [_OPTIMIZERS[recipe.optimizer](groups, **settings)]
-    if vectors_rate is not None and vectors:
-        optimizers.append(torch.optim.SGD(vectors, lr=vectors_rate))
+    if vectors_rate is not None and word_vectors:
+        optimizers.append(torch.optim.SGD(word_vectors, lr=vectors_rate))
     return optimizers
 
 
 def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
-    """Yield the inputs, the output labels and the number of examples for each batch of an epoch."""
+    """Yield the network's inputs, the labels of its outputs and the number of examples for each batch of an epoch."""
     device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator, device=device)
     if recipe.drop_last and len(examples) >= size:  # a single, incomplete batch is kept
         order = order[: len(examples) // size * size]
     for rows in order.split(size):
-        unprepared, labels = examples.inputs[rows], examples.labels[rows]
-        inputs = splits.prepare(unprepared)
+        batch = examples[rows]
+        inputs, labels = splits.prepare(batch.inputs), batch.labels
         if splits.augment is not None:
             inputs = splits.augment(inputs, generator)
         if splits.targets is not None:  # an example has many outputs, as trees do
-            labels = splits.targets(unprepared, labels)
+            labels = splits.targets(batch.inputs, labels)
         yield inputs, labels, len(rows)
 
 
@@ -253,18 +264,18 @@ class _TrainingState:
         self.best_epoch: dict[str, Any] = {}
 
     def update_best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
-        """Keep the weights of the best epoch if the recipe selects epochs, and return whether this is the best."""
+        """Return whether the recipe would choose this epoch, and keep its weights unless it chooses the last one."""
         if choose == "last":
             return True
-        score = -float(metrics.error(val)) if choose == "accuracy" else -float(refinement_nll(val, folds=1))
-        if self.best_epoch and not score > self.best_epoch["score"]:  # not <=, which is false for nan
+        score = -float(metrics.error(val) if choose == "accuracy" else refinement_nll(val, folds=1))
+        if self.best_epoch and not score > self.best_epoch["score"]:  # also if it is nan
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
         self.best_epoch = {"score": score, "epoch": number, "network": weights}
         return True
 
     def restore_best(self, network: nn.Module) -> None:
-        """Load the weights of the best epoch if the recipe chooses epochs."""
+        """Load the weights of the best epoch, unless the recipe keeps the last epoch."""
         if self.best_epoch:
             network.load_state_dict(self.best_epoch["network"])
 
@@ -275,7 +286,7 @@ class _TrainingState:
             self.checkpoint.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.best_epoch})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
-        """Return the next epoch and the loss restored from the checkpoint, or 1 and the new loss without one."""
+        """Restore the checkpoint and return the next epoch and the loss, or 1 and the given loss without one."""
         state = None if self.checkpoint is None else self.checkpoint.read()
         if state is None:
             return 1, loss

@@ -143,8 +143,8 @@ def opened_beside(root, name):
 
     open_study = api._open_study
 
-    def opened(*arguments):
-        study, _, inputs = open_study(*arguments)
+    def opened(*arguments, **options):
+        study, _, inputs = open_study(*arguments, **options)
         return study, Store(root / "runs" / name, None, (root / "runs" / "first",)), inputs
 
     return opened

@@ -50,7 +50,7 @@ def load_images(
 
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
-    """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n).
+    """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n) in file names.
 
     The record has the "classes": the names of the labels in the table if there are `classes` of them, else 0, 1, ...
     """
@@ -67,17 +67,17 @@ def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> Co
             record["classes"] = names if names and len(names) == classes else [str(i) for i in range(classes)]
             if not is_in_memory:  # read the images as stored, without decoding them
                 table = table.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
-            pixels, labels, numbers = [], [], []
+            pixels, labels, file_numbers = [], [], []
             for batch in table.iter(batch_size=1000):
                 rows = enumerate(batch[image], start=len(labels))  # `labels` holds the earlier batches
                 pixels.append(np.stack([decode_image(value, f"{name}, row {row}", size) for row, value in rows]))
-                numbers += [_file_number(value) for value in batch[image]]
+                file_numbers += [_file_number(value) for value in batch[image]]
                 labels += batch[label]
         if not labels:
             raise InputError(f"{name}: Expected at least one row, got none.", code="no_rows")
         tensors[f"{name}.images"] = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2).contiguous()
         tensors[f"{name}.labels"] = torch.from_numpy(check_labels(labels, name, classes))
-        tensors[f"{name}.numbers"] = torch.tensor(numbers)
+        tensors[f"{name}.numbers"] = torch.tensor(file_numbers)
     return tensors, record
 
 

@@ -151,7 +151,7 @@ def _is_header(line: str) -> bool:
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:
-    """Return the numbers of a line. Raises `InputError` for text, NaN and infinity."""
+    """Return the vector in the fields of a line. Raises `InputError` for text, NaN and infinity."""
     try:
         numbers = [float(field) for field in fields]
     except ValueError:

@@ -23,11 +23,7 @@ from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_
 from calibrant.registry import CORRUPTIONS
 from calibrant.types import InputError, Seed, Severity
 
-MOVE_LENGTHS = {
-    (0, 1): 1.0,
-    (1, 1): 1.4,
-    (1, 2): 2.1969,
-}  # to a side, a corner, and a chess knight's move, as in OpenCV
+MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # straight, diagonal, and a knight's move, as in OpenCV
 TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees
 MAX_EDGE_DISTANCE_PIXELS = 20.0  # larger distances have no effect
 FAR_AWAY_PIXELS = 1e6  # initial distance of pixels that are not edges

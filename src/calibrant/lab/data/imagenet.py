@@ -181,10 +181,10 @@ def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
         return None
     from scipy.io import loadmat
 
-    synsets = loadmat(meta, squeeze_me=True)["synsets"]
+    synsets = loadmat(meta, squeeze_me=True)["synsets"]  # the classes, with their numbers and names (WNID)
     names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in synsets}
-    numbers = (meta.parent / "ILSVRC2012_validation_ground_truth.txt").read_text().split()
-    return [names[int(number)] for number in numbers]
+    class_numbers = (meta.parent / "ILSVRC2012_validation_ground_truth.txt").read_text().split()
+    return [names[int(class_number)] for class_number in class_numbers]
 
 
 def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
@@ -271,13 +271,13 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
     return image_splits(*splits, loaded.record, IMAGENET_STATISTICS, padding=4)
 
 
-def validation_mask(labels: Tensor, numbers: Tensor, share: float) -> Tensor:
+def validation_mask(labels: Tensor, file_numbers: Tensor, share: float) -> Tensor:
     """Return a mask of the validation rows: the last `share` of the file numbers 0 .. 499, which every class has.
 
-    Without numbers, it has the last `share` of the rows of each class.
+    If a file has no number (-1), it has the last `share` of the rows of each class.
     """
-    if bool((numbers >= 0).all()):
-        return numbers >= round(500 * (1 - share))
+    if bool((file_numbers >= 0).all()):
+        return file_numbers >= round(500 * (1 - share))
     is_validation = torch.zeros(len(labels), dtype=torch.bool)
     rows_by_class = labels.argsort(stable=True).split(labels.bincount().tolist())
     for rows in rows_by_class:

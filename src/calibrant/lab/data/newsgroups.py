@@ -109,7 +109,7 @@ def newsgroups(
         val: Number of validation documents.
         seed: Seed of the split and of random vectors.
         vectors: GloVe file, as given or in the data folder. Without it, vectors are random.
-        dimension: Numbers per word.
+        dimension: Length of a word vector.
         tokenizer: A Transformers tokenizer, such as `bert-base-uncased` or a folder. Its ids, at most 512 per document,
             replace the words.
         length: Maximal number of ids per document.
@@ -143,7 +143,7 @@ def newsgroups(
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
-    """Shuffle all documents, after putting them in the `order` of groups and numbers, and split off the last fifth."""
+    """Put all documents in the `order` of groups and message numbers, shuffle, and split off the last fifth."""
     documents = Split(torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels]))
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5
@@ -158,7 +158,9 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     has_headers = sum(bool(_HEADER_PATTERN.match(text)) for text in texts) > len(texts) / 2
     if has_headers:  # headers end at the first blank line; a text without one stays whole, as `find` returns -1
         texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
-    order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))  # by group, then by number
+    order = sorted(
+        range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1)
+    )  # by group, then by message number as text
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
         ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)  # ties follow the order

@@ -132,14 +132,9 @@ def sst(
     check_settings(sst, {"classes": classes})
     source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST  # a folder sst2 may lack neutral trees
     tensors, record = load(source, root, revision, _convert)
+    words, skip_first = record.pop("words"), lookup == "mukhoti"
     word_vectors, vector_record = initial_word_vectors(
-        record.pop("words"),
-        vectors,
-        root,
-        dimension=dimension,
-        unknown_init="normal",
-        skip_first=lookup == "mukhoti",
-        seed=seed,
+        words, vectors, root, dimension=dimension, unknown_init="normal", skip_first=skip_first, seed=seed
     )
     return Splits(
         *(_tree_split(tensors, name, classes) for name, *_ in source.splits),

@@ -30,7 +30,7 @@ def mlp(classes: int, *, features: Count = 64, hidden: tuple[Count, ...] = (256,
 
     Args:
         classes: Number of classes.
-        features: Numbers per input; 64 for the digits.
+        features: Values per input; 64 for the digits.
         hidden: Widths of the hidden layers; `()` gives a linear model.
     """
     widths = features, *hidden

@@ -16,7 +16,7 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
 from calibrant.lab.study.grids import Run
-from calibrant.lab.study.measurements import diverged_rows, diverged_runs, measure_runs
+from calibrant.lab.study.measurements import diverged_rows, measure_runs
 from calibrant.lab.study.progress import (
     Progress,
     Trial,
@@ -221,7 +221,7 @@ def draw(
     scale: str | None = None,
     with_: Sequence[str] = (),
 ) -> list[Path]:
-    """Draw the figures of the finished runs to `folder`: SVG and PNG, with their numbers as CSV.
+    """Draw the figures of the finished runs to `folder`: SVG and PNG, with their data as CSV.
 
     `run` explains the other arguments.
 
@@ -326,19 +326,15 @@ def _build_result(
         paper = replace(
             paper, examples={dataset: (size["train"], size["val"], size["test"]) for dataset, size in sizes.items()}
         )
-    diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs(study, store)}
+    diverged_runs = [run for run in study.runs() if store.state(run) == "diverged"]
+    diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs}
     diverged = [row for run in diverged_reasons for row in diverged_rows(study, store, run)]
     measured = [row for measurement in measurements for row in measurement.rows]
     versions_note = _versions_note(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])
     tables = study_tables(measured + diverged, paper, versions_note)
+    failed = failed | diverged_reasons
     result = Result(
-        study,
-        tables,
-        measurements,
-        failed=failed | diverged_reasons,
-        folder=store.root,
-        diverged_rows=diverged,
-        notes=tuple(notes.lines),
+        study, tables, measurements, failed=failed, folder=store.root, diverged_rows=diverged, notes=tuple(notes.lines)
     )
     if tables:
         result.write(study_report(study, tables, measurements, store, command))

@@ -164,7 +164,7 @@ class Study:
 
     @cached_property
     def setup_numbers(self) -> dict[Setup, int]:
-        """Numbers of the networks on data sets, from 1, including those without finished runs."""
+        """The index of every network on a data set, from 1, including setups without finished runs."""
         setups = dict.fromkeys(self.names(run).setup for run in (*self.models, *self.runs()))
         return {setup: number for number, setup in enumerate(setups, 1)}
 
@@ -196,11 +196,8 @@ class Study:
     @cached_property
     def _method_labels(self) -> dict[Method, str]:
         """The first spelling of every method."""
-        labels: dict[Method, str] = {}
-        for grid in self.grids:
-            for method in (*grid.datasets, *grid.networks, *grid.losses, *grid.shifts, *grid.traces):
-                labels.setdefault(method, method.text)
-        return labels
+        methods = [m for g in self.grids for m in (*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces)]
+        return {method: method.text for method in reversed(methods)}  # the first spelling is written last, and stays
 
 
 def _check_unique_models(models: tuple[Model, ...]) -> None:
@@ -285,9 +282,9 @@ def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:
     """Raise `InputError` if a study needs files or packages that were not given by --with."""
     for source in sources:
-        is_file = source.endswith(".py")  # else it is the name of a package
-        path_or_package = folder / source if is_file else source
-        included_name = str((folder / source).resolve()) if is_file else source  # files are included by full path
+        path_or_package, included_name = source, source  # a package
+        if source.endswith(".py"):
+            path_or_package, included_name = folder / source, str((folder / source).resolve())
         if included_name not in registry.INCLUDED_SOURCES:
             raise InputError(
                 f"The study's methods are in {source}, which has to run as a program. Allow it with --with "

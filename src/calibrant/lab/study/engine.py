@@ -313,12 +313,9 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        facts = record["facts"] | self._initial_facts(network)
-        facts |= {
-            "versions": record["facts"]["versions"],  # that trained the network
-            "seconds": time.monotonic() - start_time,
-            "network of": folder.name,
-        }
+        training_versions = {"versions": record["facts"]["versions"]}
+        facts = record["facts"] | self._initial_facts(network) | training_versions
+        facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
         return RunEvent("done", run, facts)
 

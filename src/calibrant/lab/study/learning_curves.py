@@ -100,6 +100,12 @@ def _quantity_title(quantity: str) -> str:
     return metrics.describe_metric(quantity).removesuffix(" in %") if is_metric else ""
 
 
+def _recorded_rows(histories: Histories, column: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the loss and the row of every epoch in which a column of lists was recorded."""
+    for loss, runs in histories.items():
+        yield from ((loss, row) for rows in runs for row in rows if row.get(column))
+
+
 def _column_values(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
     """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it.
 
@@ -156,8 +162,7 @@ def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Dr
 
 def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> Iterator[Drawing]:
     """Yield figures of confidence minus accuracy in the first, the middle and the last bin, over epochs."""
-    all_rows = (row for runs in histories.values() for rows in runs for row in rows)
-    num_bins = max(len(row[column]) for row in all_rows if row.get(column))
+    num_bins = max(len(row[column]) for _, row in _recorded_rows(histories, column))
     for i, bin_name in (0, "least confident"), (num_bins // 2, "middle"), (num_bins - 1, "most confident"):
         title = f"confidence minus accuracy, {bin_name} of {num_bins} bins, {split_title}"
         yield _curve_drawing(f"{column}_{i + 1}", title, _column_values(histories, column, item=i))
@@ -166,38 +171,36 @@ def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> It
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
     """Yield a reliability diagram and a histogram of confidences for every loss and epoch, over all seeds."""
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
-    for loss, runs in histories.items():
-        recorded_rows = (row for rows in runs for row in rows if row.get(columns[0]))
-        bins_by_epoch = group_pairs((row["epoch"], [row[column] for column in columns]) for row in recorded_rows)
-        for epoch, bins_by_seed in bins_by_epoch.items():
-            statistics = torch.tensor(bins_by_seed, dtype=torch.float64)  # (seeds, 3, bins), nan in empty bins
-            counts, confidences, accuracies = statistics.unbind(1)
-            confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
-            bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
-            ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
-            title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            description = f"Reliability diagram: {title}; {ece_over_seeds_text(ece_by_seed.tolist())}."
-            yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
-            title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
-            mean_confidence = format_percent(float(confidence_sum.sum() / counts.sum()))
-            description = f"Histogram: {title}; {mean_confidence} on average."
-            name = f"confidences_{epoch}_{slug(loss)}"
-            yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)
+    bins_by_figure = group_pairs(
+        ((loss, row["epoch"]), [row[column] for column in columns])
+        for loss, row in _recorded_rows(histories, columns[0])
+    )
+    for (loss, epoch), bins_by_seed in bins_by_figure.items():
+        statistics = torch.tensor(bins_by_seed, dtype=torch.float64)  # (seeds, 3, bins), nan in empty bins
+        counts, confidences, accuracies = statistics.unbind(1)
+        confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
+        bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
+        ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
+        title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
+        description = f"Reliability diagram: {title}; {ece_over_seeds_text(ece_by_seed.tolist())}."
+        yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
+        title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
+        mean_confidence = format_percent(float(confidence_sum.sum() / counts.sum()))
+        description = f"Histogram: {title}; {mean_confidence} on average."
+        name = f"confidences_{epoch}_{slug(loss)}"
+        yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield a figure per loss that recorded gammas: the only one over epochs, or those of five bins."""
-    for loss, runs in histories.items():
-        num_bins = max((len(row["gammas"]) for rows in runs for row in rows if row.get("gammas")), default=0)
-        title = f"gamma of {loss}"
-        if num_bins == 1:
-            lines = _column_values({loss: runs}, "gammas", item=0)
-        elif num_bins > 1:
+    """Yield a figure per loss that recorded gammas: of its only gamma over epochs, or of the gammas of five bins."""
+    lengths_by_loss = group_pairs((loss, len(row["gammas"])) for loss, row in _recorded_rows(histories, "gammas"))
+    for loss, lengths in lengths_by_loss.items():
+        num_bins, histories_of_loss, title = max(lengths), {loss: histories[loss]}, f"gamma of {loss}"
+        lines = _column_values(histories_of_loss, "gammas", item=0)
+        if num_bins > 1:
             shown_bins = dict.fromkeys(round(share * (num_bins - 1)) for share in (0, 0.25, 0.5, 0.75, 1))  # once each
-            lines = {f"bin {i + 1}": _column_values({loss: runs}, "gammas", item=i)[loss] for i in shown_bins}
+            lines = {f"bin {i + 1}": _column_values(histories_of_loss, "gammas", item=i)[loss] for i in shown_bins}
             title += f", of {num_bins} bins from the least confident"
-        else:
-            continue
         yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
 
 
@@ -205,10 +208,7 @@ def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
     """Yield a figure of the histograms of gradient norms for every epoch that has them."""
     histograms_by_epoch = group_pairs(
         (row["epoch"], (loss, (row["gradient_norms"], row["gradient_edges"])))
-        for loss, runs in histories.items()
-        for rows in runs
-        for row in rows
-        if row.get("gradient_norms")
+        for loss, row in _recorded_rows(histories, "gradient_norms")
     )
     for epoch, histograms in sorted(histograms_by_epoch.items()):
         title = f"gradient norm in the last layer, per training example, epoch {epoch}"
@@ -220,10 +220,10 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
 
     An example's learned epoch is the first one from which it is classified correctly until the end.
     """
-    for loss, runs in histories.items():
+    rows_by_loss = group_pairs(_recorded_rows(histories, "learned_counts"))  # the last row of each run
+    for loss, rows in rows_by_loss.items():
         histograms: list[tuple[str, Histogram]] = []
-        last_rows = (rows[-1] for rows in runs if rows[-1].get("learned_counts"))  # of runs with this trace
-        for row in last_rows:
+        for row in rows:
             starts = [math.ceil(start) for start in row["learned_spans"]]  # equal spans may begin between two epochs
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
             names = [
@@ -232,9 +232,8 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
             ]
             run_histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
             histograms += zip([*names, "never"], run_histograms, strict=True)
-        if histograms:
-            title = f"maximum logits of training examples by learned epoch, {loss}"
-            yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
+        title = f"maximum logits of training examples by learned epoch, {loss}"
+        yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
 
 
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:

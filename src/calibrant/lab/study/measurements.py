@@ -76,11 +76,6 @@ def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasu
             return
 
 
-def diverged_runs(study: Study, store: Store) -> list[Run]:
-    """Return the finished runs whose networks diverged: they have no predictions to measure."""
-    return [run for run in study.runs() if store.state(run) == "diverged"]
-
-
 def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
     """Yield the rows of a network that diverged, with values of nan."""
     run_columns = _run_columns(study, run) | {"diverged": store.record(run)["facts"]["diverged"]}

@@ -149,15 +149,15 @@ class PaperComparison:
 
     def _agreement_text(self) -> str:
         """Return what agrees if no difference is known: the setting, or the recipe if sizes or runs are unknown."""
-        sizes_are_known = True
-        for run in self.study.runs():
-            paper_dataset, _ = self._paper_setup(run.dataset, run.network)
-            paper_data = self.published.datasets.get(paper_dataset)
-            if paper_data is not None and not (paper_data.examples and run.dataset in self.examples):
-                sizes_are_known = False
-        if sizes_are_known and self.published.runs is not None:
-            return "the same setting"
-        return "the same recipe; data are not compared"
+        paper_data_of_runs = (
+            (run.dataset, self.published.datasets.get(self._paper_setup(run.dataset, run.network)[0]))
+            for run in self.study.runs()
+        )
+        has_sizes = all(
+            paper_data is None or (paper_data.examples and dataset in self.examples)
+            for dataset, paper_data in paper_data_of_runs
+        )
+        return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
         """Yield how each training of the study on a data set of the paper differs from the paper's setup."""

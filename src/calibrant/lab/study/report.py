@@ -46,19 +46,19 @@ def study_report(
     """Return a study's HTML report: findings, tables, reliability diagrams, sweeps and learning curves."""
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
-    sections = [html.Section("Results", _folded_findings(tables) + result_tables(tables))]
-    if len(first_rows(tables[0].rows)) > 1:  # several networks or data sets
-        side_by_side_tables = join_html(side_by_side(table) for table in _main_tables(tables))
-        sections.append(html.Section("Networks side by side", side_by_side_tables))
-    sections.append(html.Section("Confidence against accuracy", curves + html.CURVE_EXPLANATION + bars))
-    if shifted := [table for table in tables if table.shift]:
-        sections.append(html.Section("Under shift", SHIFT_EXPLANATION + _shift_tables(shifted)))
+    has_several_setups = len(first_rows(tables[0].rows)) > 1
+    shifted = [table for table in tables if table.shift]
     sweeps = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
-    if sweep_figures := _figure_grid(sweeps, SWEEP_EXPLANATION, "The other metrics"):
-        sections.append(html.Section("Against a parameter", sweep_figures))
     learning_curves = learning_drawings(study, store)
-    if learning_figures := _figure_grid(learning_curves, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING):
-        sections.append(html.Section("Learning curves", learning_figures))
+    bodies = {
+        "Results": _folded_findings(tables) + result_tables(tables),
+        "Networks side by side": join_html(side_by_side(t) for t in _main_tables(tables) if has_several_setups),
+        "Confidence against accuracy": curves + html.CURVE_EXPLANATION + bars,
+        "Under shift": SHIFT_EXPLANATION + _shift_tables(shifted) if shifted else Markup(),
+        "Against a parameter": _figure_grid(sweeps, SWEEP_EXPLANATION, "The other metrics"),
+        "Learning curves": _figure_grid(learning_curves, LEARNING_EXPLANATION, SECONDARY_FIGURES_HEADING),
+    }
+    sections = [html.Section(title, body) for title, body in bodies.items() if body]
     origin = {"study": f"{study.name}: {len(measurements)} sets of predictions"}
     if trained:
         minutes = sum(store.record(run)["facts"]["seconds"] for run in trained) / 60
@@ -205,20 +205,13 @@ def result_tables(tables: Sequence[ResultTable]) -> Markup:
 
 def _table_html(table: ResultTable) -> Markup:
     """Return a table with its heading and notes, and a line above each network and data set if there are several."""
-    columns, cells = table.columns, table.cells
+    columns, cells, metric_info = table.columns, table.cells, table.metric_info
     setup_names = {table.rows.index(row): str(setup) for setup, row in first_rows(table.rows).items()}  # by first row
-    rows = [
-        [_loss_label(row.loss), *(_cell_html(cells[row, column], table.metric_info) for column in columns)]
-        for row in table.rows
-    ]
-    rendered = html.table(
-        [table.row_header, *(html.method_label(CALIBRATORS.title(column), column) for column in columns)],
-        rows,
-        bold=[[cells[row, column].best for column in columns] for row in table.rows],
-        caption=table.heading,
-        long_row_names=True,
-        groups=setup_names if len(setup_names) > 1 else {},
-    )
+    groups = setup_names if len(setup_names) > 1 else {}
+    head = [table.row_header, *(html.method_label(CALIBRATORS.title(column), column) for column in columns)]
+    rows = [[_loss_label(row.loss), *(_cell_html(cells[row, c], metric_info) for c in columns)] for row in table.rows]
+    best = [[cells[row, column].best for column in columns] for row in table.rows]
+    rendered = html.table(head, rows, bold=best, caption=table.heading, long_row_names=True, groups=groups)
     heading = _metric_heading(table.description, table.metric)
     return join_html([heading, rendered, *map(html.note, table.table_notes)])
 
@@ -269,13 +262,10 @@ def side_by_side(table: ResultTable) -> Markup:
     setups = list(first_rows(table.rows))
     losses = list(dict.fromkeys(row.loss for row in table.rows))
     cells = {loss: [_best_cell_html(table, RunNames(*setup, loss)) for setup in setups] for loss in losses}
-    rendered = html.table(
-        [table.row_header, *map(str, setups)],
-        [[_loss_label(loss), *(cell_html for cell_html, _ in cells[loss])] for loss in losses],
-        bold=[[is_best for _, is_best in cells[loss]] for loss in losses],
-        caption=f"{table.heading}, side by side",
-        long_row_names=True,
-    )
+    head = [table.row_header, *map(str, setups)]
+    rows = [[_loss_label(loss), *(cell_html for cell_html, _ in cells[loss])] for loss in losses]
+    best = [[is_best for _, is_best in cells[loss]] for loss in losses]
+    rendered = html.table(head, rows, bold=best, caption=f"{table.heading}, side by side", long_row_names=True)
     baseline = _baseline_column(table)
     large_print = "Without a calibrator" if base_name(baseline) == "Identity" else f"With {baseline}"
     explanation = html.note(f"{large_print}, and below with the best one. Bold marks the best of a column.")

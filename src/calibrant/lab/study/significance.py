@@ -46,8 +46,11 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key], float]:
-    """Return the p-value of every pair by Student's paired t-test, corrected for the number of pairs."""
-    return holm({pair: paired_p_value(values[pair[0]], values[pair[1]]) for pair in combinations(values, 2)})
+    """Return the p-value of every pair that shares seeds, by Student's paired t-test with Holm's correction."""
+    p_values = {
+        (first, second): paired_p_value(values[first], values[second]) for first, second in combinations(values, 2)
+    }
+    return {pair: p for pair, p in holm(p_values).items() if not math.isnan(p)}
 
 
 def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, Key]]) -> dict[Key, str]:

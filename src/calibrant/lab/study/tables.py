@@ -409,7 +409,4 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
     """Return corrected p-values for all calibrator pairs in a row that share seeds."""
     values_by_row = group_pairs((row, (column, cell.values)) for (row, column), cell in cells.items())
-    return {
-        row: {pair: p for pair, p in significance.pairwise_p_values(dict(values)).items() if not math.isnan(p)}
-        for row, values in values_by_row.items()
-    }
+    return {row: significance.pairwise_p_values(dict(values)) for row, values in values_by_row.items()}

@@ -226,13 +226,11 @@ def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
     network, examples = context.epoch.network, context.splits.train
     layer = last_layer(network)
     layer_inputs: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0].detach().float()))
-    device = layer.weight.device
     norms: list[Tensor] = []
     network.eval()
-    try:
+    with layer.register_forward_pre_hook(lambda _, inputs: layer_inputs.append(inputs[0].detach().float())):
         for start in range(0, len(examples), batch_size):
-            batch = examples[start : start + batch_size].to(device)
+            batch = examples[start : start + batch_size].to(layer.weight.device)
             with torch.no_grad():
                 logits = network(context.splits.prepare(batch.inputs)).float()
             logits.requires_grad_()
@@ -240,6 +238,4 @@ def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
                 (logit_gradient,) = torch.autograd.grad(context.epoch.loss(logits, batch.labels).sum(), logits)
             features = layer_inputs.pop()
             norms.append((logit_gradient.norm(dim=-1) * (features.square().sum(-1) + 1).sqrt()).cpu())
-    finally:
-        hook.remove()
     return torch.cat(norms)

@@ -20,6 +20,8 @@ from calibrant.predictions import Predictions
 from calibrant.selection import refinement_nll
 from calibrant.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
 
+ORDER_PART, MIXING_PART = 1, 2  # tell the seeds of an epoch apart; the seed of dropout has no such part
+
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
@@ -100,19 +102,19 @@ def train(
     compiled: Any = torch.compile(network) if recipe.compile else network
     model, *optimizers = fabric.setup(compiled, *base_optimizers)
     examples = splits.train.to(fabric.device)
-    for number in range(first_epoch, recipe.epochs + 1):
+    for epoch_number in range(first_epoch, recipe.epochs + 1):
         start_time = time.monotonic()
-        rate_factor = recipe.rate_factor(number - 1)
+        rate_factor = recipe.rate_factor(epoch_number - 1)
         for optimizer, base_rate in zip(base_optimizers, base_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = base_rate * rate_factor
-        torch.manual_seed(mix_seed(seed, number))  # of dropout
+        torch.manual_seed(mix_seed(seed, epoch_number))  # of dropout
         model.train()
         total_loss = torch.zeros((), device=fabric.device)  # read once per epoch, as reading waits for the GPU
         num_nonfinite = torch.zeros((), dtype=torch.long, device=fabric.device)
         num_examples, num_losses = 0, 0
-        mixing_generator = torch.Generator().manual_seed(mix_seed(seed, number, 2))
-        batches = _batches(examples, splits, recipe, seed=mix_seed(seed, number, 1))
+        mixing_generator = torch.Generator().manual_seed(mix_seed(seed, epoch_number, MIXING_PART))
+        batches = _batches(examples, splits, recipe, seed=mix_seed(seed, epoch_number, ORDER_PART))
         for batch_index, (inputs, labels, batch_size) in enumerate(batches):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
             batch_size = batch_size * len(values) // len(labels)  # a mixing loss may append mixed examples
@@ -137,19 +139,19 @@ def train(
             raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
         yield Epoch(
-            number=number,
+            number=epoch_number,
             network=network,
             loss=loss,
             train_loss=float(total_loss) / num_examples,
             learning_rate=recipe.learning_rate * rate_factor,
             val=val,
-            best=state.update_best(number, network, val, recipe.choose),
+            best=state.update_best(epoch_number, network, val, recipe.choose),
             seconds=time.monotonic() - start_time,
             nonfinite_losses=int(num_nonfinite),
         )
         if isinstance(loss, StatefulLoss):
-            loss = loss.after_epoch(number - 1, val)
-        state.save(number, loss)
+            loss = loss.after_epoch(epoch_number - 1, val)
+        state.save(epoch_number, loss)
     state.restore_best(network)
 
 
@@ -263,7 +265,7 @@ class _TrainingState:
         self.checkpoint = checkpoint
         self.best_epoch: dict[str, Any] = {}
 
-    def update_best(self, number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
+    def update_best(self, epoch_number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
         """Return whether the recipe would choose this epoch, and keep its weights unless it chooses the last one."""
         if choose == "last":
             return True
@@ -271,7 +273,7 @@ class _TrainingState:
         if self.best_epoch and not score > self.best_epoch["score"]:  # also if it is nan
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
-        self.best_epoch = {"score": score, "epoch": number, "network": weights}
+        self.best_epoch = {"score": score, "epoch": epoch_number, "network": weights}
         return True
 
     def restore_best(self, network: nn.Module) -> None:
@@ -279,11 +281,11 @@ class _TrainingState:
         if self.best_epoch:
             network.load_state_dict(self.best_epoch["network"])
 
-    def save(self, number: int, loss: Loss) -> None:
+    def save(self, epoch_number: int, loss: Loss) -> None:
         """Write the state after an epoch to the checkpoint, if there is one."""
         if self.checkpoint is not None:
             state = {name: part.state_dict() for name, part in self.parts.items()}
-            self.checkpoint.save(state | {"epoch": number, "loss": losses.state(loss), "chosen": self.best_epoch})
+            self.checkpoint.save(state | {"epoch": epoch_number, "loss": losses.state(loss), "chosen": self.best_epoch})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
         """Restore the checkpoint and return the next epoch and the loss, or 1 and the given loss without one."""

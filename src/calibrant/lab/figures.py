@@ -224,7 +224,7 @@ def _blobs_network(folder: Path) -> list[Path]:
     panels = {"trained with focal loss, γ = 3": output, "then mapped by focal_map(gamma=3)": mapped}
     tables: list[pl.DataFrame] = []
     for ax, (name, log_q) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        p, likeliest = truth.exp().max(-1)
+        p, likeliest = truth.exp().max(-1)  # true probability of the likeliest class
         q = log_q.exp()[torch.arange(len(p)), likeliest]
         distance = (truth.exp() - log_q.exp()).abs().sum(-1).mean().item() / 2  # mean total variation
         xlabel, ylabel = "largest true probability", "predicted probability of that class"
@@ -273,9 +273,8 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
 def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> tuple[Curves, Curves]:
     """Return 1 / T of the nearest temperature by gamma beside a published line, and the deviation of the two maps."""
     gammas = np.arange(0, 10.01, 0.5)
-    nearest = [theory.nearest_temperature(float(gamma), classes) for gamma in gammas]
+    temperatures, deviations = np.array([theory.nearest_temperature(float(gamma), classes) for gamma in gammas]).T
     x = np.linspace(gammas[0], gammas[-1], 101)
-    temperatures, deviations = np.array(nearest).T
     inverse = {
         "nearest": (gammas, 1 / temperatures),
         f"published line {slope:g} γ + {intercept:g}": (x, slope * x + intercept),

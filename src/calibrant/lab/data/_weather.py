@@ -161,31 +161,31 @@ def drop_light(liquid: Tensor) -> Tensor:
 
 
 def canny_edges(x: Tensor) -> Tensor:
-    """Return Canny edges of images (n h w): ridges of the gradient above the low threshold, connected to a high one."""
+    """Return Canny edges of images (n h w): ridges of the gradient above the low threshold that reach the high one."""
     sobel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     right, down = correlate(x, sobel, "replicate"), correlate(x, sobel.T, "replicate")  # components of the gradient
-    size = right.abs() + down.abs()
-    padded_size = pad(size, (1, 1, 1, 1))
+    strength = right.abs() + down.abs()
+    padded_strength = pad(strength, (1, 1, 1, 1))
     height, width = x.shape[1:]
 
     def neighbor(row: int, column: int) -> Tensor:
-        """Return for every pixel the gradient of its neighbor at this offset."""
-        return padded_size[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
+        """Return for every pixel the strength of its neighbor at this offset."""
+        return padded_strength[:, 1 + row : 1 + row + height, 1 + column : 1 + column + width]
 
-    is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the gradient, which is across the edge
+    is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the direction of the gradient, across the edge
     is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
     is_rising = right * down < 0  # from bottom left to top right
-    # a pixel is a peak if its gradient exceeds both neighbors along the direction of the gradient; of two equal
+    # a pixel is a peak if it is stronger than both neighbors along the direction of its gradient; of two equal
     # pixels, > and >= choose the left or upper one; diagonals have two >, as in OpenCV
-    horizontal_peak = (size > neighbor(0, -1)) & (size >= neighbor(0, 1))
-    vertical_peak = (size > neighbor(-1, 0)) & (size >= neighbor(1, 0))
+    horizontal_peak = (strength > neighbor(0, -1)) & (strength >= neighbor(0, 1))
+    vertical_peak = (strength > neighbor(-1, 0)) & (strength >= neighbor(1, 0))
     diagonal_above = torch.where(is_rising, neighbor(-1, 1), neighbor(-1, -1))
     diagonal_below = torch.where(is_rising, neighbor(1, -1), neighbor(1, 1))
-    diagonal_peak = (size > diagonal_above) & (size > diagonal_below)
+    diagonal_peak = (strength > diagonal_above) & (strength > diagonal_below)
     peak = torch.where(is_nearly_vertical, vertical_peak, diagonal_peak)
     peak = torch.where(is_nearly_horizontal, horizontal_peak, peak)
-    ridge = peak & (size > LOW_EDGE_THRESHOLD)
-    strong_edge = (ridge & (size > HIGH_EDGE_THRESHOLD)).cpu().numpy()
+    ridge = peak & (strength > LOW_EDGE_THRESHOLD)
+    strong_edge = (ridge & (strength > HIGH_EDGE_THRESHOLD)).cpu().numpy()
     connected = binary_propagation(strong_edge, np.ones((1, 3, 3)), ridge.cpu().numpy())
     return torch.from_numpy(connected).to(x.device)
 

@@ -158,9 +158,7 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     has_headers = sum(bool(_HEADER_PATTERN.match(text)) for text in texts) > len(texts) / 2
     if has_headers:  # headers end at the first blank line; a text without one stays whole, as `find` returns -1
         texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
-    order = sorted(
-        range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1)
-    )  # by group, then by message number as text
+    order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))  # by group, then by number as text
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]
         ids = vocabulary((documents[i] for i in order), VOCABULARY_SIZE)  # ties follow the order

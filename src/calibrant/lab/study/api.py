@@ -94,17 +94,17 @@ def run(
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     notes = _NoteLog(progress)
     for damaged_run, damage in store.set_aside_damaged(runs).items():
-        # the run of a damaged copy is still in the store
+        # a run that is still in the store had a damaged copy
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
         notes.add(f"{loaded_study.describe(damaged_run)} is damaged: {damage}; {remedy}")
     notes.add(*store.sync_runs(runs))
     preflight = check_data(runs, store, dataset_cache)
     if not preflight.runs and not loaded_study.models:
         raise InputError("; ".join(dict.fromkeys(preflight.runs_without_data.values())), code="no_data")
-    store = store.with_data(preflight.digests)
+    store, ready_runs = store.with_data(preflight.digests), list(preflight.runs)
     if not mix_versions:
-        check_versions(preflight.runs, store)
-    missing_runs = [ready_run for ready_run in preflight.runs if ready_run not in store]
+        check_versions(ready_runs, store)
+    missing_runs = [ready_run for ready_run in ready_runs if ready_run not in store]
     if missing_runs and user_methods(loaded_study, missing_runs):
         classes = dataset_cache.splits(missing_runs[0].divided_dataset).classes  # as an example of all data sets
         check_user_methods(loaded_study, missing_runs, len(classes))
@@ -113,7 +113,8 @@ def run(
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
     failed = dict(preflight.runs_without_data)
     with open_tracker(track, loaded_study, store.root) as on_event:
-        for step in train_all(loaded_study, list(preflight.runs), store, dataset_cache, selected_engine, on_event):
+        steps = train_all(loaded_study, ready_runs, store, dataset_cache, engine=selected_engine, on_event=on_event)
+        for step in steps:
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.content["error"])
             notes.report(step)

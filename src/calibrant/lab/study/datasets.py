@@ -103,7 +103,7 @@ def _value_digest(value: Any) -> str:
 
 
 def _update_digest(update: Callable[[Any], object], value: Any) -> None:
-    """Add a value to a digest, after its type and size, so that no two values add the same bytes."""
+    """Add a value to a digest, after its type and size, so that different values do not add equal bytes."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, torch.Tensor):
         update(f"{value.dtype} {tuple(value.shape)}".encode())

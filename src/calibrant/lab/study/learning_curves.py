@@ -195,11 +195,12 @@ def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
     """Yield a figure per loss that recorded gammas: of its only gamma over epochs, or of the gammas of five bins."""
     lengths_by_loss = group_pairs((loss, len(row["gammas"])) for loss, row in _recorded_rows(histories, "gammas"))
     for loss, lengths in lengths_by_loss.items():
-        num_bins, histories_of_loss, title = max(lengths), {loss: histories[loss]}, f"gamma of {loss}"
-        lines = _column_values(histories_of_loss, "gammas", item=0)
+        num_bins, title = max(lengths), f"gamma of {loss}"
+        loss_histories = {loss: histories[loss]}
+        lines = _column_values(loss_histories, "gammas", item=0)
         if num_bins > 1:
             shown_bins = dict.fromkeys(round(share * (num_bins - 1)) for share in (0, 0.25, 0.5, 0.75, 1))  # once each
-            lines = {f"bin {i + 1}": _column_values(histories_of_loss, "gammas", item=i)[loss] for i in shown_bins}
+            lines = {f"bin {i + 1}": _column_values(loss_histories, "gammas", item=i)[loss] for i in shown_bins}
             title += f", of {num_bins} bins from the least confident"
         yield _curve_drawing(f"gammas_{slug(loss)}", title, lines)
 

@@ -149,13 +149,11 @@ class PaperComparison:
 
     def _agreement_text(self) -> str:
         """Return what agrees if no difference is known: the setting, or the recipe if sizes or runs are unknown."""
-        paper_data_of_runs = (
-            (run.dataset, self.published.datasets.get(self._paper_setup(run.dataset, run.network)[0]))
-            for run in self.study.runs()
-        )
+        pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
         has_sizes = all(
-            paper_data is None or (paper_data.examples and dataset in self.examples)
-            for dataset, paper_data in paper_data_of_runs
+            dataset in self.examples and self.published.datasets[paper_dataset].examples
+            for dataset, paper_dataset in pairs
+            if paper_dataset in self.published.datasets
         )
         return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 

@@ -138,9 +138,10 @@ class ResultTable:
         """Explanation of the marks and letters of significance, if there are any."""
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
-            reference_losses = {row.loss for row in first_rows(self.rows).values()}
-            first_row = "the first row of the same data set and network"
-            reference = min(reference_losses) if len(reference_losses) == 1 else first_row
+            first_losses = {row.loss for row in first_rows(self.rows).values()}
+            reference = "the first row of the same data set and network"
+            if len(first_losses) == 1:
+                (reference,) = first_losses
             sentences.append(
                 f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
                 f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
@@ -293,7 +294,8 @@ def build_tables(
         paper_note: Returns a note on the paper's values of a table.
     """
     tables: list[ResultTable] = []
-    for (shift, metric), table_results in group_pairs(((r["shift"], r["metric"]), r) for r in results).items():
+    results_by_table = group_pairs(((result["shift"], result["metric"]), result) for result in results)
+    for (shift, metric), table_results in results_by_table.items():
         results_by_cell = group_pairs(
             ((RunNames(r["dataset"], r["network"], r["loss"]), r["calibrator"]), r) for r in table_results
         )

@@ -70,7 +70,7 @@ class Source:
     splits: tuple[tuple[str, ...], ...] = (("train",), ("test",))  # names of each split; tables have the first as key
     config: str | None = None
     original_formats: tuple[OriginalFormat, ...] = ()  # searched in the folders and in the data folder
-    default_revision: str | None = None  # branch on the hub
+    default_revision: str | None = None  # branch on the Hugging Face hub
 
 
 def load(
@@ -78,13 +78,13 @@ def load(
 ) -> ConvertedData:
     """Convert the tables of a data set to tensors, or read them from the cache.
 
-    The cache key consists of names, sizes and times of the files or the name and revision on the hub, and of the
-    conversion and its settings.
+    The cache key consists of names, sizes and times of the files, or the name and revision on the Hugging Face hub, and
+    of the conversion and its settings.
 
     Args:
         source: Where the data set is found.
         root: Data folder; by default CALIBRANT_DATA, or the Hugging Face hub if that is not set.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
         convert: Maps the tables and `settings` to tensors and entries of the record.
         **settings: Settings of the conversion.
 
@@ -94,10 +94,11 @@ def load(
     root = data_root(root)
     if root is not None and revision is not None:
         raise InputError(
-            f"revision={revision!r} refers to {source.hub} on the hub, but the data folder is {root}. Remove one.",
+            f"revision={revision!r} refers to {source.hub} on the Hugging Face hub, but the data folder is {root}. "
+            "Remove one.",
             code="revision_with_folder",
         )
-    original, files = (None, None) if root is None else _find_files(source, root)  # no files: read from the hub
+    original, files = (None, None) if root is None else _find_files(source, root)  # no files: load by name
     stamps = None if files is None else {split: file_stamps(paths) for split, paths in files.items()}
     hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
     depends_on = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
@@ -219,7 +220,7 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
     if folder is None:
         raise InputError(
             f"Expected a folder {root / source.folders[0]} with the parquet files of {source.hub}{alternatives}, got "
-            "none. Without a data folder, the hub is used.",
+            "none. Without a data folder, the Hugging Face hub is used.",
             code="no_folder",
         )
     missing = next(name for name, files in tables.items() if not files)
@@ -233,8 +234,8 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
     """Return the table files of a split that match the first pattern with a match, or nothing.
 
-    Examples are train.parquet, data/train-00000-of-00002.parquet and train/0.jsonl. In a clone of the hub, they may be
-    in a folder named after the configuration.
+    Examples are train.parquet, data/train-00000-of-00002.parquet and train/0.jsonl. In a clone of the
+    repository on the Hugging Face hub, they may be in a folder named after the configuration.
     """
     if folder is None:
         return []
@@ -266,7 +267,7 @@ def _open_table(paths: list[Path]) -> Any:
 
 
 def _open_hub(source: Source, revision: str | None) -> Tables:
-    """Return the splits of a data set on the hub, or in the hub's local cache if it does not answer.
+    """Return the splits of a data set on the Hugging Face hub, or in its local cache if it does not answer.
 
     Raises:
         InputError: If the data set cannot be loaded, or lacks a split.
@@ -278,7 +279,7 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
             tables = datasets.load_dataset(source.hub, source.config, revision=revision or source.default_revision)
     except Exception as error:
         raise InputError(
-            f"Cannot load {source.hub} from the hub ({describe_error(error)}). Without a network, "
+            f"Cannot load {source.hub} from the Hugging Face hub ({describe_error(error)}). Without a network, "
             f"give a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA.",
             code="hub_unavailable",
         ) from None
@@ -287,7 +288,7 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
         name = next((name for name in names if name in tables), None)
         if name is None:
             raise InputError(
-                f"Expected a split {' or '.join(names)} in {source.hub} on the hub, got "
+                f"Expected a split {' or '.join(names)} in {source.hub} on the Hugging Face hub, got "
                 f"{', '.join(map(str, tables)) or 'none'}. Try another revision=.",
                 code="missing_split",
             )
@@ -296,7 +297,7 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
 
 
 def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:
-    """Describe the origin of tables: name on the hub, commit if known, and how to pin it."""
+    """Describe the origin of tables: name on the Hugging Face hub, commit if known, and how to pin it."""
     infos = [getattr(table, "info", None) for table in tables.values()]
     urls = [str(url) for info in infos for url in getattr(info, "download_checksums", None) or ()]
     match = re.search("@([0-9a-f]{40})/", " ".join(urls))  # such as hf://datasets/NAME@COMMIT/train.parquet
@@ -310,7 +311,7 @@ def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -
 
 @contextmanager
 def _offline_if_unreachable() -> Generator[None]:
-    """Use only cached data in the block if the hub does not answer."""
+    """Use only cached data in the block if the Hugging Face hub does not answer."""
     from datasets import config
     from huggingface_hub import constants
 

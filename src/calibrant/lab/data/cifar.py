@@ -89,7 +89,7 @@ def cifar10(
             order of the official archive.
         seed: Seed of the split; by default 1 for "mukhoti" and 101 for "wang".
         augment: Crop training batches after padding by 4, and mirror half of them.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
 
     Raises:
         InputError: If the data cannot be read, or `train` and `val` do not fit.

@@ -253,7 +253,7 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
         root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         val: Fraction of every class for validation. With 0.1, the images numbered 0 .. 449 in their file names train
             and 450 .. 499 validate (code of AdaFocal, Komisarenko & Kull 2024). Without numbers, row order counts.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
 
     Raises:
         InputError: If `val` leaves an empty split.

@@ -113,7 +113,7 @@ def newsgroups(
         tokenizer: A Transformers tokenizer, such as `bert-base-uncased` or a folder. Its ids, at most 512 per document,
             replace the words.
         length: Maximal number of ids per document.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
 
     Raises:
         InputError: If the data cannot be read, or `val` does not fit.

@@ -124,7 +124,7 @@ def sst(
         lookup: "mukhoti" also draws the first word of the file (a comma or "the" in GloVe), as their code does, which
             takes its index of 0 for a missing word.
         seed: Seed of random vectors.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
 
     Raises:
         InputError: If a line is not a tree, or the data cannot be read.

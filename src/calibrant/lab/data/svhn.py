@@ -46,7 +46,7 @@ def svhn(root: Path | None = None, *, val: Count | None = None, seed: Seed = 1, 
         root: Data folder; by default CALIBRANT_DATA or the Hugging Face hub.
         val: Number of validation examples, the first of the shuffled training rows; a tenth by default.
         seed: Seed of the split.
-        revision: Commit on the hub.
+        revision: Commit on the Hugging Face hub.
     """
     loaded = load_images(_SVHN, root, revision, size=32, classes=10)
     examples = loaded.train

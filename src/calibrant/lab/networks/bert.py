@@ -35,7 +35,7 @@ def bert(
         classes: Number of classes.
         checkpoint: Name on the Hugging Face hub, or a folder.
         pretrained: Load the weights; otherwise only the architecture.
-        revision: Commit on the hub; not allowed for a folder.
+        revision: Commit on the Hugging Face hub; not allowed for a folder.
 
     Raises:
         InputError: If the checkpoint cannot be loaded.

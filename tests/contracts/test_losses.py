@@ -156,6 +156,30 @@ for name in LOSSES:
     assert (process.stdout, process.stderr) == ("", "")
 
 
+def test_logits_of_tokens_or_one_class_are_refused():
+    """Labels (b, t) used to select from position 0 alone, and the loss of a single logit was 0 for any soft label."""
+    code = """
+import torch
+from calibrant import InputError, losses
+from calibrant.registry import LOSSES
+for name in LOSSES:
+    for logits, labels in (
+        (torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.long)),
+        (torch.zeros(2, 4, 3), torch.full((2, 4, 3), 1 / 3)),
+        (torch.zeros(3), torch.tensor(1)),
+        (torch.zeros(2, 1), torch.tensor([[0.0], [1.0]])),
+    ):
+        try:
+            losses.for_counts(LOSSES.resolve(name), torch.ones(logits.shape[-1]))(logits, labels)
+        except InputError as error:
+            assert error.code == "logits_shape", (name, error)
+        else:
+            print(name, logits.shape)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.stdout, process.stderr) == ("", "")
+
+
 @every_loss
 def test_masked_classes_keep_the_loss_finite(name):
     logits, labels = batch()

@@ -15,6 +15,12 @@ from calibrant.types import InputError, Labels, Logits, PerExample, SoftLabels, 
 
 def check_labels(logits: Logits, labels: Targets) -> None:
     """Raise `InputError` unless there is one label per row: broadcasting would give a wrong loss silently."""
+    if logits.ndim != 2 or logits.shape[1] == 1:
+        raise InputError(
+            f"Expected logits (n, k) of at least 2 classes, got {tuple(logits.shape)}. Try nn.Criterion for pixels and "
+            "tokens, with binary=True for one logit per event.",
+            code="logits_shape",
+        )
     if labels.shape != (logits.shape if labels.is_floating_point() else logits.shape[:-1]):
         raise InputError(
             f"Expected one class index (int64) per row of logits {tuple(logits.shape)}, or floating point soft labels "

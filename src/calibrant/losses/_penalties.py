@@ -6,7 +6,7 @@ Masked classes, with logit -inf, are not penalized.
 import torch
 from torch import Tensor
 
-from calibrant.losses._likelihood import log_likelihood
+from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.registry import LOSSES
 from calibrant.types import InputError, Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 
@@ -125,6 +125,7 @@ def acls(
     >>> acls(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.4400])
     """
+    check_labels(logits, labels)  # before the classes are counted on axis 1
     highest = logits.amax(-1)
     top_excess = (highest - margin).relu().square()
     distance = _distance_to_top(logits, highest.detach()[:, None])  # 0 for the top class itself

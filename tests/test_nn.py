@@ -317,3 +317,14 @@ def test_linear_loss_refuses_what_does_not_fit():
     assert code_of(linear_loss, hidden, weight.T, labels) == "shape"
     assert code_of(linear_loss, hidden, weight, labels + 5) == "labels"
     assert code_of(linear_loss, hidden, weight, labels, "mmce") == "batch_loss"
+
+
+def test_class_weights_that_do_not_fit_are_refused(batch):
+    logits, labels = batch
+    assert Criterion("focal", weight=[1.0, 2.0, 0.0, 4.0, 0.5])(logits, labels).isfinite()
+    for weight in ([1.0, -1.0], [float("nan"), 1.0], [[1.0], [2.0]], 2.0):
+        assert code_of(Criterion, "focal", weight=torch.tensor(weight)) == "class_weights"
+    for size in (4, 6):
+        assert code_of(Criterion("focal", weight=torch.ones(size)), logits, labels) == "num_weights"
+    per_label = Criterion("focal", weight=torch.ones(5), binary=True)  # such as the pos_weight of torch
+    assert code_of(per_label, logits, (logits > 0).long()) == "num_weights"

@@ -1,6 +1,7 @@
 """Torch modules for losses and calibrators."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import calibrators, losses
+from calibrant._text import shorten_repr
 from calibrant.backend.softmax import chunked_logits
 from calibrant.predictions import Predictions, check_is_map
 from calibrant.registry import LOSSES
@@ -51,7 +53,7 @@ class Criterion(nn.Module):
         loss: str | Loss,
         *,
         reduction: Literal["mean", "sum", "none"] = "mean",
-        weight: Tensor | None = None,
+        weight: Tensor | Sequence[float] | None = None,
         ignore_index: int = -100,
         binary: bool = False,
         alpha: float | None = None,
@@ -70,7 +72,7 @@ class Criterion(nn.Module):
         self.ignore_index = ignore_index
         self.binary = binary
         self.alpha = alpha
-        self.register_buffer("weight", weight)
+        self.register_buffer("weight", None if weight is None else _check_class_weights(weight))
         self._takes_weights = "weights" in inspect.signature(self.loss).parameters
         self._labels_checked = False  # the values are checked once, because a GPU would wait for every check
 
@@ -92,6 +94,12 @@ class Criterion(nn.Module):
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)
+        if self.weight is not None and len(self.weight) != rows.shape[1]:
+            raise InputError(
+                f"Expected a weight of each of {rows.shape[1]} classes, got {len(self.weight)} weights. With "
+                "binary=True, the classes are 0 and 1 for every event.",
+                code="num_weights",
+            )
         class_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
         weights = class_weight * factor
         values = self.loss(rows, targets, weights=weights) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
@@ -195,6 +203,17 @@ def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int
             "Expected soft labels that sum to 1 over the classes. Try binary=True for several labels per sample.",
             code="label_sums",
         )
+
+
+def _check_class_weights(weight: Any) -> Tensor:
+    """Return class weights as a tensor (k). Raise `InputError` unless all are finite and at least 0."""
+    tensor = torch.as_tensor(weight)
+    if tensor.ndim != 1 or not bool((tensor.isfinite() & (tensor >= 0)).all()):
+        raise InputError(
+            f"Expected weight as one finite number of at least 0 per class, got {shorten_repr(tensor.tolist())}.",
+            code="class_weights",
+        )
+    return tensor
 
 
 def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:

@@ -328,3 +328,13 @@ def test_class_weights_that_do_not_fit_are_refused(batch):
         assert code_of(Criterion("focal", weight=torch.ones(size)), logits, labels) == "num_weights"
     per_label = Criterion("focal", weight=torch.ones(5), binary=True)  # such as the pos_weight of torch
     assert code_of(per_label, logits, (logits > 0).long()) == "num_weights"
+
+
+def test_losses_that_do_not_return_one_value_per_row_are_refused(batch):
+    logits, labels = batch
+    labels[:5] = -100
+    per_row = torch.nn.CrossEntropyLoss(reduction="none")
+    torch.testing.assert_close(Criterion(per_row)(logits, labels), F.cross_entropy(logits, labels))
+    for loss in (F.cross_entropy, lambda z, y: per_row(z, y)[:, None]):
+        assert code_of(Criterion(loss), logits, labels) == "loss_shape"
+        assert code_of(linear_loss, logits, torch.eye(5), labels, loss) == "loss_shape"

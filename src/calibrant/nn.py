@@ -103,6 +103,7 @@ class Criterion(nn.Module):
         class_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
         weights = class_weight * factor
         values = self.loss(rows, targets, weights=weights) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
+        _check_loss_shape(values, rows)
         values = values.where(used, 0) * weights  # where, because 0 * inf is NaN
         if self.reduction == "none":
             return values.view(shape)
@@ -202,6 +203,16 @@ def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int
         raise InputError(
             "Expected soft labels that sum to 1 over the classes. Try binary=True for several labels per sample.",
             code="label_sums",
+        )
+
+
+def _check_loss_shape(values: Tensor, rows: Tensor) -> None:
+    """Raise `InputError` unless a loss has one value per row: broadcasting would mix in the rows that are left out."""
+    if values.shape != rows.shape[:1]:
+        raise InputError(
+            f"Expected a loss with one value per row ({len(rows)},), got {tuple(values.shape)}. Try reduction='none' "
+            "for a loss of torch.",
+            code="loss_shape",
         )
 
 
@@ -381,7 +392,9 @@ class _LinearLoss(torch.autograd.Function):
         for chunk, logits in chunked_logits(hidden, weight, bias, chunk_elements):
             logits.requires_grad_(needs_gradient)
             with torch.set_grad_enabled(needs_gradient):
-                value = (loss(logits, labels[chunk]) * used[chunk]).sum() / count  # pyright: ignore[reportArgumentType]
+                values = loss(logits, labels[chunk])  # pyright: ignore[reportArgumentType]
+                _check_loss_shape(values, logits)
+                value = (values * used[chunk]).sum() / count
             total += value.detach()
             if needs_gradient:
                 (gradient,) = torch.autograd.grad(value, logits)

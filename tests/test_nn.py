@@ -338,3 +338,15 @@ def test_losses_that_do_not_return_one_value_per_row_are_refused(batch):
     for loss in (F.cross_entropy, lambda z, y: per_row(z, y)[:, None]):
         assert code_of(Criterion(loss), logits, labels) == "loss_shape"
         assert code_of(linear_loss, logits, torch.eye(5), labels, loss) == "loss_shape"
+
+
+def test_labels_of_every_batch_are_checked(batch):
+    logits, labels = batch
+    for first in (labels, labels[:0]):
+        criterion = Criterion("cross_entropy")
+        criterion(logits[: len(first)], first)
+        assert code_of(criterion, logits, labels - 1) == "label_range"
+        assert code_of(criterion, logits, torch.full_like(logits, 0.5)) == "label_sums"
+    binary = Criterion("cross_entropy", binary=True)
+    binary(logits, (logits > 0).float())
+    assert code_of(binary, logits, 255 * (logits > 0).float()) == "label_range"

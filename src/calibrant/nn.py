@@ -74,7 +74,7 @@ class Criterion(nn.Module):
         self.alpha = alpha
         self.register_buffer("weight", None if weight is None else _check_class_weights(weight))
         self._takes_weights = "weights" in inspect.signature(self.loss).parameters
-        self._labels_checked = False  # the values are checked once, because a GPU would wait for every check
+        self._labels_checked = False  # values are checked once on a GPU, which would wait for every check
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or the loss of each position with reduction "none"."""
@@ -87,9 +87,9 @@ class Criterion(nn.Module):
             targets = targets.where(used, 0)  # any valid label, because the loss of unused rows is set to 0
         else:  # soft labels (n, k)
             used = torch.ones_like(rows[:, 0], dtype=torch.bool)
-        if not self._labels_checked and not torch.compiler.is_compiling():
+        if (targets.is_cpu or not self._labels_checked) and not torch.compiler.is_compiling():
             _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
-            self._labels_checked = True
+            self._labels_checked = targets.numel() > 0  # an empty batch says nothing about the next
         # alpha for events that happen, 1 - alpha for the others; linear in their probability
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():

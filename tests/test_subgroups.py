@@ -11,6 +11,7 @@ from refusals import code_of
 
 from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.deployment import export
+from calibrant.fusion import Fusion
 from calibrant.nn import CalibratedNetwork
 from calibrant.subgroups import MultiCalibrated
 
@@ -100,6 +101,9 @@ def test_a_map_of_features_is_no_method_to_fit():
     for no_method in (MultiCalibrated.fit(p, features), 3, None):
         assert code_of(calibrators.fit, no_method, p) == "calibrator_kind"
         assert code_of(inspect.unwrap(assess), p[:250], p[250:], [no_method]) == "calibrator_kind"
+    for method in (MultiCalibrated, Fusion):  # Fusion would take the logits for signals
+        assert code_of(calibrators.fit, method, p) == "needs_features"
+        assert code_of(inspect.unwrap(assess), p[:250], p[250:], [method]) == "needs_features"
 
 
 def test_rows_without_trees_are_those_of_the_common_map():

@@ -129,6 +129,12 @@ def fit_function(calibrator: Any) -> FitFunction:
     if getattr(inner, "takes_predictions", False):  # set by `fit_method`; a user's own fit takes arrays
         return function  # pyright: ignore[reportReturnType]
     name = str(getattr(calibrator, "name", getattr(calibrator, "__name__", type(calibrator).__name__)))
+    if isinstance(calibrator, type) and registry.is_built_in(calibrator):  # such as MultiCalibrated or Fusion
+        raise InputError(
+            f"Expected a calibrator that is fitted to logits and labels, got {name}, which is fitted to other data. "
+            f"Try {name}.fit, and apply and evaluate the result by its own methods.",
+            code="needs_features",
+        )
     return partial(_fit_arrays, function, name)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from counted_losses import loss_with_counts
+from refusals import code_of
 
 from calibrant import losses, registry, theory
 
@@ -175,6 +176,37 @@ for name in LOSSES:
             assert error.code == "logits_shape", (name, error)
         else:
             print(name, logits.shape)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.stdout, process.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "text", ["dual_focal(gamma=-1)", "bsce_gra(gamma=-1)", "flsd(gammas=(-5,3))", "flsd(thresholds=(20,))"]
+)
+def test_settings_that_reverse_or_disable_a_loss_are_refused(text):
+    assert code_of(registry.LOSSES.method, text) == "setting_range"
+
+
+def test_settings_of_direct_calls_are_checked():
+    """Run in a process without runtime type checks, as for users."""
+    code = """
+import torch
+from calibrant import InputError, losses
+data = torch.zeros(2, 3), torch.tensor([0, 1])
+for call in (
+    lambda: losses.mmce(*data, form="wieghted"),
+    lambda: losses.mmce(*data, normalization="none"),
+    lambda: losses.mmce(*data, width=0.0),
+    lambda: losses.cross_entropy(*data, smoothing=0.1, off_target="K"),
+    lambda: losses.AdaFocal(scheme="equal"),
+    lambda: losses.Scheduled(shares=(30, 70)),
+    lambda: losses.RegMixup(strength=-1),
+):
+    try:
+        print(call())
+    except InputError as error:
+        assert error.code == "setting_range", error
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (process.stdout, process.stderr) == ("", "")

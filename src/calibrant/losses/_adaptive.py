@@ -55,6 +55,7 @@ class Scheduled:
     epochs: Count | None = None
 
     def __post_init__(self) -> None:
+        registry.check_settings(Scheduled, {name: getattr(self, name) for name in ("gammas", "shares", "epochs")})
         check_schedule("shares", self.shares, self.gammas)
 
     @property
@@ -142,9 +143,7 @@ class AdaFocal:
     every: Count | None = None
 
     def __post_init__(self) -> None:
-        registry.check_settings(
-            AdaFocal, {name: getattr(self, name) for name in ("bins", "rate", "start", "switch", "lowest", "highest")}
-        )
+        registry.check_settings(AdaFocal, {name: getattr(self, name) for name in registry.hyperparameters(AdaFocal)})
         if not -3.5911 < self.lowest < self.highest or not self.lowest <= self.start <= self.highest:
             raise InputError(
                 f"Expected -3.5911 < lowest < highest and start between them, got lowest={self.lowest}, "

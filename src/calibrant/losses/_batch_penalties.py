@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
-from calibrant.registry import LOSSES
+from calibrant.registry import LOSSES, check_settings
 from calibrant.types import Count, Logits, Norm, PerExample, Scalar, Targets, Width
 
 __all__ = ["avuc", "dca", "mdca", "mmce", "soft_ece"]
@@ -51,6 +51,7 @@ def mmce(
     >>> mmce(torch.zeros(1, 2), torch.tensor([0]), strength=1.0, form="plain", normalization="paper")
     tensor([1.1931])
     """
+    check_settings(mmce, {"form": form, "normalization": normalization, "width": width})
     r, c, w = _confidence(logits, labels, weights)
     if form == "plain":
         v = w * (c - r) / w.sum()

@@ -16,7 +16,16 @@ from calibrant.losses._likelihood import (
 )
 from calibrant.losses._proper import brier
 from calibrant.registry import LOSSES, check_settings
-from calibrant.types import InputError, Logits, Norm, PerExample, PositiveFloat, Targets
+from calibrant.types import (
+    InputError,
+    Logits,
+    NonNegativeFloat,
+    Norm,
+    OpenFraction,
+    PerExample,
+    PositiveFloat,
+    Targets,
+)
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "flsd_continuous", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
@@ -79,7 +88,11 @@ def focal(
 
 @LOSSES.register
 def flsd(
-    logits: Logits, labels: Targets, *, thresholds: tuple[float, ...] = (0.2,), gammas: tuple[float, ...] = (5.0, 3.0)
+    logits: Logits,
+    labels: Targets,
+    *,
+    thresholds: tuple[OpenFraction, ...] = (0.2,),
+    gammas: tuple[NonNegativeFloat, ...] = (5.0, 3.0),
 ) -> PerExample:
     """Compute sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
 
@@ -192,7 +205,7 @@ def inverse_focal(
 
 
 @LOSSES.register
-def dual_focal(logits: Logits, labels: Targets, *, gamma: float = 5.0) -> PerExample:
+def dual_focal(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 5.0) -> PerExample:
     r"""Compute the dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
     p_j is the largest probability strictly below p_y, or 0 if there is none. Equals focal loss where p_j = 0. With two
@@ -221,7 +234,7 @@ def _next_below(p: Tensor) -> Tensor:
 
 
 @LOSSES.register
-def bsce_gra(logits: Logits, labels: Targets, *, gamma: float = 1.0, norm: Norm = 1.0) -> PerExample:
+def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, norm: Norm = 1.0) -> PerExample:
     r"""Compute BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with a detached norm (Lin et al. 2025).
 
     The gradient is that of cross-entropy times the uncertainty $\lVert e_y - p \rVert_q^\gamma$. Equals cross-entropy

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from calibrant.losses._adaptive import for_epochs, restore_state, state
 from calibrant.losses._long_tail import for_counts
 from calibrant.predictions import Predictions
-from calibrant.registry import LOSSES
+from calibrant.registry import LOSSES, check_settings, hyperparameters
 from calibrant.types import (
     InputError,
     Labels,
@@ -82,6 +82,8 @@ class Mixup:
     alpha: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
+        names = hyperparameters(type(self)).keys() - {"loss"}
+        check_settings(type(self), {name: getattr(self, name) for name in names})
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
 

@@ -4,7 +4,7 @@ import math
 from typing import Literal
 
 from calibrant.losses._likelihood import brier_score, log_likelihood
-from calibrant.registry import LOSSES
+from calibrant.registry import LOSSES, check_settings
 from calibrant.types import InputError, Logits, PerExample, Smoothing, Targets
 
 __all__ = ["brier", "cross_entropy"]
@@ -35,6 +35,7 @@ def cross_entropy(
     """
     if not -math.inf < smoothing < 1:
         raise InputError(f"Expected a finite smoothing below 1, got {smoothing}.", code="smoothing_range")
+    check_settings(cross_entropy, {"off_target": off_target})
     k = logits.shape[-1]
     # a "k" target with e k / (k - 1) in place of e has 1 - e on the label and e / (k - 1) elsewhere: "k-1" with e
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from refusals import refused
+from refusals import code_of, refused
 
 from calibrant import Predictions, losses, registry
 from calibrant.types import StatefulLoss
@@ -97,7 +97,9 @@ def test_adafocal_starts_as_focal_loss_and_is_inverse_focal_below_gamma_0():
 
 def test_gamma_belongs_to_the_bin_of_the_true_class_closed_below():
     loss = losses.AdaFocal(
-        torch.tensor([0.3, 0.5, 0.5, 0.9], dtype=torch.float64), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+        torch.tensor([0.3, 0.5, 0.5, 0.9], dtype=torch.float64),
+        torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
+        bins=3,
     )
     p = torch.tensor([0.0, 0.29, 0.49, 0.5, 0.89, 0.9, 1.0], dtype=torch.float64)
     assert loss.gamma_of(p).tolist() == [1, 1, 1, 3, 3, 3, 3]  # the middle bin is empty: two edges coincide
@@ -170,3 +172,9 @@ def test_after_epoch_leaves_the_loss_unchanged():
     loss.after_epoch(0, validation(0))
     assert torch.equal(loss.gamma, before[0])
     assert torch.equal(loss.edges, before[1])
+
+
+def test_state_of_another_number_of_bins_is_refused():
+    saved = losses.AdaFocal(bins=15).state_dict()
+    assert code_of(losses.AdaFocal(bins=10).with_state_dict, saved) == "adafocal_state"
+    assert code_of(losses.AdaFocal, gamma=torch.ones(3)) == "adafocal_state"

@@ -155,6 +155,11 @@ class AdaFocal:
         for name, default in (("edges", equal_width_edges(self.bins)), ("gamma", gamma)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)  # a frozen dataclass refuses self.name = default
+            elif (shape := getattr(self, name).shape) != default.shape:
+                raise InputError(
+                    f"Expected {name} of {self.bins} bins {tuple(default.shape)}, got {tuple(shape)}.",
+                    code="adafocal_state",
+                )
 
     def gamma_of(self, p: Tensor) -> Tensor:
         """Return gamma of the bin that contains p, the probability of the true class, elementwise."""

@@ -189,3 +189,11 @@ def test_class_counts_are_required_and_match_the_logits(batch):
     assert losses.for_counts(losses.focal, torch.ones(4)) is losses.focal
     with refused("setting_range", "counts"):
         LOSSES.resolve("class_balanced(counts=(5, -1))")
+
+
+@pytest.mark.parametrize("name", ["class_balanced", "logit_adjusted", "balanced_softmax"])
+@pytest.mark.parametrize("counts", [(5, -1, 2, 1), (0, 0, 0, 0), (5, float("nan"), 2, 1)])
+def test_negative_missing_and_zero_counts_are_refused(name, counts, batch):
+    loss = losses.for_counts(LOSSES.resolve(name), torch.tensor(counts, dtype=torch.float64))
+    with refused("counts", name):
+        loss(*batch)

@@ -5,12 +5,14 @@ is a tensor. A class without training samples has the count 0 and must not occur
 """
 
 import inspect
+import math
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from calibrant._text import shorten_repr
 from calibrant.losses._focal import focal
 from calibrant.losses._likelihood import check_labels
 from calibrant.registry import LOSSES
@@ -120,6 +122,10 @@ def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     if n.shape != logits.shape[-1:]:
         raise InputError(
             f"Expected counts of {logits.shape[-1]} classes for {name}, got {n.numel()}.", code="num_classes"
+        )
+    if n.is_cpu and not torch.compiler.is_compiling() and not (bool((n >= 0).all()) and 0 < float(n.sum()) < math.inf):
+        raise InputError(
+            f"Expected finite counts >= 0 for {name}, not all 0, got {shorten_repr(n.tolist())}.", code="counts"
         )
     return n
 

@@ -374,8 +374,11 @@ def test_incomplete_rows_are_counted_over_all_chunks(rows, tmp_path):
     path, labels = tmp_path / "a.parquet", [0, 1, None, None, 0, 1, 1]
     frame = polars.DataFrame({"label": labels, "probs": [0.5] * 7, "weight": [1.0] * 6 + [math.nan]})
     frame.write_parquet(path)
-    chunks = list(Predictions.load_chunks(path, rows=rows, drop=True))
+    notes: list[str] = []
+    chunks = list(Predictions.load_chunks(path, rows=rows, on_note=notes.append, drop=True))
     predictions = Predictions.load(path, drop=True)
+    assert len(notes) == 2
+    assert all(note in predictions.notes[0] for note in notes)
     assert torch.equal(torch.cat([chunk.logits for chunk in chunks]), predictions.logits)
     assert torch.equal(torch.cat([chunk.labels for chunk in chunks]), predictions.labels)
     with refused("missing_values"):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant import calibrators, losses
 from calibrant._text import shorten_repr
 from calibrant.backend.softmax import chunked_logits
-from calibrant.predictions import Predictions, check_is_map
+from calibrant.predictions import Predictions, check_is_calibrator
 from calibrant.registry import LOSSES
 from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
@@ -252,7 +252,7 @@ class CalibratedNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, calibrator: Calibrator, *, binary: bool = False) -> None:
         super().__init__()
-        check_is_map(calibrator)
+        check_is_calibrator(calibrator)
         self.network = network
         self.calibrator = calibrator
         self.binary = binary

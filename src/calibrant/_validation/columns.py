@@ -1,5 +1,6 @@
 """Columns of a data frame, a mapping, or an array."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,10 +21,10 @@ def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, 
     """
     keys: list[Any] | None = list(values) if isinstance(values, Mapping) else getattr(values, "columns", None)
     if keys is not None:
-        texts = [str(key) for key in keys]
-        if repeated := [text for text in texts if texts.count(text) > 1]:
+        counts = Counter(map(str, keys))
+        if repeated := [name for name, count in counts.items() if count > 1]:
             raise InputError(f"Expected one column {repeated[0]!r}, got two. Try to rename one.", code="column_twice")
-        return {text: np.asarray(values[key]) for text, key in zip(texts, keys, strict=True)}
+        return {str(key): np.asarray(values[key]) for key in keys}
     array = np.atleast_1d(np.asarray(values))
     array = array[:, None] if array.ndim == 1 else array
     if names is None or len(names) != array.shape[1]:

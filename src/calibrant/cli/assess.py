@@ -255,6 +255,9 @@ def _load(
     from calibrant.io.chunks import exceeds_memory, open_chunked
     from calibrant.io.columns import TableOptions
 
+    def print_note(note: str) -> None:
+        print_line(f"{path}: {note}")
+
     is_streamed = bool(stream)
     if stream is not False:
         # Loading repeats an error with the name of the file, or succeeds: some formats and roles need the whole file
@@ -264,9 +267,10 @@ def _load(
             max_bytes = None if memory is None else 1e9 * memory
             is_streamed = is_streamed or exceeds_memory(file, floats_per_row, max_bytes)
             for note in file.notes if is_streamed else ():
-                print_line(f"{path}: {note}")
-    load = Predictions.load_chunks if is_streamed else Predictions.load
-    return load(path, **load_options), is_streamed
+                print_note(note)
+    if is_streamed:
+        return Predictions.load_chunks(path, on_note=print_note, **load_options), True
+    return Predictions.load(path, **load_options), False
 
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:

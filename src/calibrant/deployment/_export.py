@@ -20,7 +20,7 @@ from calibrant.fusion import Fusion
 from calibrant.io.files import atomic_write, write_text
 from calibrant.io.results import check_suffix
 from calibrant.nn import CalibratedNetwork
-from calibrant.predictions import check_is_map
+from calibrant.predictions import check_is_calibrator
 from calibrant.types import InputError
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
@@ -76,7 +76,7 @@ def export(
     check_suffix(path, (EXPORT_FORMATS[to],))
     is_fusion = isinstance(calibrator, Fusion)
     if not is_fusion:
-        check_is_map(calibrator)
+        check_is_calibrator(calibrator)
     k = 0 if is_fusion else calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):

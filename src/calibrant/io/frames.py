@@ -1,7 +1,8 @@
 """Turn the columns of a frame into the arrays of predictions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ def frame_to_arrays(
         frame: The frame.
         columns: Roles of its columns.
         options: Options for reading.
-        has_all_rows: False for a chunk of a table, which is not checked as a whole; "num_incomplete" is the number of
-            rows that were left out of it, and there are no other arrays if these are all.
+        has_all_rows: False for a chunk of a table, which is not checked as a whole; "incomplete" counts the rows that
+            were left out of it by reason, and there are no other arrays if these are all.
 
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
@@ -51,15 +52,17 @@ def frame_to_arrays(
     num_rows = len(frame)
     if columns.kind != "logits":  # before rows drop, of which percentages would be many
         check_percent(frame, columns, options)
-    frame, notes = _drop_incomplete_rows(frame, columns, options)
-    num_incomplete = num_rows - len(frame)
+    frame, incomplete = _drop_incomplete_rows(frame, columns, options)
+    arrays: dict[str, Any] = {}
     if has_all_rows:
-        check_num_incomplete(num_incomplete, num_rows, notes)
-    elif num_incomplete == num_rows:
-        return {"num_incomplete": num_incomplete}
+        check_incomplete(incomplete, num_rows)
+    else:
+        arrays["incomplete"] = incomplete
+        if not len(frame):
+            return arrays
+    notes = incomplete_notes(incomplete)
     frame, ignored_notes = _drop_ignored_rows(frame, columns, options)
     notes += ignored_notes if has_all_rows else []
-    arrays: dict[str, Any] = {}
     if columns.weight is not None:
         arrays["weights"] = to_numbers(frame[columns.weight]).to_numpy()
         notes.append(check_weights(columns, float(arrays["weights"].sum()), len(frame), has_all_rows))
@@ -74,7 +77,6 @@ def frame_to_arrays(
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
     score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows)
     summary = f"Read {count_rows(num_rows)}: {columns.description}"
-    arrays |= {} if has_all_rows else {"num_incomplete": num_incomplete}
     return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
 
 
@@ -83,15 +85,15 @@ def count_rows(n: int) -> str:
     return f"{n:,} {'row' if n == 1 else 'rows'}"
 
 
-def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, list[str]]:
-    """Drop rows in which a required value is missing, and return notes on them.
+def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -> tuple[Any, Counter[str]]:
+    """Drop rows in which a required value is missing, and count them by reason, such as "'label' is missing".
 
     With the option `drop`, a confidence outside its range counts as missing.
 
     Raises:
         InputError: Without rows, and if a value is missing without the option `drop`.
     """
-    notes = list[str]()
+    incomplete = Counter[str]()
     if not len(frame):
         raise InputError("Expected samples, got no rows.", code="no_rows")
     for name in dict.fromkeys(columns.used_columns):
@@ -99,30 +101,35 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
             continue
         column = frame[name]
         is_unusable = missing_mask(column)
-        reason = "missing"
+        reason = f"{name!r} is missing"
         if name == columns.confidence and column.dtype.is_numeric() and options.drop:
             limit = 100 if options.percent else 1
             is_unusable |= ~column.is_between(0, limit).fill_null(False)
-            reason = f"missing or outside [0, {limit}]"
-        if not (count := int(is_unusable.sum())):
-            continue
-        if not options.drop:
+            reason += f" or outside [0, {limit}]"
+        count = int(is_unusable.sum())
+        if count and not options.drop:
             raise InputError(
                 f"Expected a value of {name!r} in every row, got none in {count} of {len(frame)} rows. Try drop=True "
                 "(--drop) to leave out such rows.",
                 code="missing_values",
             )
-        notes.append(f"Left out {count_rows(count)} in which {name!r} is {reason}.")
-        frame = frame.filter(~is_unusable)
-    return frame, notes
+        if count:
+            incomplete[reason] = count
+            frame = frame.filter(~is_unusable)
+    return frame, incomplete
 
 
-def check_num_incomplete(num_incomplete: int, num_rows: int, notes: Sequence[str] = ()) -> None:
+def incomplete_notes(incomplete: Counter[str]) -> list[str]:
+    """Return a sentence for each reason why rows were left out."""
+    return [f"Left out {count_rows(count)} in which {reason}." for reason, count in incomplete.items()]
+
+
+def check_incomplete(incomplete: Counter[str], num_rows: int) -> None:
     """Raise `InputError` if over half of the rows of a table are left out because a value is missing."""
-    if num_incomplete * 2 > num_rows:
-        hint = " ".join([*notes, "Try another column, or remove these rows first."])
+    if incomplete.total() * 2 > num_rows:
+        hint = " ".join([*incomplete_notes(incomplete), "Try another column, or remove these rows first."])
         raise InputError(
-            f"Expected to leave out few rows, got {num_incomplete:,} of {num_rows:,} to leave out. {hint}",
+            f"Expected to leave out few rows, got {incomplete.total():,} of {num_rows:,} to leave out. {hint}",
             code="drop_most",
         )
 

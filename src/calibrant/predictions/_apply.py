@@ -9,6 +9,8 @@ from calibrant._validation.arrays import check_finite
 from calibrant.backend.threads import thread_limit
 from calibrant.types import Categories, ColumnMap, InputError, Map, prefix_errors
 
+__all__ = ["BLOCK_ELEMENTS", "apply_calibrator", "calibrate_logits", "check_is_calibrator", "row_blocks"]
+
 BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
 
 
@@ -18,12 +20,12 @@ def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]
     return zip(*(part.split(rows) for part in (logits, *columns)), strict=True)
 
 
-def check_is_map(calibrator: Any) -> None:
-    """Raise `InputError` unless a calibrator is a function of logits."""
+def check_is_calibrator(calibrator: Any) -> None:
+    """Raise `InputError` unless a calibrator can be called, as a function of logits."""
     if not callable(calibrator):
         raise InputError(
-            f"Expected a fitted map of logits, got {type(calibrator).__name__}. Try the result of calibrators.fit, or, "
-            "for a map of features, its own method apply(predictions, features).",
+            f"Expected a fitted calibrator of logits, got {type(calibrator).__name__}. Try the result of "
+            "calibrators.fit, or, for a calibrator of features, its own method apply(predictions, features).",
             code="map_kind",
         )
 

@@ -1,7 +1,8 @@
 """Read and write the fields of `Predictions`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from calibrant.io import chunks
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
-from calibrant.io.frames import check_num_incomplete, frame_to_arrays
+from calibrant.io.frames import check_incomplete, frame_to_arrays, incomplete_notes
 from calibrant.io.number_text import replace_missing_words
 from calibrant.io.reading import read, write
 from calibrant.io.roles import infer_columns, require_labels
@@ -79,16 +80,23 @@ def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool 
 
 
 def read_chunks(
-    path: str | Path, rows: int | None, ignore_index: int | None, of: Any, **options: Any
+    path: str | Path,
+    rows: int | None,
+    ignore_index: int | None,
+    of: Any,
+    on_note: Callable[[str], object] | None = None,
+    **options: Any,
 ) -> Iterator[Fields]:
     """Read a file in chunks of rows for `Predictions.load_chunks`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
-    num_classes, rows_read, num_incomplete = 0, 0, 0  # 0 classes before the first chunk
+    num_classes, rows_read = 0, 0  # 0 classes before the first chunk
+    incomplete = Counter[str]()
     evidence = SingleScoreEvidence()
     for chunk, arrays in _read_arrays(path, rows, table_options):
-        incomplete_rows = arrays.get("num_incomplete", 0)
-        rows_read, num_incomplete = chunk.stop, num_incomplete + incomplete_rows
-        if incomplete_rows == chunk.stop - chunk.start:
+        rows_read = chunk.stop
+        incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())
+        incomplete += incomplete_rows
+        if incomplete_rows.total() == chunk.stop - chunk.start:
             continue
         with prefix_errors(f"{path}"):
             labels = arrays[find_score_and_label_keys(arrays)[1]]
@@ -110,7 +118,10 @@ def read_chunks(
         num_classes = k
         yield fields
     with prefix_errors(f"{path}"):
-        check_num_incomplete(num_incomplete, rows_read)
+        check_incomplete(incomplete, rows_read)
+    if on_note is not None:
+        for note in incomplete_notes(incomplete):
+            on_note(note)
     if num_classes == 0:  # no chunk, or ignored labels only
         raise InputError(f"{path}: Expected at least one sample, got none.", code="no_rows")
     evidence.check("the key 'probs' or --probs")

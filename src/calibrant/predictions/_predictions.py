@@ -1,7 +1,7 @@
 """The class `Predictions`. The documentation of its constructors makes the file long."""
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,7 +21,7 @@ from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.sorting import sort_integers
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, EventSelector
-from calibrant.predictions._apply import calibrate_logits, check_is_map
+from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
 from calibrant.predictions._constructors import (
     fields_from_arrays,
     fields_from_binary_logits,
@@ -311,6 +311,7 @@ class Predictions:
         rows: int | None = None,
         ignore_index: int | None = None,
         of: str | int | None = None,
+        on_note: Callable[[str], object] | None = None,
         **options: Any,
     ) -> Iterator["Predictions"]:
         """Read a .parquet, .arrow, .safetensors or .npy file of any size in chunks.
@@ -324,9 +325,10 @@ class Predictions:
             rows: Rows per chunk; default: about 64 MB.
             ignore_index: Label of positions to leave out.
             of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
+            on_note: Called after the last chunk with a sentence on rows that `drop` left out of the whole table.
             **options: For tables, as in `from_table`.
         """
-        yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, **options))
+        yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, on_note, **options))
 
     def save(self, path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
@@ -465,7 +467,7 @@ class Predictions:
         Raises:
             InputError: If the calibrator is no function, or does not return logits of the same shape.
         """
-        check_is_map(calibrator)
+        check_is_calibrator(calibrator)
         result = self.with_logits(calibrate_logits(calibrator, self.logits, self.columns))
         if not self.columns or not isinstance(calibrator, ColumnMap):
             return result

@@ -131,7 +131,7 @@ def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, 
     if values is None or tuple(values.shape) == shape:
         return values
     if len(shape) > 1 and tuple(values.shape) == shape[:1]:
-        return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)
+        return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)  # from (n, 1, 1, ...)
     raise InputError(f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.", code="shape")
 
 
@@ -153,9 +153,9 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         raise InputError(
             f"Expected floating point logits, got {logits.dtype}. Try swapping logits and labels.", code="not_floating"
         )
-    low, high = (int(end) for end in labels.aminmax())
-    if low < 0 or high >= k:
-        raise _label_range_error(low, high, k)
+    lowest, highest = (int(label) for label in labels.aminmax())
+    if lowest < 0 or highest >= k:
+        raise _label_range_error(lowest, highest, k)
     check_finite(logits)
     RowScoreEvidence().add(logits).check()
     if weights is not None:

@@ -72,8 +72,8 @@ def to_class_indices(
 def _refuse_dates(labels: Any) -> None:
     """Raise `InputError` if labels are dates or times."""
     kind = getattr(getattr(labels, "dtype", None), "kind", None)  # of numpy: m and M are times and dates
-    values = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []  # the first label
-    if (isinstance(kind, str) and kind in "mM") or any(isinstance(x, date | timedelta | np.datetime64) for x in values):
+    first_label = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []
+    if kind in ("m", "M") or any(isinstance(label, date | timedelta | np.datetime64) for label in first_label):
         raise InputError("Expected classes as labels, got dates or times. Try another column.", code="label_kind")
 
 
@@ -88,7 +88,8 @@ def _numeric_indices(
     numbers = [parse_number(name) for name in names or ()]
     if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
         return _signs_to_classes(to_int(labels), names, k, ignore_index)
-    levels = (labels if ignore_index is None else labels[labels != ignore_index]).unique().tolist()
+    used_labels = labels if ignore_index is None else labels[labels != ignore_index]
+    levels = used_labels.unique().tolist()
     are_positions = all(0 <= level < k and level == int(level) for level in levels)
     if not set(levels) <= set(numbers) or (are_positions and prefer_positions):
         return to_int(labels), names, ()
@@ -106,9 +107,10 @@ def _numeric_indices(
 
 def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
     """Convert labels -1 and +1 of two classes to 0 and 1, with a note. Other labels are unchanged."""
-    valid = labels if ignore_index is None else labels[labels != ignore_index]
-    may_be_signs = k == 2 and ignore_index not in (0, 1) and valid.numel() > 0 and int(valid.min()) == -1
-    if not may_be_signs or valid.unique().tolist() != [-1, 1]:
+    used_labels = labels if ignore_index is None else labels[labels != ignore_index]
+    # -1 and +1 are the smallest and the largest of two: a cheap test that spares most labels the sorting
+    may_be_signs = k == 2 and ignore_index not in (0, 1) and used_labels.numel() > 0 and int(used_labels.min()) == -1
+    if not may_be_signs or used_labels.unique().tolist() != [-1, 1]:
         return labels, names, ()
     indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)  # `ignore_index` stays
     return indices, names, ("labels -1 and +1 are read as the first and the second class",)
@@ -157,7 +159,8 @@ def positive_word(labels: Sequence[str]) -> str | None:
     if len(positives) != 1:
         return None
     negatives = POSITIVE_WORDS[words[positives[0]]]
-    is_pair = not negatives or all(word in negatives for i, word in enumerate(words) if i != positives[0])
+    other_words = words[: positives[0]] + words[positives[0] + 1 :]
+    is_pair = not negatives or {*other_words} <= {*negatives}
     return labels[positives[0]] if is_pair else None
 
 

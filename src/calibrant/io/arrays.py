@@ -69,18 +69,22 @@ def read_npz(path: Path) -> Arrays:
 
 def read_npy(path: Path) -> Arrays:
     """Read NAME_logits.npy or NAME_probs.npy, and the labels in NAME_labels.npy if this file exists."""
-    kind, labels_path = _npy_labels(path)
+    kind, labels_path = _parse_npy_name(path)
     labels = {"labels": np.load(labels_path, allow_pickle=False)} if labels_path.is_file() else {}
     return select_arrays({kind: np.load(path, allow_pickle=False)} | labels)
 
 
 def npy_label_files(path: Path) -> list[Path]:
-    """Return the file of labels that is read with a .npy file, none if its name tells no kind of scores."""
-    return [_npy_labels(path)[1]] if path.stem.endswith(("logits", "probs")) else []
+    """Return a list of the file of labels that is read with a .npy file, [] if its name tells no kind of scores."""
+    return [_parse_npy_name(path)[1]] if path.stem.endswith(("logits", "probs")) else []
 
 
-def _npy_labels(path: Path) -> tuple[str, Path]:
-    """Return "logits" or "probs", the kind of scores in a .npy file, and the path of its labels."""
+def _parse_npy_name(path: Path) -> tuple[str, Path]:
+    """Return the kind of scores that the name of a .npy file tells, "logits" or "probs", and the path of its labels.
+
+    Raises:
+        InputError: If the name tells no kind.
+    """
     for kind in "logits", "probs":
         if path.stem.endswith(kind):
             return kind, path.with_name(f"{path.stem.removesuffix(kind)}labels{path.suffix.lower()}")
@@ -152,7 +156,7 @@ def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
 
 def open_npy_chunked(path: Path) -> ChunkedFile:
     """Open NAME_logits.npy or NAME_probs.npy with its labels, to be read in chunks."""
-    kind, labels_path = _npy_labels(path)
+    kind, labels_path = _parse_npy_name(path)
     if not labels_path.is_file():
         raise InputError(f"Expected labels in {shorten_repr(labels_path.name)}, got no such file.", code="no_labels")
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, labels_path))

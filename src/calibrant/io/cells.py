@@ -48,9 +48,9 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
     words = TRUTH_WORDS if accept_truth_words else {"true": "1", "false": "0"}
     normalized = texts.str.to_lowercase().replace(words)
     has_decimal_commas = bool(texts.str.contains(DECIMAL_COMMA_PATTERN).any())
-    # A column with points too may use its commas for thousands: its texts are refused below
-    if has_decimal_commas and not bool(texts.str.contains(".", literal=True).any()):
-        normalized = normalized.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")
+    has_points = bool(texts.str.contains(".", literal=True).any())
+    if has_decimal_commas and not has_points:  # beside points, commas may separate thousands: these are refused below
+        normalized = normalized.str.replace(r"^(-?\d+),(\d+)(\s*%)?$", "$1.$2$3")  # 0,5 % as 0.5 %
     numbers = _parse_percentages(column.name, normalized)
     invalid = texts.filter(numbers.fill_nan(None).is_null() & texts.is_not_null())  # a text "nan" is no number either
     if len(invalid):
@@ -126,7 +126,8 @@ def missing_mask(column: Any) -> Any:
     if not isinstance(column.dtype, polars.List) or not column.dtype.inner.is_numeric():
         return column.is_null()
     is_missing_entry = polars.element().cast(polars.Float64).fill_nan(None).is_null()
-    return column.is_null() | column.list.eval(is_missing_entry.any()).list.first().fill_null(False)
+    has_missing_entry = column.list.eval(is_missing_entry.any()).list.first()  # a list of one value for each list
+    return column.is_null() | has_missing_entry.fill_null(False)
 
 
 def lists_to_matrix(column: Any) -> np.ndarray:
@@ -204,14 +205,15 @@ def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
     """
     keys = [class_keys(column) for column in columns]
     classes = [set(np.unique(column_keys).tolist()) for column_keys in keys]
-    are_boolean = [{name.lower() for name in names} <= {"true", "false"} for names in classes]
+    lower_classes = [{name.casefold() for name in names} for names in classes]
+    are_boolean = [names <= {"true", "false"} for names in lower_classes]
     if any(are_boolean) and not all(are_boolean):
         keys = [
             np.where(np.char.lower(column_keys) == "true", "1", "0") if is_boolean else column_keys
             for column_keys, is_boolean in zip(keys, are_boolean, strict=True)
         ]
-    folded_classes = [{name.casefold() for name in names} for names in classes]
-    case_never_matters = all(len(folded) == len(names) for folded, names in zip(folded_classes, classes, strict=True))
-    if case_never_matters and len(set().union(*folded_classes)) < len(set().union(*classes)):
+    case_tells_classes_apart = list(map(len, lower_classes)) != list(map(len, classes))
+    case_differs_between_columns = len(set().union(*lower_classes)) < len(set().union(*classes))
+    if case_differs_between_columns and not case_tells_classes_apart:
         keys = [np.char.lower(column_keys) for column_keys in keys]
     return keys

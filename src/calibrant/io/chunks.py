@@ -89,7 +89,7 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         common_types = dict(polars.concat(scans, how="vertical_relaxed").collect_schema())
         scans = [scan.cast(common_types) for scan in scans]
     lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
-    row_ends = np.cumsum([int(length.item()) for length in lengths])  # row number after each file
+    row_ends = np.cumsum([int(length.item()) for length in lengths])  # number of rows up to the end of each file
     n = int(row_ends[-1])
     head = polars.concat(scans).head(1).collect()
     columns = infer_columns(head, options, has_all_rows=False)
@@ -97,14 +97,14 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     if columns.weight is not None:
         weights = polars.col(columns.weight).cast(polars.Float64).fill_nan(None)  # a missing weight is refused later
         total, count = polars.concat(scans).select(weights.sum().alias("sum"), weights.count()).collect().row(0)
-        note += f" {check_weights(columns, float(total), count)}"
+        note += f" {check_weights(columns, float(total), count, has_all_rows=True)}"
 
     def read_chunk(rows: slice) -> Arrays:
         """Read some rows, from the files that hold them alone."""
         # Not when the table is opened: one that turns out to fit in memory is read whole, which explains its labels
         _check_labels(columns, head, options)
         first_file, last_file = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")
-        rows_before = int(row_ends[first_file - 1]) if first_file else 0
+        rows_before = int(row_ends[first_file - 1]) if first_file else 0  # in the files before the first
         files_with_rows = polars.concat(scans[first_file : last_file + 1])
         frame = files_with_rows.slice(rows.start - rows_before, rows.stop - rows.start).collect()
         return frame_to_arrays(replace_missing_words(frame, options.na), columns, options, has_all_rows=False)
@@ -125,8 +125,9 @@ def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
     dtype = None if columns.label is None else head[columns.label].dtype
     has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)
     has_named_score = columns.positive not in (None, "1")
-    lacks_class_names = columns.names is None and columns.kind and options.positive is None
-    if columns.labels or (lacks_class_names and (has_text_labels or has_named_score)):
+    has_answers = columns.kind == ""  # a confidence instead of scores
+    are_classes_known = columns.names is not None or has_answers or options.positive is not None
+    if columns.labels or (not are_classes_known and (has_text_labels or has_named_score)):
         raise InputError(
             "Expected labels that a single chunk explains, got words or several labels. Try numbers from 0, or columns "
             "with class names, such as prob_cat and prob_dog.",

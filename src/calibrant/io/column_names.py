@@ -165,10 +165,11 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
             column: name
             for column, name in _parse_suffixes(column_names, prefix).items()
             if name.lower() in known_classes
-            or (parse_number(name) is not None if is_weak else name.lower() not in NON_CLASS_SUFFIXES)
+            or (is_weak and parse_number(name) is not None)
+            or (not is_weak and name.lower() not in NON_CLASS_SUFFIXES)
         }
-        is_overlapping = any(class_by_column.keys() & {*group.columns} for group in groups)
-        if len(class_by_column) > 1 and not is_overlapping:
+        is_taken = any(class_by_column.keys() & {*group.columns} for group in groups)  # by an earlier prefix
+        if len(class_by_column) > 1 and not is_taken:
             groups.append(ScoreColumns(kind, tuple(class_by_column), tuple(class_by_column.values()), is_weak))
     return groups
 
@@ -196,17 +197,17 @@ def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str
 
 
 def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
-    """Return the columns whose names are a class, such as spam, or any word before "probability", as in spam_prob.
+    """Return a group for each column that is named after one class: a label, such as spam, or a word as in spam_prob.
 
-    Classes are the known labels; words such as "max" are no classes before "probability".
+    The word is any but "max" and the like, before "prob", "proba" or "probability".
     """
-    words = {label.lower() for label in labels}
+    known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
     for name in column_names:
         match = re.fullmatch(r"(.+?)[_\s.\-](?:prob|proba|probability)", name, re.IGNORECASE)
-        stem = match[1] if match else name
-        if stem.lower() in words or (match and stem.lower() not in NON_CLASS_SUFFIXES):
-            groups.append(ScoreColumns("probs", (name,), (stem,), is_weak=True))
+        class_name = match[1] if match else name
+        if class_name.lower() in known_classes or (match and class_name.lower() not in NON_CLASS_SUFFIXES):
+            groups.append(ScoreColumns("probs", (name,), (class_name,), is_weak=True))
     return groups
 
 
@@ -255,14 +256,15 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     These are the texts after a prefix that all names have, or else the whole names. A single column has no class if it
     is named as a score, such as pred_prob, or has no known prefix.
     """
+    if len(columns) == 1:
+        key = normalize_column_name(columns[0].lower().removeprefix(CALIBRATED_PREFIX))
+        if any(key in keys for keys in SCORE_COLUMN_KEYS.values()):
+            return ()
     prefixes = [prefix for prefixes_of_kind in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes_of_kind]
-    for prefix in (*prefixes, *(CALIBRATED_PREFIX + prefix for prefix in prefixes)):
-        names = tuple(parse_class_suffix(name, prefix) for name in columns)
-        if all(names):
-            key = normalize_column_name(columns[0].lower().removeprefix(CALIBRATED_PREFIX))
-            is_single_score = len(columns) == 1 and any(key in keys for keys in SCORE_COLUMN_KEYS.values())
-            return () if is_single_score else names
-    return columns if len(columns) > 1 else ()
+    prefixes += [CALIBRATED_PREFIX + prefix for prefix in prefixes]
+    names_by_prefix = (tuple(parse_class_suffix(name, prefix) for name in columns) for prefix in prefixes)
+    whole_names = columns if len(columns) > 1 else ()
+    return next((names for names in names_by_prefix if all(names)), whole_names)  # "" without the prefix
 
 
 def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
@@ -272,7 +274,7 @@ def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str,
     columns, as "1" and "1.0" do.
     """
     numbers = [number for name in group.names if (number := parse_number(name)) is not None]
-    if len(numbers) < len(group.names) or not numbers:  # words
+    if len(numbers) < len(group.names) or not numbers:  # some names are words, or there are none
         return group.columns, group.names or None
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
     columns = tuple(group.columns[i] for i in order)

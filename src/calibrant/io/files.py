@@ -174,9 +174,7 @@ def list_table_files(path: str | Path) -> list[Path]:
                 f"Expected tables in this folder, got none. Try files {list_suffixes(TABLE_SUFFIXES)}.", code="no_table"
             )
     elif is_pattern(path):
-        files = list_matching_files(path)
-        if not files:
-            raise InputError("Expected files that match this pattern, got none.", code="no_match")
+        files = require_matching_files(path)
     else:
         files = [path]
     for file in files:
@@ -193,6 +191,14 @@ def is_pattern(path: Path) -> bool:
 def list_matching_files(pattern: Path) -> list[Path]:
     """Return the visible files that match a pattern."""
     return sorted(file for file in pattern.parent.glob(pattern.name) if is_visible(file, pattern))
+
+
+def require_matching_files(pattern: Path) -> list[Path]:
+    """Return the visible files that match a pattern, or raise `InputError` if there are none."""
+    files = list_matching_files(pattern)
+    if not files:
+        raise InputError("Expected files that match this pattern, got none.", code="no_match")
+    return files
 
 
 def is_visible_table(path: Path) -> bool:

@@ -72,48 +72,50 @@ def read_arrow(path: Path, options: Any) -> Any:
 
 FORMATS = (
     Format(
-        "NumPy archive", (".npz",), "arrays.read_npz", "arrays.write_npz",
+        "NumPy archive", (".npz",), reader="arrays.read_npz", writer="arrays.write_npz",
         is_table=False, note="arrays",
     ),
     Format(
-        "safetensors", (".safetensors",), "arrays.read_safetensors", "arrays.write_safetensors",
-        "arrays.open_safetensors_chunked", is_table=False,
+        "safetensors", (".safetensors",), reader="arrays.read_safetensors", writer="arrays.write_safetensors",
+        chunk_opener="arrays.open_safetensors_chunked", is_table=False,
         note="tensors, with names of classes and groups in the metadata",
     ),
     Format(
-        "NumPy array", (".npy",), "arrays.read_npy", None, "arrays.open_npy_chunked",
-        "arrays.npy_label_files", is_table=False,
+        "NumPy array", (".npy",), reader="arrays.read_npy", chunk_opener="arrays.open_npy_chunked",
+        companion_finder="arrays.npy_label_files", is_table=False,
         note="`NAME_logits.npy` or `NAME_probs.npy`, with `NAME_labels.npy` beside it",
     ),
-    Format("PyTorch", (".pt", ".pth"), "arrays.read_torch", is_table=False, note="a dict of tensors"),
+    Format("PyTorch", (".pt", ".pth"), reader="arrays.read_torch", is_table=False, note="a dict of tensors"),
     Format(
-        "delimited text", (".csv", ".txt"), "tables.read_text", "tables.write_text",
+        "delimited text", (".csv", ".txt"), reader="tables.read_text", writer="tables.write_text",
         is_delimited=True, has_decimal_text=True, is_compressible=True, note="columns; the separator is detected",
     ),
     Format(
-        "tab-separated text", (".tsv",), "tables.read_tab_separated", "tables.write_tab_separated",
+        "tab-separated text", (".tsv",), reader="tables.read_tab_separated", writer="tables.write_tab_separated",
         is_delimited=True, has_decimal_text=True, is_compressible=True, note="columns",
     ),
     Format(
-        "JSON lines", (".jsonl", ".ndjson"), "tables.read_jsonl", "tables.write_jsonl",
+        "JSON lines", (".jsonl", ".ndjson"), reader="tables.read_jsonl", writer="tables.write_jsonl",
         has_decimal_text=True, is_compressible=True, note="a JSON object per row",
     ),
     Format(
-        "Parquet", (".parquet",), lambda path, _: polars.read_parquet(path, glob=False),
-        lambda frame, path, _: frame.write_parquet(path), lambda path: polars.scan_parquet(path, glob=False),
+        "Parquet", (".parquet",), reader=lambda path, _: polars.read_parquet(path, glob=False),
+        writer=lambda frame, path, _: frame.write_parquet(path),
+        chunk_opener=lambda path: polars.scan_parquet(path, glob=False),
         note="columns, or lists of scores in one column",
     ),
     Format(
-        "Arrow", (".arrow", ".feather", ".ipc"), read_arrow,
-        lambda frame, path, _: frame.write_ipc(path), lambda path: polars.scan_ipc(path, glob=False),
+        "Arrow", (".arrow", ".feather", ".ipc"), reader=read_arrow,
+        writer=lambda frame, path, _: frame.write_ipc(path),
+        chunk_opener=lambda path: polars.scan_ipc(path, glob=False),
         note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(
-        "Excel workbook", (".xlsx",), "excel.read_workbook", "excel.write_workbook",
+        "Excel workbook", (".xlsx",), reader="excel.read_workbook", writer="excel.write_workbook",
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
     Format(
-        "evaluation log", (".eval", ".json"), "logs.read_arrays", is_table=False, is_log=True,
+        "evaluation log", (".eval", ".json"), reader="logs.read_arrays", is_table=False, is_log=True,
         note="answers of a language model; also `samples_*.jsonl`, and folders of logs",
     ),
 )  # fmt: skip
@@ -127,9 +129,9 @@ CONTRACT_SUFFIX = ".contract"
 
 def format_suffix(path: str | Path) -> str:
     """Return the suffix that tells the format, in lower case, such as ".csv" or ".csv.gz"."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes[-2:]]
-    is_compressed = any(suffix in COMPRESSION_SUFFIXES for suffix in suffixes[-1:])
-    return "".join(suffixes if is_compressed else suffixes[-1:])
+    path = Path(path)
+    is_compressed = path.suffix.lower() in COMPRESSION_SUFFIXES
+    return "".join(path.suffixes[-2:]).lower() if is_compressed else path.suffix.lower()
 
 
 def format_of(path: str | Path) -> Format | None:
@@ -161,8 +163,8 @@ def get_writer(path: str | Path) -> Callable[..., None]:
 
 def list_suffixes(suffixes: Iterable[str]) -> str:
     """Return suffixes as a text, such as ".csv, .tsv or .txt", without those such as .csv.gz."""
-    *first, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
-    return f"{', '.join(first)} or {last}" if first else last
+    *all_but_last, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
+    return f"{', '.join(all_but_last)} or {last}" if all_but_last else last
 
 
 def markdown_table() -> str:

@@ -50,7 +50,7 @@ def frame_to_arrays(
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
     """
     num_rows = len(frame)
-    if columns.kind != "logits":  # before rows drop, of which percentages would be many
+    if columns.kind != "logits":  # first, because percentages are outside [0, 1], and such rows may be dropped
         check_percent(frame, columns, options)
     frame, incomplete = _drop_incomplete_rows(frame, columns, options)
     arrays: dict[str, Any] = {}
@@ -65,7 +65,8 @@ def frame_to_arrays(
     notes += ignored_notes if has_all_rows else []
     if columns.weight is not None:
         arrays["weights"] = to_numbers(frame[columns.weight]).to_numpy()
-        notes.append(check_weights(columns, float(arrays["weights"].sum()), len(frame), has_all_rows))
+        weight_sum = float(arrays["weights"].sum())
+        notes.append(check_weights(columns, weight_sum, len(frame), has_all_rows=has_all_rows))
     for role in ("group", "cluster"):
         if (name := getattr(columns, role)) is not None:
             arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
@@ -75,7 +76,7 @@ def frame_to_arrays(
         arrays["ids"] = frame[columns.id]
     notes += _repeated_ids_notes(frame, columns) if has_all_rows else []
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
-    score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows)
+    score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows=has_all_rows)
     summary = f"Read {count_rows(num_rows)}: {columns.description}"
     return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
 
@@ -147,7 +148,7 @@ def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> t
 
 
 def _read_scores_and_labels(
-    frame: Any, columns: Columns, options: TableOptions, has_all_rows: bool
+    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read probabilities or logits, and the labels beside them."""
     scores = read_scores(frame, columns, options)
@@ -162,7 +163,7 @@ def _read_scores_and_labels(
             arrays |= {"labels": labels.argmax(1), "is_multilabel": False}
             notes = ("Exactly one label holds in every row, so that they are classes.",)
     elif columns.label is not None:
-        labels, names, notes = read_labels(frame[columns.label], columns, options, scores, has_all_rows)
+        labels, names, notes = read_labels(frame[columns.label], columns, options, scores, has_all_rows=has_all_rows)
         arrays |= {"labels": labels, "is_multilabel": labels.ndim > 1}
         if scores.ndim == 1 and has_all_rows and columns.kind == "probs":
             check_not_top_class(scores, labels, columns, options)
@@ -179,7 +180,7 @@ def _read_scores_and_labels(
 
 
 def _read_answers(
-    frame: Any, columns: Columns, options: TableOptions, has_all_rows: bool
+    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read stated confidences, and whether the answers were correct, if the columns tell.
 
@@ -212,8 +213,9 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
         if hint := missing_hint([word for word in classes if word not in compared_classes]):
             raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
     label_numbers, predicted_numbers = ({*map(parse_number, classes)} for classes in (labels, predicted))
-    shifted_labels = [{n + step for n in label_numbers if n is not None} for step in (1, -1)]
-    is_shifted = None not in label_numbers and len(labels) > 2 and predicted_numbers in shifted_labels
+    labels_plus_1, labels_minus_1 = ({n + step for n in label_numbers if n is not None} for step in (1, -1))
+    are_all_numbers = None not in label_numbers
+    is_shifted = are_all_numbers and len(labels) > 2 and predicted_numbers in (labels_plus_1, labels_minus_1)
     if is_shifted or not {*labels} & {*predicted}:
         raise InputError(
             f"Expected the same classes in {columns.label!r} and {columns.predicted!r}, got {shorten_list(labels)} and "
@@ -226,17 +228,18 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
 # Weights and ids
 
 
-def check_weights(columns: Columns, weight_sum: float, num_rows: int, has_all_rows: bool = True) -> str:
+def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all_rows: bool) -> str:
     """Return a sentence on the sum of the weights.
 
     Raises:
-        InputError: If weights found by name do not sum to the number of rows within 20 %, because they may be
-            something else, such as kilograms.
+        InputError: If weights of a whole table, found by name, do not sum to the number of rows within 20 %, because
+            they may be something else, such as kilograms.
     """
     has_saved_columns = columns.weight == "weights" and columns.kind == "logits" and len(columns.scores) > 1
     is_saved_file = has_saved_columns and not columns.unused_columns  # as `Predictions.save` writes it
     is_trusted = not has_all_rows or is_saved_file or "weight" in columns.explicit_roles
-    if not is_trusted and not abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows:
+    is_near_num_rows = abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows  # False for NaN
+    if not is_trusted and not is_near_num_rows:
         raise InputError(
             f"Expected weights that sum to about the number of rows, got {weight_sum:,.6g} for {count_rows(num_rows)} "
             f"in {columns.weight!r}. Try weight={columns.weight!r} (--weight {columns.weight}) if this is how often a "
@@ -295,7 +298,7 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
 
 def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOptions) -> dict[str, Any]:
     """Return labels as class indices by `labels_from` or `positive`, with class names and notes for the latter."""
-    values, named = np.asarray(arrays[label_key]), dict[str, Any]()
+    values, names_and_notes = np.asarray(arrays[label_key]), dict[str, Any]()
     is_ignored = ignored_mask(values, options)
     if options.labels_from is not None:
         labels = count_from(options.labels_from, values[~is_ignored], None)
@@ -306,9 +309,9 @@ def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOpt
             raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
         columns = Columns(kind="probs", scores=("scores",))  # as for a table with this one column of scores
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
-        named = {"class_names": names, "notes": notes}
+        names_and_notes = {"class_names": names, "notes": notes}
     check_not_ignored(values, labels, None, options)
     fill = options.ignore_index or 0  # ignored labels stay as they are, in a type that holds both
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
-    return {label_key: all_labels, **named}
+    return {label_key: all_labels, **names_and_notes}

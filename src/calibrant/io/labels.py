@@ -20,7 +20,7 @@ NamedLabels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labe
 
 
 def read_labels(
-    column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, has_all_rows: bool
+    column: Any, columns: Columns, options: TableOptions, scores: np.ndarray, *, has_all_rows: bool
 ) -> NamedLabels:
     """Read a column of labels.
 
@@ -38,7 +38,7 @@ def read_labels(
     if column.dtype.is_nested():
         return lists_to_matrix(column), columns.names, ()
     values = label_values(column)
-    if ignored_mask(values, options).any():  # then all are: `column` has no ignored labels beside others
+    if ignored_mask(values, options).any():  # then all are ignored: a column of some ignored labels comes without them
         return values, columns.names, ()
     names = None if scores.ndim == 1 else columns.names
     notes = ()
@@ -47,7 +47,17 @@ def read_labels(
     elif scores.ndim == 1:
         labels, names, notes = read_binary_labels(values, columns, options)
     else:
-        labels, names, notes = _read_class_labels(column.name, values, names, scores.shape[1], has_all_rows)
+        classes = np.unique(values).tolist()
+        # A chunk may lack class 0 by chance
+        may_be_one_based = has_all_rows and values.dtype.kind in "iuf" and bool(classes) and min(classes) >= 1
+        if names is not None and values.dtype.kind in "iuf":
+            labels, notes = _match_numbers(column.name, values, classes, names, may_be_one_based)
+        elif names is not None:
+            labels = _match_words(values, names)
+        elif may_be_one_based and max(classes) == scores.shape[1]:
+            raise _one_based_error(column.name, classes, scores.shape[1])
+        else:  # class indices
+            labels = values.astype(np.int64) if values.dtype.kind == "b" else values
     check_not_ignored(values, labels, names, options)
     return labels, names, notes
 
@@ -140,24 +150,7 @@ def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None
 # Labels beside a score per class
 
 
-def _read_class_labels(
-    column: str, values: np.ndarray, names: tuple[str, ...] | None, k: int, has_all_rows: bool
-) -> NamedLabels:
-    """Read labels of k classes: indices without names, numbers as names or positions, or words as names."""
-    classes = np.unique(values).tolist()
-    is_numeric = values.dtype.kind in "iuf"
-    # A chunk may lack class 0 by chance
-    is_one_based = is_numeric and bool(classes) and min(classes) >= 1 and has_all_rows
-    if names is None:
-        if is_one_based and max(classes) == k:
-            raise _one_based_error(column, classes, k)
-        return values.astype(np.int64) if values.dtype.kind == "b" else values, None, ()
-    if is_numeric:
-        return _match_numbers(column, values, classes, names, is_one_based)
-    return _match_words(values, names)
-
-
-def _match_words(values: np.ndarray, names: tuple[str, ...]) -> NamedLabels:
+def _match_words(values: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """Return words as names of classes, which are checked later, and true and false as the names that mean yes and no.
 
     Raises:
@@ -166,7 +159,7 @@ def _match_words(values: np.ndarray, names: tuple[str, ...]) -> NamedLabels:
     if values.dtype.kind == "U":
         if hint := missing_hint([word for word in np.unique(values).tolist() if word not in names]):
             raise InputError(f"Expected one of the classes {shorten_list(names)} as label.{hint}", code="missing_word")
-        return values, names, ()
+        return values
     by_word = {name.lower(): name for name in names}
     positive = positive_word(names)
     if {"false", "true"} <= by_word.keys():  # perhaps among other classes
@@ -179,13 +172,13 @@ def _match_words(values: np.ndarray, names: tuple[str, ...]) -> NamedLabels:
             "names.",
             code="unknown_label",
         )
-    return np.array(pair)[values.astype(np.int64)], names, ()  # false is 0 and true is 1
+    return np.array(pair)[values.astype(np.int64)]  # false is 0 and true is 1
 
 
 def _match_numbers(
-    column: str, values: np.ndarray, classes: list[Any], names: tuple[str, ...], is_one_based: bool
-) -> NamedLabels:
-    """Return numbers as names of classes, by the first of these rules that fits.
+    column: str, values: np.ndarray, classes: list[Any], names: tuple[str, ...], may_be_one_based: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return numbers as names of classes, or as positions of names, and notes, by the first of these rules that fits.
 
     1. All names are numbers: labels are these numbers.
     2. The two names mean yes and no: labels are 1 for yes, and 0 or -1 for no.
@@ -193,14 +186,14 @@ def _match_numbers(
     4. Labels are the positions of the names, from 0.
     """
     if all(parse_number(name) is not None for name in names):
-        return to_texts(to_tensor(values, "labels")), names, ()
+        return to_texts(to_tensor(values, "labels")), ()
     positive = positive_word(names)
     if positive is not None and len(names) == 2 and {*classes} <= {-1, 0, 1} and len(classes) <= 2:
         negative = next(name for name in names if name != positive)
-        return np.where(values > 0, positive, negative), names, (f"Label 1 is {positive!r}.",)
+        return np.where(values > 0, positive, negative), (f"Label 1 is {positive!r}.",)
     by_number = _names_by_number(names)
     if by_number and {*classes} <= by_number.keys():
-        return np.array([by_number[value] for value in values.tolist()]), names, ()
+        return np.array([by_number[value] for value in values.tolist()]), ()
     labels_text = shorten_list([f"{label:g}" for label in classes])
     numbers_are_positions = sorted(by_number) == list(range(len(by_number)))
     if {*classes} & by_number.keys() and not numbers_are_positions:
@@ -209,7 +202,7 @@ def _match_numbers(
             f"labels_from={min(classes):g} (--labels-from {min(classes):g}) if they are positions.",
             code="labels_from",
         )
-    if is_one_based:
+    if may_be_one_based:
         raise _one_based_error(column, classes, len(names))
     if classes and not 0 <= min(classes) <= max(classes) < len(names):
         raise InputError(
@@ -218,7 +211,7 @@ def _match_numbers(
             code="unknown_label",
         )
     positions = shorten_list([f"{i} is {name}" for i, name in enumerate(names)]).replace("'", "")
-    return values, names, (f"Labels are numbers, and each is the position of its class: {positions}.",)
+    return values, (f"Labels are numbers, and each is the position of its class: {positions}.",)
 
 
 def _names_by_number(names: tuple[str, ...]) -> dict[float, str]:

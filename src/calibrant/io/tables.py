@@ -209,8 +209,6 @@ def read_tab_separated(path: Path, options: TableOptions) -> LoadedTable:
 def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     """Read a JSON object per line."""
     content, notes = to_utf8(read_decompressed(path), options.encoding)
-    if not content.strip():
-        raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
     try:
         frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
     except Exception:

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.events import BINARY_EVENTS
 from calibrant.io import chunks
-from calibrant.io.arrays import find_score_and_label_keys
+from calibrant.io.arrays import SCORE_KEYS, find_score_and_label_keys
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
 from calibrant.io.frames import check_incomplete, frame_to_arrays, incomplete_notes
@@ -39,44 +39,35 @@ def read_table(table: Any, ignore_index: int | None, of: Any, **options: Any) ->
     return fields_from_arrays(arrays, ignore_index, of, are_logits=table_options.are_logits)
 
 
-def read_file(path: str | Path, ignore_index: int | None, of: Any, **options: Any) -> Fields:
-    """Read a file, a folder or a pattern for `Predictions.load`."""
+class LoadedFile(NamedTuple):
+    """The content of a file of predictions."""
+
+    fields: Fields
+    has_labels: bool  # if not, the labels are 0
+    ids: Sequence[Any]  # of the rows, None where one is missing; empty without ids
+
+
+def read_file(
+    path: str | Path, ignore_index: int | None = None, of: Any = None, *, needs_labels: bool = True, **options: Any
+) -> LoadedFile:
+    """Read a file, a folder or a pattern for `Predictions.load`. Labels may be missing unless `needs_labels`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     with prefix_errors(f"{path}"):
-        return fields_from_arrays(read(path, table_options), ignore_index, of, are_logits=table_options.are_logits)
+        arrays, has_labels = read(path, table_options, needs_labels=needs_labels), True
+        if not needs_labels:
+            arrays, has_labels = add_missing_labels(arrays)
+        fields = fields_from_arrays(arrays, ignore_index, of, are_logits=table_options.are_logits)
+    return LoadedFile(fields, has_labels, arrays.get("ids", ()))
 
 
-def read_file_with_ids(path: str | Path, **options: Any) -> tuple[Fields, list[Any] | None]:
-    """Read a file for `load_with_ids`, with the id of each row, None where it is missing, if the file has ids."""
-    table_options = TableOptions.from_keywords(options)
-    with prefix_errors(f"{path}"):
-        arrays = read(path, table_options)
-        fields = fields_from_arrays(arrays, are_logits=table_options.are_logits)
-    ids = list(arrays.get("ids", ()))
-    return fields, ids if len(ids) == len(fields["labels"]) else None
-
-
-def read_unlabeled_file(path: str | Path, **options: Any) -> tuple[Fields, bool]:
-    """Read a file whose labels may be missing, as `fields_from_unlabeled_arrays`."""
-    table_options = TableOptions.from_keywords(options)
-    with prefix_errors(f"{path}"):
-        arrays = read(path, table_options, needs_labels=False)
-        return fields_from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
-
-
-def fields_from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Fields, bool]:
-    """Validate arrays whose labels may be missing. Missing labels become 0.
-
-    Returns:
-        The fields, and whether the arrays have labels.
-    """
-    has_labels = any(name in arrays for name in ("labels", "label", "correct"))
-    if not has_labels:
-        kind = next((kind for kind in ("logits", "probs", "confidence") if kind in arrays), "probs")
-        shape = np.shape(arrays.get(kind, np.zeros((0, 2))))  # without scores, an error about them follows
-        labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)  # one per row or position
-        arrays = dict(arrays) | {"correct" if kind == "confidence" else "labels": labels}
-    return fields_from_arrays(arrays, are_logits=are_logits), has_labels
+def add_missing_labels(arrays: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return arrays with labels of 0 if they have none, and whether they had labels."""
+    if any(name in arrays for name in ("labels", "label", "correct")):
+        return arrays, True
+    kind = next((kind for kind in SCORE_KEYS if kind in arrays), "probs")
+    shape = np.shape(arrays.get(kind, np.zeros((0, 2))))  # without scores, an error about them follows
+    labels = np.zeros(shape[:1] + shape[2:], dtype=np.int64)  # one per row or position
+    return {**arrays, "correct" if kind == "confidence" else "labels": labels}, False
 
 
 def read_chunks(
@@ -174,7 +165,9 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool
     def check(draft: Path) -> None:
         """Raise `InputError` unless the written file reads back as it was."""
         try:
-            is_exact = _is_read_back_exactly(fields, read_unlabeled_file(draft)[0], with_labels=with_labels)
+            is_exact = _is_read_back_exactly(
+                fields, read_file(draft, needs_labels=False).fields, with_labels=with_labels
+            )
         except InputError:
             is_exact = False
         if not is_exact:
@@ -184,7 +177,8 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool
                 code="not_exact",
             )
 
-    if of != (1 if fields["class_names"] in BINARY_EVENTS else "top"):  # the event of a file that names none
+    default_event = 1 if fields["class_names"] in BINARY_EVENTS else "top"  # of a file that names none
+    if of != default_event:
         names["evaluated_event"] = (str(of),)
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
@@ -199,11 +193,9 @@ def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, with_labe
         return False
     columns = torch.tensor([loaded_names.index(name) for name in names])  # the loaded class of each saved one
     saved_classes = columns.argsort()  # the inverse: the saved class of each loaded one
-    return (
-        _group_name_list(saved) == _group_name_list(loaded)
-        and (not with_labels or torch.equal(saved_classes[loaded["labels"]], saved["labels"].cpu()))
-        and torch.equal(loaded["logits"][:, columns].double(), saved["logits"].cpu().double())
-    )
+    has_equal_labels = not with_labels or torch.equal(saved_classes[loaded["labels"]], saved["labels"].cpu())
+    has_equal_logits = torch.equal(loaded["logits"][:, columns].double(), saved["logits"].cpu().double())
+    return has_equal_labels and has_equal_logits and _group_name_list(saved) == _group_name_list(loaded)
 
 
 def _group_name_list(fields: Mapping[str, Any]) -> list[str]:

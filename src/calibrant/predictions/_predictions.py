@@ -31,12 +31,10 @@ from calibrant.predictions._constructors import (
     fields_from_soft_labels,
 )
 from calibrant.predictions._files import (
-    fields_from_unlabeled_arrays,
+    add_missing_labels,
     read_chunks,
     read_file,
-    read_file_with_ids,
     read_table,
-    read_unlabeled_file,
     write_file,
 )
 from calibrant.types import Categories, ColumnMap, InputError, Map
@@ -301,7 +299,7 @@ class Predictions:
             of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: For tables, as in `from_table`.
         """
-        return cls._construct(read_file(path, ignore_index, of, **options))
+        return cls._construct(read_file(path, ignore_index, of, **options).fields)
 
     @classmethod
     def load_chunks(
@@ -613,15 +611,19 @@ def as_predictions(
 
 
 def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[Any] | None]:
-    """Read a file as `Predictions.load` does, and return also the row ids, None where one is missing, or None."""
-    values, ids = read_file_with_ids(path, **options)
-    return Predictions._construct(values), ids  # pyright: ignore[reportPrivateUsage]
+    """Read a file as `Predictions.load` does. Return also the id of each row, None where it is missing.
+
+    There are no ids, but None, if the file has none, or not as many as the predictions have rows.
+    """
+    loaded = read_file(path, **options)
+    p = Predictions._construct(loaded.fields)  # pyright: ignore[reportPrivateUsage]
+    return p, list(loaded.ids) if len(loaded.ids) == len(p) else None
 
 
 def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
     """Return the predictions in a file, and whether it has labels. Missing labels become 0."""
-    values, has_labels = read_unlabeled_file(path, **options)
-    return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]
+    loaded = read_file(path, needs_labels=False, **options)
+    return Predictions._construct(loaded.fields), loaded.has_labels  # pyright: ignore[reportPrivateUsage]
 
 
 def from_arrays(arrays: Mapping[str, Any]) -> Predictions:
@@ -631,5 +633,6 @@ def from_arrays(arrays: Mapping[str, Any]) -> Predictions:
 
 def from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:
     """Return the predictions in arrays, and whether they have labels. Missing labels become 0."""
-    values, has_labels = fields_from_unlabeled_arrays(arrays, are_logits=are_logits)
-    return Predictions._construct(values), has_labels  # pyright: ignore[reportPrivateUsage]
+    arrays, has_labels = add_missing_labels(arrays)
+    fields = fields_from_arrays(arrays, are_logits=are_logits)
+    return Predictions._construct(fields), has_labels  # pyright: ignore[reportPrivateUsage]

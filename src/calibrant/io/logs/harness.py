@@ -27,7 +27,12 @@ from calibrant.io.logs.tokens import as_object
 from calibrant.types import InputError
 
 HARNESS = "lm-evaluation-harness"
-NORMALIZATIONS = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info")  # of the log-likelihoods of choices
+NORMALIZATIONS = {  # of the log-likelihoods of choices, with the words for a note
+    "acc": "",
+    "acc_norm": " per character",
+    "acc_bytes": " per byte",
+    "acc_mutual_info": " less those with an empty prompt",
+}
 INVALID_RESPONSE = "[invalid]"  # of a filter whose pattern found nothing
 NO_FILTER = "none"
 DELIMITER = " "  # before each choice
@@ -153,11 +158,11 @@ def _read_choices(
     Raises:
         InputError: If the right choices reproduce the scores "acc" of the log, but not the scores of the chosen name.
     """
-    name = select_name(options.score, NORMALIZATIONS, "score") or NORMALIZATIONS[0]
+    name = select_name(options.score, list(NORMALIZATIONS), "score") or "acc"
     labels: list[int | None] = [_find_label(record["target"], score) for record, score in zip(records, scores)]
     # "acc", which every such log has, tells whether the labels are right, whatever score was chosen
-    top_choices = [int(np.argmax(score.log_likelihoods)) for score in scores]
-    labels_give_scores = None not in labels and _agree(records, "acc", top_choices, labels)
+    most_likely = [int(np.argmax(score.log_likelihoods)) for score in scores]
+    labels_give_scores = None not in labels and _agree(records, "acc", most_likely, labels)
     logits = [score.normalized(name) for score in scores]
     predicted = [int(np.argmax(values)) for values in logits]
     if labels_give_scores and not _agree(records, name, predicted, labels):
@@ -167,29 +172,22 @@ def _read_choices(
             code="score_mismatch",
         )
     is_mispaired = not labels_give_scores and None not in labels and _is_mispaired(records, scores, labels)
-    has_labels = labels_give_scores or is_mispaired
+    if not labels_give_scores and not is_mispaired:
+        labels = [None] * len(records)  # the log does not tell the right choices reliably
     answers = [
-        _choice_answer(record, task, values, label if has_labels else None, index, name)
-        for record, values, label, index in zip(records, logits, labels, predicted, strict=True)
+        _choice_answer(record, task, name, logits=values, label=label, predicted=choice)
+        for record, values, label, choice in zip(records, logits, labels, predicted, strict=True)
     ]
-    notes = [f"Logits are the log-likelihoods of the choices{_NORMALIZATION_WORDS[name]}."]
+    notes = [f"Logits are the log-likelihoods of the choices{NORMALIZATIONS[name]}."]
     if is_mispaired:
         notes.append("The scores in the log pair log-likelihoods with wrong choices, so answers are graded anew.")
-    if not has_labels:
+    if None in labels:
         notes.append(f"The right choice is not in the log, so answers are graded by its {name}.")
     return answers, notes
 
 
-_NORMALIZATION_WORDS = {
-    "acc": "",
-    "acc_norm": " per character",
-    "acc_bytes": " per byte",
-    "acc_mutual_info": " less those with an empty prompt",
-}
-
-
 def _choice_answer(
-    record: Record, task: str, logits: np.ndarray, label: int | None, predicted: int, name: str
+    record: Record, task: str, name: str, *, logits: np.ndarray, label: int | None, predicted: int
 ) -> LogAnswer:
     """Return the answer to one question: its logits, the top probability, and whether it is correct.
 
@@ -231,7 +229,7 @@ def _find_label(target: Any, score: ChoiceScores) -> int | None:
 def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], labels: Sequence[int | None]) -> bool:
     """Whether predictions and labels give the logged score of every question that has one."""
     rows = zip(records, predicted, labels, strict=True)
-    return all(read_grade(record.get(name)) in (None, float(index == label)) for record, index, label in rows)
+    return all(read_grade(record.get(name)) in (None, float(choice == label)) for record, choice, label in rows)
 
 
 def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
@@ -242,8 +240,8 @@ def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], lab
     if any(score.unconditional is None for score in scores):
         return False
     # Entries 0, 2, 4, ... of all requests, which the harness took for the choices
-    pairs = [np.concatenate([score.log_likelihoods, score.unconditional])[::2] for score in scores]  # pyright: ignore
-    return _agree(records, "acc", [int(np.argmax(values)) for values in pairs], labels)
+    graded = [np.concatenate([score.log_likelihoods, score.unconditional])[::2] for score in scores]  # pyright: ignore
+    return _agree(records, "acc", [int(np.argmax(values)) for values in graded], labels)
 
 
 # Generation

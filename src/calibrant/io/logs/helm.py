@@ -42,12 +42,21 @@ def read_run(path: Path, options: LogOptions) -> LogContent:
     is_choice = str(adapter.get("method", "")).startswith("multiple_choice")
     # The last of several requests for an instance: each may be one of its choices
     requests = {_key(request["instance"], request): request for request in state["request_states"]}
+    # An entry of the statistics describes its instance itself
     means = {_key(entry, entry): _stat_means(entry["stats"]) for entry in stats}
     score = _select_score(list(means.values()), options.score, is_choice=is_choice)
     # A model without any has log-probabilities of 0, and so the probability 1 everywhere
     has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in means.values())
     answers = [
-        _read_answer(request, means.get(key, {}), options, score, task, subject, has_log_probs=has_log_probs)
+        _read_answer(
+            request,
+            means.get(key, {}),
+            score,
+            task=task,
+            subject=None if subject is None else str(subject),
+            is_stated=options.confidence == "stated",
+            has_log_probs=has_log_probs,
+        )
         for key, request in requests.items()
     ]
     notes = [f"Answers are graded by {score!r}."]
@@ -80,8 +89,8 @@ def _stat_means(stats: Sequence[Record]) -> dict[str, float]:
 
 def _max_probability(means: Mapping[str, float]) -> float | None:
     """Return the probability of the response, cut to 1 after rounding, or None without a valid one."""
-    value = means.get(CONFIDENCE_STAT, -1.0)
-    return min(value, 1.0) if 0 <= value <= 1 + 1e-6 else None
+    value = means.get(CONFIDENCE_STAT)
+    return min(value, 1.0) if value is not None and 0 <= value <= 1 + 1e-6 else None
 
 
 def _select_score(instance_means: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
@@ -99,14 +108,17 @@ def _select_score(instance_means: Sequence[Mapping[str, float]], candidates: Seq
 def _read_answer(
     request: Record,
     means: Mapping[str, float],
-    options: LogOptions,
     score: str,
-    task: str,
-    subject: Any,
     *,
+    task: str,
+    subject: str | None,
+    is_stated: bool,
     has_log_probs: bool,
 ) -> LogAnswer:
-    """Return the answer to a request, graded by the statistic `score` among the `means`."""
+    """Return the answer to a request, graded by the statistic `score` among the `means`.
+
+    Its confidence is in the text if `is_stated`, else among the means if the model has log-probabilities.
+    """
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []
     text = str(completions[0].get("text", "")) if completions else ""
@@ -119,15 +131,14 @@ def _read_answer(
         reason = "empty response"
     elif mapping and text.strip() not in mapping and means.get(score) == 0:  # it may be graded right all the same
         reason = "response is no choice"
-    is_stated = options.confidence == "stated"
     return LogAnswer(
         task,
         str(instance.get("id")),
         means.get(score),
-        # Of which `subject` may choose a key
+        # The option `subject` may name one of these keys
         data=(instance.get("extra_data") or {}) | {"sub_split": instance.get("sub_split")},
         reason=reason,
         stated=find_stated_confidence(text) if is_stated else None,
         confidence=_max_probability(means) if has_log_probs and not is_stated else None,
-        subject=None if subject is None else str(subject),
+        subject=subject,
     )

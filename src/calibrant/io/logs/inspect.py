@@ -69,7 +69,7 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     if info.compress_type != ZSTANDARD_METHOD:
         return archive.read(info)
     file.seek(info.header_offset)
-    header = file.read(30)  # its last two numbers are the lengths of a name and of extra fields, which follow
+    header = file.read(30)  # its last two numbers, of 2 bytes each, are the lengths of a name and of extra fields
     name_length, extra_length = (int.from_bytes(field, "little") for field in (header[26:28], header[28:30]))
     file.seek(name_length + extra_length, io.SEEK_CUR)
     text = read_zstandard(io.BytesIO(file.read(info.compress_size)))
@@ -90,7 +90,7 @@ def _read_samples(header: Record, samples: Iterable[Record], path: Path, options
     records = list(samples)
     if not records:
         raise InputError("Expected samples in this log, got none.", code="no_rows")
-    # A file may hold them in the order of their ends; repeats of a question are counted in the order of rows
+    # The log lists samples as they finished; repeats of a question are counted in the order of epochs
     records.sort(key=lambda sample: (str(sample.get("id")), int(sample.get("epoch") or 1)))
     evaluation: Record = header.get("eval") or {}
     task = str(evaluation.get("task") or path.stem)

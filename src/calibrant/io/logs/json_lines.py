@@ -68,9 +68,9 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
     by_key = {normalize_column_name(name): name for name in reversed(names)}  # the first of several with one key
     fields: dict[str, str] = {}
     for role, candidates in LOG_FIELD_NAMES.items():
-        name = next((by_key[key] for key in map(normalize_column_name, candidates) if key in by_key), None)
-        if name is not None and name not in fields.values():
-            fields[role] = name
+        matches = [by_key[key] for key in map(normalize_column_name, candidates) if key in by_key]
+        if matches and matches[0] not in fields.values():
+            fields[role] = matches[0]
     return fields
 
 

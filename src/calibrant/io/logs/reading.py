@@ -13,7 +13,13 @@ from typing import Any
 from calibrant._text import shorten_list
 from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, to_utf8
-from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files
+from calibrant.io.files import (
+    check_file,
+    is_pattern,
+    is_visible_table,
+    list_matching_files,
+    require_matching_files,
+)
 from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
 from calibrant.io.json_text import parse_json, parse_json_lines
 from calibrant.io.logs import harness, helm, inspect, json_lines
@@ -52,8 +58,8 @@ def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
             code="no_columns",
         )
     log_options = LogOptions(
-        options.task,
-        options.filter,
+        task=options.task,
+        filter=options.filter,
         score=(columns["correct"],) if "correct" in columns else (),
         confidence=columns.get("confidence"),
         subject=columns.get("group"),
@@ -83,9 +89,9 @@ def read_logs(
             f"Expected different logs, got {'the same one twice' if sources else 'none'}. Try each file once.",
             code="repeated_log" if sources else "no_log",
         )
-    origin = Path() if is_list else path  # errors name a source that is another path
+    named_path = Path() if is_list else path  # errors begin with the name of any other source
     logs: list[LogContent] = [
-        call_reader(source, partial(_read_source, source, options), origin)
+        call_reader(source, partial(_read_source, source, options), named_path)
         for source in _sources_of_tasks(sources, options.task)
     ]
     logs = _select_tasks(logs, options.task)
@@ -96,9 +102,9 @@ def read_logs(
     formats = ", ".join(dict.fromkeys(log.format for log in logs))
     questions = len({(row.task, row.question) for row in rows})
     num_logs = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
-    read = f"Read {len(rows):,} answers to {questions:,} questions from {num_logs} ({formats})."
+    summary = f"Read {len(rows):,} answers to {questions:,} questions from {num_logs} ({formats})."
     log_notes = dict.fromkeys(note for log in logs for note in log.notes)
-    return rows, (read, *log_notes, *notes, describe_rows(rows)), model
+    return rows, (summary, *log_notes, *notes, describe_rows(rows)), model
 
 
 def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Path]:
@@ -134,10 +140,7 @@ def list_logs(path: Path) -> list[Path]:
             )
         return logs
     if is_pattern(path):
-        files = list_matching_files(path)
-        if not files:
-            raise InputError("Expected files that match this pattern, got none.", code="no_match")
-        return files
+        return require_matching_files(path)
     return [path]
 
 
@@ -246,8 +249,9 @@ def _select_tasks(logs: Sequence[LogContent], names: Sequence[str]) -> list[LogC
 
 def _check_tasks_differ(logs: Sequence[LogContent]) -> None:
     """Raise `InputError` if two logs have answers of the same task and subject."""
-    runs = [run for log in logs for run in {(answer.task, answer.subject, log.model) for answer in log.answers}]
-    repeated = sorted({task for (task, _, _), count in Counter(runs).items() if count > 1})
+    # A log counts once for each of its tasks and subjects
+    runs = Counter(run for log in logs for run in {(answer.task, answer.subject, log.model) for answer in log.answers})
+    repeated = sorted({task for (task, _, _), count in runs.items() if count > 1})
     if repeated:
         raise InputError(
             f"Expected one run of each task, got several of {shorten_list(repeated)}. Try a list of files, which are "

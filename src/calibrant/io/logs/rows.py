@@ -144,17 +144,27 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     epochs: Counter[tuple[str, str]] = Counter()
     rows: list[LogRow] = []
     for answer, subject in zip(answers, subjects, strict=True):
-        question = (answer.task, answer.question)
-        epochs[question] += 1
-        outcome, confidence, reason = _resolve_outcome(answer, bool(options.percent), table)
-        values = (answer.correct, confidence, answer.logits, answer.label)
-        rows.append(LogRow(*question, epochs[question], subject, outcome, *values, reason))
+        epochs[answer.task, answer.question] += 1
+        outcome, confidence, reason = _resolve_outcome(answer, table, percent=bool(options.percent))
+        row = LogRow(
+            task=answer.task,
+            question=answer.question,
+            epoch=epochs[answer.task, answer.question],
+            subject=subject,
+            outcome=outcome,
+            correct=answer.correct,
+            confidence=confidence,
+            logits=answer.logits,
+            label=answer.label,
+            reason=reason,
+        )
+        rows.append(row)
     unread = Counter(str(answer.stated) for answer, row in zip(answers, rows) if row.reason == UNREAD_REASON)
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
-    is_fraction = (0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
-    if options.percent and (num_fractions := sum(is_fraction)):
+    are_fractions = (0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
+    if options.percent and (num_fractions := sum(are_fractions)):
         notes.append(f"{num_fractions:,} stated confidences between 0 and 1 were read as less than 1 %.")
     return tuple(rows), tuple(notes)
 
@@ -162,20 +172,20 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
 UNREAD_REASON, UNGRADED_REASON = "unreadable confidence", "not graded"
 
 
-def _resolve_outcome(answer: LogAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+def _resolve_outcome(answer: LogAnswer, table: ProbabilityTable, *, percent: bool) -> tuple[Outcome, float | None, str]:
     """Return the outcome of an answer, its confidence, and the reason if either is missing.
 
-    An answer that only lacks a grade keeps its confidence: with a few grades, it still tells of the accuracy.
+    An answer that only lacks a grade keeps its confidence, from which `few_labels` estimates the accuracy.
     """
     if answer.correct is None and answer.reason in ("", UNGRADED_REASON):
-        _, confidence, _ = _read_confidence(answer, percent, table)
+        _, confidence, _ = _read_confidence(answer, table, percent=percent)
         return Outcome.NOT_ANSWERED, confidence, UNGRADED_REASON
     if answer.reason:
         return Outcome.NOT_ANSWERED, None, answer.reason
-    return _read_confidence(answer, percent, table)
+    return _read_confidence(answer, table, percent=percent)
 
 
-def _read_confidence(answer: LogAnswer, percent: bool, table: ProbabilityTable) -> tuple[Outcome, float | None, str]:
+def _read_confidence(answer: LogAnswer, table: ProbabilityTable, *, percent: bool) -> tuple[Outcome, float | None, str]:
     """Return the outcome of an answer that can be graded, its confidence, and the reason if that is missing."""
     if answer.confidence is not None:
         return Outcome.WITH_CONFIDENCE, answer.confidence, ""
@@ -205,12 +215,11 @@ def _find_subjects(answers: Sequence[LogAnswer], key: str | None) -> tuple[list[
     """Return the subject of each answer, None if it has none, and a note on where it is from.
 
     The first of these that exist are the subjects: the values of `key`, the subjects that the format states, several
-    tasks, and the values of the first of `SUBJECT_KEYS` that takes several, each for two questions on average.
+    tasks, and the values of the first of `SUBJECT_KEYS` that has several, at most one for every two questions.
 
     Raises:
         InputError: If no answer has the `key`.
     """
-    tasks = {answer.task for answer in answers}
     if key is not None:
         if not any(key in answer.data for answer in answers):
             names = sorted({name for answer in answers for name in answer.data})
@@ -220,6 +229,7 @@ def _find_subjects(answers: Sequence[LogAnswer], key: str | None) -> tuple[list[
         return [_to_text(answer.data.get(key)) for answer in answers], [f"Subjects are from {key!r}."]
     if any(answer.subject is not None for answer in answers):
         return [answer.subject for answer in answers], []
+    tasks = {answer.task for answer in answers}
     if len(tasks) > 1:
         return [answer.task for answer in answers], [f"The {len(tasks)} tasks are the subjects."]
     for name in SUBJECT_KEYS:

@@ -122,7 +122,7 @@ def parse_grade(grade: Any) -> float | None:
     """Return a number, its text, True or False as a grade in [0, 1], or None for everything else."""
     if not isinstance(grade, str | int | float):
         return None
-    number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)  # which reads no True
+    number = float(grade) if isinstance(grade, bool) else parse_plain_number(grade)  # which returns None for True
     return number if number is not None and 0 <= number <= 1 else None
 
 
@@ -148,8 +148,8 @@ def _parse_decimal(text: str) -> float:
 
 def _to_share(value: float, total: float) -> float | None:
     """Return a value as a share of a total, None unless it is in [0, 1]."""
-    share = value / total if total > 0 and math.isfinite(value) else -1.0
-    return share if 0 <= share <= 1 else None
+    is_share = total > 0 and math.isfinite(value) and 0 <= value <= total
+    return value / total if is_share else None
 
 
 def _normalize(text: str) -> str:

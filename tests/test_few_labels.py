@@ -91,6 +91,15 @@ def test_equal_labels_give_an_interval_of_positive_width():
     assert (y.value, y.low, y.high) == (0.0, 0.0, pytest.approx(1 - x.low))
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_unequal_weights_do_not_change_the_interval_of_equal_labels(label):
+    p, rows = np.linspace(0.3, 0.9, 1000), np.arange(7)
+    for seed in range(20):
+        weights = np.random.default_rng(seed).random(7) + 0.1
+        weighted = accuracy_interval(p, rows, [label] * 7, weights=weights)
+        assert str(weighted) == str(accuracy_interval(p, rows, [label] * 7))
+
+
 def test_the_gap_is_the_mean_confidence_minus_the_accuracy():
     p, correct = population(4)
     accuracy = accuracy_interval(p, np.arange(50), correct[:50])

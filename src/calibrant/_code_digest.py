@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import resolve_name
+from itertools import accumulate
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -39,11 +40,11 @@ def code_digest(method: Any) -> str:
 def unwrap(method: Any) -> Any:
     """Return the function or class behind a partial, a decorated function or an instance."""
     while not isinstance(method, type):
-        wrapped_function = method.func if isinstance(method, partial) else getattr(method, "function", None)
-        wrapped_function = wrapped_function if callable(wrapped_function) else getattr(method, "__wrapped__", None)
-        if wrapped_function is None:
+        inner = method.func if isinstance(method, partial) else getattr(method, "function", None)  # as of a `Metric`
+        inner = inner if callable(inner) else getattr(method, "__wrapped__", None)  # as of `functools.wraps`
+        if inner is None:
             return method if hasattr(method, "__qualname__") else type(method)
-        method = wrapped_function
+        method = inner
     return method
 
 
@@ -55,15 +56,16 @@ def is_defined_twice(method: Any) -> bool:
     except (OSError, SyntaxError, TypeError, ValueError, RecursionError):
         return False
     name = definition.__name__
-    blocks = [getattr(node, key) for node in ast.walk(tree) for key in ("body", "orelse") if hasattr(node, key)]
+    blocks = [getattr(node, key, None) for node in ast.walk(tree) for key in ("body", "orelse")]
+    statement_lists: list[list[ast.stmt]] = [block for block in blocks if isinstance(block, list)]  # no expressions
     return any(
-        sum(isinstance(s, Definition) and s.name == name and not _is_overload(s) for s in block) > 1
-        for block in blocks
-        if isinstance(block, list)
+        sum(isinstance(s, Definition) and s.name == name and not _is_overload(s) for s in statements) > 1
+        for statements in statement_lists
     )
 
 
 def _is_overload(statement: Definition) -> bool:
+    """Whether a definition has a decorator such as `typing.overload`, which declares another signature."""
     return any("overload" in ast.unparse(decorator) for decorator in statement.decorator_list)
 
 
@@ -93,13 +95,14 @@ def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterat
 
 
 def _parse_file(path: Path) -> list[ast.stmt]:
+    """Return the statements of a file."""
     return ast.parse(path.read_bytes()).body
 
 
 def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: bool) -> Iterator[ast.stmt]:
     """Yield the statements that a definition needs: those it uses, and those that run when the module is imported.
 
-    Of a script that runs as `__main__`, which may hold the study, too, import-time statements count only if they use a
+    In a script that runs as `__main__`, which may also run the study, import-time statements count only if they use a
     required definition.
     """
     by_name: dict[str, list[ast.stmt]] = {}
@@ -110,7 +113,8 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
         yield from statements
         return
     import_time_statements = [s for s in statements if not _bound_names(s) and not _is_docstring(s)]
-    required, pending = dict[int, ast.stmt](), [*by_name[root], *([] if is_main else import_time_statements)]
+    required = dict[int, ast.stmt]()  # by identity
+    pending = [*by_name[root], *([] if is_main else import_time_statements)]
     while pending:
         while pending:
             statement = pending.pop()
@@ -118,7 +122,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
                 required[id(statement)] = statement
                 pending += [binding for name in _mentioned_names(statement) for binding in by_name.get(name, ())]
         names = {name for s in required.values() if isinstance(s, Definition) for name in _bound_names(s)}
-        pending = [
+        pending = [  # such as a call that registers a required definition
             s
             for s in import_time_statements
             if id(s) not in required and names & _mentioned_names(s, include_texts=False)
@@ -128,7 +132,8 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
 
 def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
     """Yield the definitions of a notebook that a definition needs, and assignments of the values that it needs."""
-    namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
+    namespace = vars(module) if module else {}
+    pending, visited_names = [definition], set[str]()
     while pending:
         (statement,) = ast.parse(textwrap.dedent(inspect.getsource(pending.pop()))).body
         yield statement
@@ -138,7 +143,7 @@ def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator
             if isinstance(value, LITERAL_TYPES):
                 text = repr(value)  # assigned as a string, because nan, for example, is no literal
                 yield ast.parse(f"{name} = {text!r}").body[0]
-            elif value is not definition and getattr(value, "__module__", None) == definition.__module__:
+            elif value is not definition and getattr(value, "__module__", None) == definition.__module__:  # no import
                 pending.append(unwrap(value))
 
 
@@ -157,8 +162,8 @@ def _bound_names(statement: ast.stmt) -> set[str]:
     return names
 
 
-def _mentioned_names(statement: ast.stmt, include_texts: bool = True) -> set[str]:
-    """Return the names in a statement and the words of its string literals, as a text may name a method."""
+def _mentioned_names(statement: ast.stmt, *, include_texts: bool = True) -> set[str]:
+    """Return the names in a statement and, by default, the words of its texts, because a text may name a method."""
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     if include_texts:
         values = (node.value for node in ast.walk(statement) if isinstance(node, ast.Constant))
@@ -167,6 +172,7 @@ def _mentioned_names(statement: ast.stmt, include_texts: bool = True) -> set[str
 
 
 def _source_text(statement: ast.stmt) -> str:
+    """Return a statement as code without comments and docstrings, which are removed from the statement itself."""
     for node in ast.walk(statement):
         if isinstance(node, Definition) and _is_docstring(node.body[0]):
             node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
@@ -174,18 +180,22 @@ def _source_text(statement: ast.stmt) -> str:
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
+    """Whether a statement is a text alone."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _bytecode_texts(definition: Any) -> Iterator[str]:
+    """Yield the name of a definition, and the bytecode, names and constants of all code in it, nested code included."""
     members: Iterable[Any] = vars(definition).values() if isinstance(definition, type) else [definition]
     pending = [code for member in members if (code := getattr(unwrap(member), "__code__", None))]
     yield definition.__qualname__
     while pending:
         code = pending.pop()
-        yield code.co_code.hex() + repr([code.co_names, *(c for c in code.co_consts if not hasattr(c, "co_code"))])
-        pending += [c for c in code.co_consts if hasattr(c, "co_code")]
+        nested_code = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        yield code.co_code.hex() + repr([code.co_names, *constants])
+        pending += nested_code
 
 
 # Modules
@@ -200,20 +210,20 @@ def _imported_user_modules(
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            try:
+            try:  # `parent` is what the dots of a relative import refer to
                 base = resolve_name("." * node.level + (node.module or ""), parent)
             except (ImportError, ValueError):
                 continue
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]  # an alias may be a module
         for name in names:
             yield from _user_module_files(name, method_package)
 
 
 def _user_module_files(name: str, method_package: str) -> Iterator[tuple[str, Path]]:
-    folder: Path | None = None
-    for i in range(len(parts := name.split("."))):
-        qualified_name = ".".join(parts[: i + 1])
-        path, folder = _locate_module(qualified_name, folder if i else None)
+    """Yield the name and file of each user module on the way from the top-level package to a module: a, a.b, a.b.c."""
+    folder: Path | None = None  # of the package that the next module belongs to
+    for qualified_name in accumulate(name.split("."), "{}.{}".format):
+        path, folder = _locate_module(qualified_name, folder)
         if not _is_user_module(path or folder, qualified_name, method_package):
             return
         if path is not None:
@@ -250,11 +260,13 @@ def _locate_path(path: Path) -> tuple[Path | None, Path | None]:
 
 
 def _module_file(module: ModuleType | None) -> Path | None:
+    """Return the source file of a loaded module, or None without one, as for a notebook."""
     path = getattr(module, "__file__", None)
     return Path(path).resolve() if isinstance(path, str) and path.endswith(".py") else None
 
 
 def _is_main_module(module: ModuleType | None) -> bool:
+    """Whether a module is the script that runs, also in a process of `multiprocessing`."""
     return getattr(module, "__name__", "") in ("__main__", "__mp_main__")
 
 
@@ -271,6 +283,7 @@ def _is_user_module(path: Path | None, name: str, method_package: str) -> bool:
 
 @cache
 def _installed_folders() -> tuple[Path, ...]:
+    """Return the folders of Python's library and of installed packages."""
     paths = sysconfig.get_paths()
     folders = [*site.getsitepackages(), site.getusersitepackages(), paths["stdlib"], paths["purelib"]]
     return tuple({Path(folder).resolve() for folder in folders})

@@ -25,7 +25,7 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
             p = np.clip(x, EXTREME_PROBABILITY, 1 - EXTREME_PROBABILITY)
             shapes = {f"{name} log p": np.log(p), f"{name} -log(1 - p)": -np.log1p(-p)}
         else:
-            r = np.interp(np.nan_to_num(x), fitted["points"][i], fitted["scores"][i])
+            r = np.interp(np.nan_to_num(x), fitted["points"][i], fitted["scores"][i])  # normal score of the rank
             scores[name] = np.where(is_missing, 0.0, r)
             high, low = (np.maximum(sign * r - HINGE, 0.0) for sign in (1, -1))
             shapes = {name: r, f"{name} is high": high, f"{name} is low": low}
@@ -33,8 +33,8 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
         parts |= {f"{name} is 0": 1.0 * (x == 0), f"{name} is missing": 1.0 * is_missing}
     for i, first in enumerate(scores):
         parts |= {f"{first} x {second}": scores[first] * scores[second] for second in list(scores)[i + 1 :]}
-    members = np.full(n, None) if groups is None else np.array(groups, dtype=object)
-    return parts | {f"group {name}": 1.0 * (members == name) for name in fitted["groups"]}
+    group_of_row = np.full(n, None) if groups is None else np.array(groups, dtype=object)
+    return parts | {f"group {name}": 1.0 * (group_of_row == name) for name in fitted["groups"]}
 
 
 def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Array:

@@ -134,8 +134,8 @@ def _predict_batches(
 
 def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
     """Return a cluster per image or text if there is a label at every position."""
-    dense = labels.ndim > 1 and labels.shape[1:].numel() > 1 and logits.ndim > 1
-    return torch.arange(len(labels)) if dense else None
+    has_positions = labels.ndim > 1 and labels.shape[1:].numel() > 1 and logits.ndim > 1  # more than one in a sample
+    return torch.arange(len(labels)) if has_positions else None
 
 
 def _unpack_batch(batch: Any) -> tuple[Any, Any]:
@@ -202,14 +202,14 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
-    """Join the batches, without clusters if there is only one."""
-    numbered_parts = list(_number_clusters(parts))
-    cluster_parts = [codes for _, codes in numbered_parts if codes is not None]
-    clusters = torch.cat(cluster_parts) if cluster_parts else None
+    """Join the batches, without clusters if all rows are in one cluster."""
+    batches, cluster_parts = zip(*_number_clusters(parts), strict=True)
+    with_clusters = [clusters for clusters in cluster_parts if clusters is not None]
+    clusters = torch.cat(with_clusters) if with_clusters else None
     return Predictions(
-        torch.cat([p.logits for p, _ in numbered_parts]),
-        torch.cat([p.labels for p, _ in numbered_parts]),
-        of=numbered_parts[0][0].of,
+        torch.cat([p.logits for p in batches]),
+        torch.cat([p.labels for p in batches]),
+        of=batches[0].of,
         clusters=None if clusters is None or int(clusters.max()) == 0 else clusters,
     )
 
@@ -237,17 +237,19 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     if path.suffix != ".parquet":
         raise InputError(f"Expected a .parquet file, got {path}.", code="suffix")
     numbered_parts = _number_clusters(parts)
-    first_part, first_codes = next(numbered_parts)
+    first_part, first_clusters = next(numbered_parts)
     schema: dict[str, Any] = {"label": polars.Int64, "logits": polars.List(polars.Float32)}
-    schema |= {} if first_codes is None else {"cluster": polars.Int64}
+    if first_clusters is not None:
+        schema["cluster"] = polars.Int64
     errors: list[BaseException] = []
 
     def frames(*_: Any) -> Iterator[polars.DataFrame]:
         """Yield the table of each batch, and keep any exception. Polars passes columns, rows and filters."""
         try:
-            for p, codes in chain([(first_part, first_codes)], numbered_parts):
+            for p, clusters in chain([(first_part, first_clusters)], numbered_parts):
                 columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
-                columns |= {} if codes is None else {"cluster": codes.numpy()}
+                if clusters is not None:
+                    columns["cluster"] = clusters.numpy()
                 yield polars.DataFrame(columns).cast({"logits": schema["logits"]})
         except BaseException as error:  # polars raises an exception of its own in its place
             errors.append(error)

@@ -58,10 +58,11 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     order = np.lexsort((rng.random(len(p)), p))  # by probability, equal ones in random order
     deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)
     chance = _cap_shares(deviation * n / deviation.sum(), n)  # of each row to be chosen
-    ends = chance[order].cumsum()
-    # Systematic sampling: equidistant points with one random offset fall into the chosen rows
-    ranks = np.searchsorted(ends, (np.arange(n) + rng.random()) * ends[-1] / n, side="right")
-    rows = rng.permutation(order[np.minimum(ranks, len(p) - 1)])
+    ends = chance[order].cumsum()  # each row takes a segment as long as its chance; all together are n long
+    # Systematic sampling: n equidistant points with one random offset fall into the segments of the chosen rows
+    points = (np.arange(n) + rng.random()) * ends[-1] / n
+    ranks = np.searchsorted(ends, points, side="right").clip(max=len(p) - 1)  # rounding may pass the last end
+    rows = rng.permutation(order[ranks])
     return LabelPlan(rows, n / len(p) / chance[rows])
 
 
@@ -99,17 +100,18 @@ def accuracy_interval(
     n = len(y)
     if n < MIN_LABELS:
         return Interval(float(y @ w) / n if n else math.nan, 0.0, 1.0, level)
-    accuracy, center = float(w @ y) / n, float(w @ f[index]) / n
-    distance = f[index] - center
-    square = float(w @ distance**2)
-    slope = min(max(float(w @ (distance * y)) / square, 0.0), MAX_SLOPE) if square > 0 else 0.0
-    estimate = min(max(accuracy - slope * (center - float(f.mean())), 0.0), 1.0)
+    if y.min() == y.max():
+        return _equal_labels_interval(float(y[0]), n, level)
+    accuracy, labeled_mean = float(w @ y) / n, float(w @ f[index]) / n
+    distance = f[index] - labeled_mean
+    distance_square = float(w @ distance**2)  # 0 if all labeled rows have one probability
+    slope = min(max(float(w @ (distance * y)) / distance_square, 0.0), MAX_SLOPE) if distance_square > 0 else 0.0
+    estimate = min(max(accuracy - slope * (labeled_mean - float(f.mean())), 0.0), 1.0)
     residuals = w * (y - accuracy - slope * distance)
+    # n - 2 degrees of freedom: accuracy and slope are estimated
     variance = float(residuals @ residuals) / (n * (n - 2)) + slope**2 * float(f.var()) / len(f)
     variance_without_f = accuracy * (1 - accuracy) / (n - 1)  # of the mean of equally weighted outcomes
-    if variance_without_f == 0:
-        return _equal_labels_interval(accuracy, n, level)
-    gain = min(max(variance_without_f / max(variance, 1e-300), 1 / MAX_GAIN), MAX_GAIN)
+    gain = min(max(variance_without_f / max(variance, 1e-300), 1 / MAX_GAIN), MAX_GAIN)  # 1e-300: not divided by 0
     return _wilson_interval(estimate, n * gain, level)
 
 
@@ -166,17 +168,17 @@ def _read_labels(
 
 def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
     """Return chances of being chosen, at most 1 and with sum n, proportional to the shares where they are below 1."""
-    capped = shares
-    while float(capped.max()) > 1 + 1e-12:
-        is_sure = capped >= 1
-        rest = (n - is_sure.sum()) / max(float(shares[~is_sure].sum()), 1e-300)
-        capped = np.where(is_sure, 1.0, shares * rest)
-    return capped
+    chances = shares
+    while float(chances.max()) > 1 + 1e-12:  # raising the other chances to the sum n may lift some above 1
+        is_sure = chances >= 1
+        factor = (n - is_sure.sum()) / max(float(shares[~is_sure].sum()), 1e-300)  # not 0 / 0 if all rows are sure
+        chances = np.where(is_sure, 1.0, shares * factor)
+    return chances
 
 
 def _equal_labels_interval(share: float, n: int, level: float) -> Interval:
     """Return the exact interval if the share of right answers among n labels is 0 or 1."""
-    end = ((1 - level) / 2) ** (1 / n)  # n labels are all right with this tail's probability
+    end = ((1 - level) / 2) ** (1 / n)  # at this accuracy, n answers are all right with probability (1 - level) / 2
     return Interval(share, end, 1.0, level) if share == 1 else Interval(share, 0.0, 1 - end, level)
 
 

@@ -303,8 +303,16 @@ def _regression(
         points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
     else:
         points = scores = torch.empty(0, 0, dtype=torch.float64)
-    nothing = torch.empty(0), torch.empty(0, 0)
-    unfitted = Fusion(tuple(columns), points, scores, group_names, (), *nothing, scale=scale)
+    unfitted = Fusion(
+        signals=tuple(columns),
+        points=points,
+        scores=scores,
+        groups=group_names,
+        names=(),  # until the design tells them
+        coefficients=torch.empty(0),
+        covariance=torch.empty(0, 0),
+        scale=scale,
+    )
     names, x = unfitted.design(columns, groups)
     return replace(unfitted, names=names), x
 
@@ -389,9 +397,9 @@ def _moments_between(
     posteriors = [_posterior_without(fit, names, absent) for fit in fits]
     coefficients = torch.stack([mean for mean, _ in posteriors])
     sampling = torch.stack([covariance for _, covariance in posteriors]).mean(0)
-    between = torch.cov(coefficients.T).reshape(len(names), len(names)) - sampling
+    between = torch.cov(coefficients.T).reshape(len(names), len(names)) - sampling  # reshape: (d d) also for d = 1
     between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * torch.diag(between.diagonal())
-    values, vectors = torch.linalg.eigh(between)
+    values, vectors = torch.linalg.eigh(between)  # a difference may have negative eigenvalues
     return names, coefficients.mean(0), (vectors * values.clamp_min(MIN_VARIANCE)) @ vectors.T
 
 
@@ -402,9 +410,11 @@ def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> t
     dropped = [i for i, name in enumerate(fit.names) if name in absent]
     if not dropped:
         return mean, covariance
-    across = fit.covariance[rows][:, dropped]
-    gain = torch.linalg.solve(fit.covariance[dropped][:, dropped], across.T).T
-    return mean - gain @ fit.coefficients[dropped], covariance - gain @ across.T
+    # A normal distribution, given that the dropped coefficients are 0: with the cross-covariance C and gain G = C V^-1,
+    # the mean falls by G times theirs, and the covariance by G C'
+    cross_covariance = fit.covariance[rows][:, dropped]
+    gain = torch.linalg.solve(fit.covariance[dropped][:, dropped], cross_covariance.T).T
+    return mean - gain @ fit.coefficients[dropped], covariance - gain @ cross_covariance.T
 
 
 def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
@@ -477,8 +487,8 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
 
 def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
     """Test whether labels (n) contradict a prior with this mean and precision, as described at `FusionPrior.test`."""
-    score, num_right = x @ mean, float(y.sum())
-    distance = score - score.mean()
+    expected_logit, num_right = x @ mean, float(y.sum())  # the log-odds at the prior's mean
+    distance = expected_logit - expected_logit.mean()
     if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
         return Evidence(0.0, 1.0)  # equal labels or equal log-odds: there is no order to test
     generator = torch.Generator().manual_seed(seed)
@@ -489,12 +499,13 @@ def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, se
     drawn = (torch.rand(logit.shape, generator=generator, dtype=torch.float64) < logit.sigmoid()).double()
 
     def correlation(labels: Tensor) -> Tensor:
-        spread = labels.var(-1, correction=0).sqrt() * distance.norm() * len(y) ** 0.5
-        return labels @ distance / spread.clamp_min(1e-9)
+        """Return the correlation of labels (..., n) with the log-odds at the prior's mean, 0 if all are equal."""
+        norms = labels.var(-1, correction=0).sqrt() * distance.norm() * len(y) ** 0.5
+        return labels @ distance / norms.clamp_min(1e-9)
 
     observed = correlation(y)
-    below = int((correlation(drawn) <= observed + 1e-12).sum())
-    return Evidence(float(observed), (1 + below) / (1 + NUM_TRANSFER_DRAWS))
+    num_below = int((correlation(drawn) <= observed + 1e-12).sum())  # equal ones count, up to rounding
+    return Evidence(float(observed), (1 + num_below) / (1 + NUM_TRANSFER_DRAWS))
 
 
 def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
@@ -523,6 +534,7 @@ def _signal_gains(
     base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds, which depend on labels only
 
     def groups_of(rows: Tensor) -> list[str] | None:
+        """Return the groups of some examples, None without groups."""
         return None if groups is None else [groups[int(i)] for i in rows]
 
     def held_out(names: Sequence[str]) -> Tensor:
@@ -531,8 +543,8 @@ def _signal_gains(
         for _, inside in split_folds(base, _NUM_FOLDS, seed):
             train, test = (~inside).nonzero().squeeze(1), inside.nonzero().squeeze(1)
             train_columns = {name: columns[name][train] for name in names}
-            regression = _regression(train_columns, y[train], groups_of(train), prior, scale)
-            fitted = _fit_coefficients(*regression, y[train], prior)
+            unfitted, x = _regression(train_columns, y[train], groups_of(train), prior, scale)
+            fitted = _fit_coefficients(unfitted, x, y[train], prior)
             p = fitted.apply({name: columns[name][test] for name in names}, groups_of(test))
             out[test] = torch.where(y[test] == 1, p, 1 - p).log()
         return out

@@ -84,7 +84,7 @@ def measure_tokens(
     if by == "frequency" and counts is None:
         raise InputError("Expected the number of occurrences of each token. Try counts=.", code="no_counts")
     summary, sequences = None, 0
-    sums = list[Tensor]()  # of the tokens of each sequence: their number, NLL and squared NLL
+    sums = list[Tensor]()  # per sequence (3, b): count, NLL and squared NLL of its tokens
     for scores, labels in batches:
         used = _used_tokens(scores, labels, weight, ignore_index)
         if counts is not None:
@@ -129,7 +129,7 @@ def fit_token_temperature(
     Raises:
         InputError: If shapes do not fit together, or there are no tokens.
     """
-    inverse = 1.0  # the NLL is convex in 1 / temperature
+    inverse = 1.0  # 1 / temperature, in which the NLL is convex
     for _ in range(MAX_PASSES):
         sums = torch.zeros(2, dtype=torch.float64)
         for scores, labels in batches():
@@ -138,6 +138,7 @@ def fit_token_temperature(
                 p = (inverse * logits).softmax(1)
                 possible = logits.where(p > 0, 0)  # logits of -inf have no effect
                 mean = (p * possible).sum(1, keepdim=True)
+                # First and second derivative of the loss of each token by `inverse`
                 slope = mean.squeeze(1) - logits.gather(1, tokens[:, None]).squeeze(1)
                 curvature = (p * (possible - mean).square()).sum(1)
                 sums += torch.stack([slope.double().sum(), curvature.double().sum()]).cpu()
@@ -147,9 +148,9 @@ def fit_token_temperature(
                 "Expected finite logits of next tokens, got NaN or infinite ones. Try ignore_index for these tokens.",
                 code="not_finite",
             )
-        if curvature_sum == 0:
-            if slope_sum == 0:
-                raise InputError("Expected tokens with different logits, got none. Try other batches.", code="no_rows")
+        if curvature_sum == slope_sum == 0:
+            raise InputError("Expected tokens with different logits, got none. Try other batches.", code="no_rows")
+        if curvature_sum == 0:  # all probabilities are 0 or 1 in this precision
             break
         previous, step = inverse, -slope_sum / curvature_sum
         inverse = min(max(previous + step, previous / 3), 3 * previous)  # far from the minimum, steps are too long
@@ -214,5 +215,5 @@ def _group_names(by: str, position: Tensor, predicted: Tensor, counts: Tensor | 
         return [f"{1 << (b - 1):05d} to {(1 << b) - 1:05d}" if b > 1 else f"{b:05d}" for b in bits]
     assert counts is not None  # `by` is "frequency", which needs the counts
     share = counts.double()[predicted.cpu()] / counts.sum()
-    power = share.clamp_min(1e-12).log10().floor().long().tolist()
-    return [f"at least 1e{p:d}" if s > 0 else "never" for p, s in zip(power, share.tolist(), strict=True)]
+    exponents = share.clamp_min(1e-12).log10().floor().long().tolist()  # of shares of 0, which are "never", any number
+    return [f"at least 1e{e:d}" if s > 0 else "never" for e, s in zip(exponents, share.tolist(), strict=True)]

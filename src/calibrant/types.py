@@ -26,12 +26,12 @@ PerBin = Float[Tensor, "*sets b"]
 Scalar = Float[Tensor, ""]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
-Map = Callable[[Tensor], Tensor]  # logits to better logits, (n k) -> (n k)
+Map = Callable[[Tensor], Tensor]  # a fitted calibrator, or any function (n k) -> (n k) of logits
 
 
 @runtime_checkable
 class Calibrator(Protocol):
-    """A fitted map from logits to better logits.
+    """A fitted calibrator: a function from logits to better logits.
 
     `fit` may have keyword-only hyperparameters, and a parameter `weights=None` after the labels; without it, weighted
     predictions are refused. A `certificate` is optional. The fields of a dataclass, or the attributes of another class,
@@ -40,7 +40,7 @@ class Calibrator(Protocol):
 
     @classmethod
     def fit(cls, logits: Logits, labels: Labels, /) -> Any:
-        """Return the map fitted to labeled logits."""
+        """Return the calibrator fitted to labeled logits."""
         ...
 
     def __call__(self, logits: Logits, /) -> Logits:
@@ -67,9 +67,9 @@ class Categories:
 
 @runtime_checkable
 class ColumnMap(Protocol):
-    """A fitted map that needs columns of the predictions beside the logits, such as the group of each sample.
+    """A fitted calibrator that needs columns of the predictions beside the logits, such as the group of each sample.
 
-    Predictions with columns are mapped by `map_columns` instead of a call.
+    Predictions with columns are calibrated by `map_columns` instead of a call.
     """
 
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories], /) -> Logits:
@@ -77,7 +77,7 @@ class ColumnMap(Protocol):
         ...
 
     def column_notes(self, columns: Mapping[str, Categories], /) -> tuple[str, ...]:
-        """Return remarks for the notes of the predictions, such as groups that the map was not fitted on."""
+        """Return remarks for the notes of the predictions, such as groups that the calibrator was not fitted on."""
         ...
 
 
@@ -182,7 +182,7 @@ HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
 Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # accepted by every random number generator
 Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
 
-# Parameters of fitted maps, validated when a file is loaded
+# Parameters of fitted calibrators, validated when a file is loaded
 
 FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
 FiniteScalar = Annotated[Scalar, FINITE_RANGE]

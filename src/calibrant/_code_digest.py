@@ -80,7 +80,8 @@ def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterat
         statements = list(_notebook_statements(definition, module))
     else:
         name = definition.__qualname__.partition(".")[0]
-        statements = list(_required_statements(_parse_file(path), name, _is_main_module(module)))
+        is_main = definition.__module__ in ("__main__", "__mp_main__")  # the latter in processes of `multiprocessing`
+        statements = list(_required_statements(ast.parse(path.read_bytes()).body, name, is_main=is_main))
     yield from map(_source_text, statements)
     visited_files = set[Path]()
     pending = list(_imported_user_modules(statements, getattr(module, "__package__", None), package))
@@ -88,18 +89,13 @@ def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterat
         name, path = pending.pop()
         if path not in visited_files:
             visited_files.add(path)
-            statements = _parse_file(path)
+            statements = ast.parse(path.read_bytes()).body
             yield from map(_source_text, statements)
             parent = name if path.name == "__init__.py" else name.rpartition(".")[0]
             pending += _imported_user_modules(statements, parent, package)
 
 
-def _parse_file(path: Path) -> list[ast.stmt]:
-    """Return the statements of a file."""
-    return ast.parse(path.read_bytes()).body
-
-
-def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: bool) -> Iterator[ast.stmt]:
+def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: bool) -> Iterator[ast.stmt]:
     """Yield the statements that a definition needs: those it uses, and those that run when the module is imported.
 
     In a script that runs as `__main__`, which may also run the study, import-time statements count only if they use a
@@ -113,8 +109,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
         yield from statements
         return
     import_time_statements = [s for s in statements if not _bound_names(s) and not _is_docstring(s)]
-    required = dict[int, ast.stmt]()  # by identity
-    pending = [*by_name[root], *([] if is_main else import_time_statements)]
+    required, pending = dict[int, ast.stmt](), [*by_name[root], *([] if is_main else import_time_statements)]
     while pending:
         while pending:
             statement = pending.pop()
@@ -132,8 +127,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, is_main: boo
 
 def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
     """Yield the definitions of a notebook that a definition needs, and assignments of the values that it needs."""
-    namespace = vars(module) if module else {}
-    pending, visited_names = [definition], set[str]()
+    namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
     while pending:
         (statement,) = ast.parse(textwrap.dedent(inspect.getsource(pending.pop()))).body
         yield statement
@@ -192,10 +186,9 @@ def _bytecode_texts(definition: Any) -> Iterator[str]:
     yield definition.__qualname__
     while pending:
         code = pending.pop()
-        nested_code = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
         yield code.co_code.hex() + repr([code.co_names, *constants])
-        pending += nested_code
+        pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
 
 
 # Modules
@@ -263,11 +256,6 @@ def _module_file(module: ModuleType | None) -> Path | None:
     """Return the source file of a loaded module, or None without one, as for a notebook."""
     path = getattr(module, "__file__", None)
     return Path(path).resolve() if isinstance(path, str) and path.endswith(".py") else None
-
-
-def _is_main_module(module: ModuleType | None) -> bool:
-    """Whether a module is the script that runs, also in a process of `multiprocessing`."""
-    return getattr(module, "__name__", "") in ("__main__", "__mp_main__")
 
 
 def _is_user_module(path: Path | None, name: str, method_package: str) -> bool:

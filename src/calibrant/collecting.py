@@ -94,8 +94,13 @@ def collect(
     if logits and not binary:
         raise InputError("Expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
     first_parameter = next(network.parameters(), torch.empty(0))  # without parameters, run on the CPU
-    tracked_batches = _track_batches(batches, progress)
-    outputs = _predict_batches(network, tracked_batches, torch.device(device or first_parameter.device), unpack, output)
+    outputs = _predict_batches(
+        network,
+        _track_batches(batches, progress),
+        device=torch.device(device or first_parameter.device),
+        unpack=unpack,
+        output=output,
+    )
     make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     parts: Iterator[Predictions] = (
         make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
@@ -121,7 +126,7 @@ def _refuse_probabilities(parts: Iterable[Predictions], binary: bool) -> Iterato
 
 
 def _predict_batches(
-    network: nn.Module, batches: Iterable[Any], device: torch.device, unpack: Unpack | None, output: Any
+    network: nn.Module, batches: Iterable[Any], *, device: torch.device, unpack: Unpack | None, output: Any
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the logits and labels of each batch on the CPU."""
     for batch in batches:

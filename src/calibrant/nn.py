@@ -79,7 +79,7 @@ class Criterion(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or the loss of each position with reduction "none"."""
         flatten = _flatten_binary if self.binary else _flatten_classes
-        rows, targets, shape = flatten(logits, labels)
+        rows, targets, shape = flatten(logits, labels)  # (n, k), (n) or (n, k), and the shape of the result
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
         if targets.ndim == 1:
@@ -90,7 +90,7 @@ class Criterion(nn.Module):
         if (targets.is_cpu or not self._labels_checked) and not torch.compiler.is_compiling():
             _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
             self._labels_checked = targets.numel() > 0  # an empty batch says nothing about the next
-        # alpha for events that happen, 1 - alpha for the others; linear in their probability
+        # alpha for targets of 1, 1 - alpha for targets of 0, and between them for probabilities
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)
@@ -135,6 +135,7 @@ class Criterion(nn.Module):
         for key in keys:
             state_dict.pop(key, None)  # torch would report it as unexpected
         if current and len(saved) == len(current):
+            # Numbers were saved as tensors
             restored = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
             self.loss = losses.restore_state(self.loss, restored)
         missing_keys += [key for key, name in keys.items() if name not in saved]
@@ -363,8 +364,8 @@ def linear_loss(
     used = labels != ignore_index
     if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
         raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
-    arguments = hidden, weight, bias, labels.where(used, 0), used, function, chunk_elements
-    return _LinearLoss.apply(*arguments)  # pyright: ignore[reportReturnType]
+    labels = labels.where(used, 0)  # any valid label, because the loss of unused rows is multiplied by 0
+    return _LinearLoss.apply(hidden, weight, bias, labels, used, function, chunk_elements)  # pyright: ignore
 
 
 class _LinearLoss(torch.autograd.Function):

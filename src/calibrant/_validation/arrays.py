@@ -180,17 +180,15 @@ def check_finite(logits: Tensor) -> None:
     # In half precision the sum of finite logits may overflow
     if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
         return
-    n = len(logits)
-    if logits.isnan().any():
+    if num_rows := num_nan_rows(logits):
         raise InputError(
-            f"Expected logits without NaN, got NaN in {num_nan_rows(logits)} of {n} rows. Try dropping these rows.",
+            f"Expected logits without NaN, got NaN in {num_rows} of {len(logits)} rows. Try dropping these rows.",
             code="nan",
         )
-    if logits.isposinf().any():
-        rows = int(logits.isposinf().any(1).sum())
+    if num_rows := int(logits.isposinf().any(1).sum()):
         raise InputError(
-            f"Expected logits below infinity, got +inf in {rows} of {n} rows. Try large finite numbers; -inf means "
-            "probability 0.",
+            f"Expected logits below infinity, got +inf in {num_rows} of {len(logits)} rows. Try large finite numbers; "
+            "-inf means probability 0.",
             code="infinite",
         )
     if bool(logits.isneginf().all(1).any()):

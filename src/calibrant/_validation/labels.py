@@ -40,8 +40,8 @@ def to_class_indices(
     """
     if isinstance(labels, Tensor) or not is_text(labels):
         _refuse_dates(labels)
-        is_tensor = isinstance(labels, Tensor)
-        return _numeric_indices(to_tensor(labels, "labels"), names, k, ignore_index, prefer_positions=is_tensor)
+        values, is_tensor = to_tensor(labels, "labels"), isinstance(labels, Tensor)
+        return _numeric_indices(values, names, k, ignore_index, prefer_positions=is_tensor)
     array = np.asarray(labels)
     try:
         levels, inverse = np.unique(array.astype(str), return_inverse=True)

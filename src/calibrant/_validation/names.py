@@ -106,9 +106,8 @@ def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     name_set, matched = set(names), dict[str, str]()
     for label in labels:
         word = _normalize_name(label)
-        name = label if label in name_set else by_number.get(parse_number(label))
-        if name is None and word in unique_words:
-            name = by_word.get(word)
+        name_of_word = by_word.get(word) if word in unique_words else None
+        name = label if label in name_set else by_number.get(parse_number(label), name_of_word)
         if name is not None:
             matched[label] = name
     if missing := [label for label in labels if label not in matched]:
@@ -122,9 +121,8 @@ def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def _unique_keys(names: Sequence[str], key: Callable[[str], Any]) -> dict[Any, str]:
     """Return names by `key(name)`, without names that share a key or whose key is None."""
-    keys = [key(name) for name in names]
-    counts = Counter(keys)
-    return {value: name for value, name in zip(keys, names, strict=True) if value is not None and counts[value] == 1}
+    counts = Counter(map(key, names))
+    return {key(name): name for name in names if key(name) is not None and counts[key(name)] == 1}
 
 
 def _normalize_name(name: str) -> str:

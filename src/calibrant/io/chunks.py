@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -56,29 +57,29 @@ def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> It
 
     Yields:
         The rows of the file that a chunk was read from, and its arrays, from which incomplete rows may be left out.
+
+    Raises:
+        InputError: As `open_chunked`, or for the rows of a chunk. Messages begin with the path.
     """
-    file = open_chunked(path, options)
+    with prefix_errors(f"{path}"):
+        file = open_chunked(path, options)
     rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
     starts = range(0, file.num_rows, rows_per_chunk)
-    unread_slices = iter([slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts])
+    chunks = [slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts]
     with ThreadPoolExecutor(1) as reader:
-
-        def read_next() -> tuple[slice, Future[Arrays]] | None:
-            """Start to read the next chunk, None after the last one."""
-            return next(((chunk, reader.submit(file.read, chunk)) for chunk in unread_slices), None)
-
-        pending = read_next()
-        while pending is not None:
-            chunk, future = pending
-            with prefix_errors(describe_chunk(chunk)):
-                arrays = call_reader(Path(path), future.result)
-            pending = read_next()  # only now, so that nothing is read after a failure
+        pending: Future[Arrays] | None = None
+        for chunk, next_chunk in zip_longest(chunks, chunks[1:]):  # None after the last chunk
+            pending = pending or reader.submit(file.read, chunk)
+            with prefix_errors(describe_chunk(path, chunk)):
+                arrays = call_reader(Path(path), pending.result)
+            # Only now, so that nothing is read after a failure
+            pending = None if next_chunk is None else reader.submit(file.read, next_chunk)
             yield chunk, arrays
 
 
-def describe_chunk(chunk: slice) -> str:
-    """Return the rows of a chunk, counted from 0 in the whole file, as a text for errors."""
-    return f"rows {chunk.start} .. {chunk.stop - 1}"
+def describe_chunk(path: str | Path, chunk: slice) -> str:
+    """Return the path and the rows of a chunk, counted from 0 in the whole file, as the beginning of errors."""
+    return f"{path}: rows {chunk.start} .. {chunk.stop - 1}"
 
 
 def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
@@ -125,8 +126,8 @@ def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
     dtype = None if columns.label is None else head[columns.label].dtype
     has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)
     has_named_score = columns.positive not in (None, "1")
-    has_answers = columns.kind == ""  # a confidence instead of scores
-    are_classes_known = columns.names is not None or has_answers or options.positive is not None
+    # Without a kind of scores, there are confidences of answers
+    are_classes_known = columns.names is not None or not columns.kind or options.positive is not None
     if columns.labels or (not are_classes_known and (has_text_labels or has_named_score)):
         raise InputError(
             "Expected labels that a single chunk explains, got words or several labels. Try numbers from 0, or columns "

@@ -214,8 +214,7 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
             raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
     label_numbers, predicted_numbers = ({*map(parse_number, classes)} for classes in (labels, predicted))
     labels_plus_1, labels_minus_1 = ({n + step for n in label_numbers if n is not None} for step in (1, -1))
-    are_all_numbers = None not in label_numbers
-    is_shifted = are_all_numbers and len(labels) > 2 and predicted_numbers in (labels_plus_1, labels_minus_1)
+    is_shifted = predicted_numbers in (labels_plus_1, labels_minus_1) and len(labels) > 2 and None not in label_numbers
     if is_shifted or not {*labels} & {*predicted}:
         raise InputError(
             f"Expected the same classes in {columns.label!r} and {columns.predicted!r}, got {shorten_list(labels)} and "

@@ -37,7 +37,9 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
         kind = explicit_kinds[0]
         return explicit_score_columns(search.frame.columns, kind, search.explicit_roles[kind])
     if answer_roles:
-        _assign_confidence(search)
+        scores = [group for group in _find_single_scores(search) if group.kind == "probs"]
+        if "confidence" not in search.roles and len(scores) == 1:  # the caller chose the correctness alone
+            search.roles["confidence"] = scores[0].columns[0]
         return None
     if (group := _choose_class_columns(search)) is not None:
         return group
@@ -47,13 +49,6 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
             return group
         candidates = _find_columns_named_after_class(search)
     return resolve_single_score(search, candidates)
-
-
-def _assign_confidence(search: RoleSearch) -> None:
-    """Make the only single score the confidence if there is none: the caller chose the correctness alone."""
-    candidates = [group for group in _find_single_scores(search) if group.kind == "probs"]
-    if "confidence" not in search.roles and len(candidates) == 1:
-        search.roles["confidence"] = candidates[0].columns[0]
 
 
 # One column per class

@@ -83,7 +83,7 @@ def read_chunks(
     num_classes, rows_read = 0, 0  # 0 classes before the first chunk
     incomplete = Counter[str]()
     evidence = SingleScoreEvidence()
-    for chunk, arrays in _read_arrays(path, rows, table_options):
+    for chunk, arrays in chunks.read_chunks(path, rows, table_options):
         rows_read = chunk.stop
         incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())
         incomplete += incomplete_rows
@@ -93,7 +93,7 @@ def read_chunks(
             labels = arrays[find_score_and_label_keys(arrays)[1]]
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
             continue
-        with prefix_errors(f"{path}: {chunks.describe_chunk(chunk)}"):
+        with prefix_errors(chunks.describe_chunk(path, chunk)):
             # A chunk alone does not refuse logits that look like probabilities: the evidence of all chunks does
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
             if not table_options.are_logits and has_single_logits(arrays):
@@ -116,18 +116,6 @@ def read_chunks(
     if num_classes == 0:  # no chunk, or ignored labels only
         raise InputError(f"{path}: Expected at least one sample, got none.", code="no_rows")
     evidence.check("the key 'probs' or --probs")
-
-
-def _read_arrays(
-    path: str | Path, rows: int | None, options: TableOptions
-) -> Iterator[tuple[slice, Mapping[str, Any]]]:
-    """Yield each chunk's rows in the file and its arrays. Errors name the file."""
-    parts = chunks.read_chunks(path, rows, options)
-    while True:
-        with prefix_errors(f"{path}"):  # not around `yield`, where errors are those of the caller
-            if (part := next(parts, None)) is None:
-                return
-        yield part
 
 
 def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:

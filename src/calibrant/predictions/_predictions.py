@@ -488,7 +488,7 @@ class Predictions:
     @cached_property
     def outcomes(self) -> Outcomes:
         """Confidence, correctness, log-likelihood and Brier score of each sample, from one pass over the logits."""
-        return self._pass_over_logits(None)
+        return self.compute_outcomes()
 
     @property
     def _cached_outcomes(self) -> Outcomes | None:
@@ -496,15 +496,11 @@ class Predictions:
         return self.__dict__.get("outcomes")
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
-        """Return the outcomes. With a visitor, compute them again, in the pass that shows it all probabilities."""
-        if visitor is not None:
-            self.__dict__["outcomes"] = self._pass_over_logits(visitor)
-        return self.outcomes
-
-    def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
-        """Compute the outcomes in one pass over the logits, which shows all probabilities to a visitor."""
+        """Compute and keep the outcomes in one pass over the logits, which shows all probabilities to a visitor."""
         index = self.of if isinstance(self.of, int) else None
-        return softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
+        outcomes = softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
+        self.__dict__["outcomes"] = outcomes
+        return outcomes
 
     @cached_property
     def events(self) -> Events:

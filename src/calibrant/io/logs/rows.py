@@ -146,19 +146,20 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     for answer, subject in zip(answers, subjects, strict=True):
         epochs[answer.task, answer.question] += 1
         outcome, confidence, reason = _resolve_outcome(answer, table, percent=bool(options.percent))
-        row = LogRow(
-            task=answer.task,
-            question=answer.question,
-            epoch=epochs[answer.task, answer.question],
-            subject=subject,
-            outcome=outcome,
-            correct=answer.correct,
-            confidence=confidence,
-            logits=answer.logits,
-            label=answer.label,
-            reason=reason,
+        rows.append(
+            LogRow(
+                task=answer.task,
+                question=answer.question,
+                epoch=epochs[answer.task, answer.question],
+                subject=subject,
+                outcome=outcome,
+                correct=answer.correct,
+                confidence=confidence,
+                logits=answer.logits,
+                label=answer.label,
+                reason=reason,
+            )
         )
-        rows.append(row)
     unread = Counter(str(answer.stated) for answer, row in zip(answers, rows) if row.reason == UNREAD_REASON)
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)

@@ -54,10 +54,11 @@ class ClusterSums:
             c: Confidences, (n).
             a: Outcomes, 0 or 1, (n).
         """
-        num_clusters = min(int(clusters.max()) + 1, MAX_CLUSTER_SLOTS)
+        num_clusters = min(int(clusters.max()) + 1, MAX_CLUSTER_SLOTS)  # more are joined by their index modulo 512
         index = (clusters % num_clusters) * bins + bin_index
 
         def total(values: Tensor) -> Tensor:
+            """Return the sum of the values (n) in every cluster and bin, (m bins)."""
             return bin_sums(index, values, num_clusters * bins).view(num_clusters, bins)
 
         n = total(weights)
@@ -73,7 +74,7 @@ class ClusterSums:
         n = self.total_weight.sum(0)
         running = _cumulative_sums(n, n * self.value, *self.total_weight, *self.residual)
         sums = _sums_between_cuts(_equal_mass_cuts(bins, running[0, -1], _is_integer(n)), running)
-        sums = sums[:, sums[0] > 0]
+        sums = sums[:, sums[0] > 0]  # without empty bins; rows in the order of `running`: 1 + 1 + m + m
         weight_sum, confidence_sum = sums[:2]
         weight, residual = sums[2:].chunk(2)
         return ClusterSums(confidence_sum / weight_sum, weight, residual)
@@ -110,7 +111,8 @@ class GroupedScores:
             weights: Weights, (n); 1 by default.
             clusters: Index of the cluster of each example, (n), if examples may depend on each other.
         """
-        if weights is None and clusters is None and is_packable(confidence, outcome):  # a much faster sort
+        # Integers that hold confidence and outcome sort much faster
+        if weights is None and clusters is None and is_packable(confidence, outcome):
             return cls._from_sorted(*sort_scores(confidence, outcome), None)[0]
         if weights is not None:
             positive = weights > 0
@@ -136,7 +138,7 @@ class GroupedScores:
         value, index, count = group_ties(c)
         correct = a if w is None else w * a
         total_weight = count if w is None else w
-        if len(value) < len(index):
+        if len(value) < len(index):  # some confidences are equal
             correct = torch.zeros_like(value).index_add_(0, index, correct)
             total_weight = count if w is None else torch.zeros_like(value).index_add_(0, index, w)
         return cls(value, total_weight, correct), index
@@ -312,7 +314,7 @@ def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None 
     """
     square = (a - c).square()
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
-    if events == 0 or total <= MIN_DISPERSION * events:
+    if events == 0 or total <= MIN_DISPERSION * events:  # all confidences are 0 or 1, or all gaps are rounding errors
         return MIN_DISPERSION if events else 1.0
     squares = (w * square.square()).sum() if clusters is None else torch.bincount(clusters, w * square).square().sum()
     m = total**2 / float(squares)
@@ -338,11 +340,12 @@ def merge_examples(
     w = torch.ones_like(index, dtype=torch.float64) if weights is None else weights.double()
     total = torch.bincount(index, w)
     rows = (w * values.double()).reshape(-1, len(index))
+    # 1e-300: the mean of an example of weight 0 is 0
     means = torch.stack([torch.bincount(index, row, minlength=len(total)) for row in rows]) / total.clamp_min(1e-300)
     merged_clusters = None
     if clusters is not None and not torch.equal(clusters, examples):
         merged_clusters = clusters.new_zeros(len(total)).scatter_(0, index, clusters)
-    is_unweighted = bool(((total - 1).abs() < WEIGHT_ROUNDING).all())
+    is_unweighted = bool(((total - 1).abs() < WEIGHT_ROUNDING).all())  # the parts of every example weigh 1 together
     return means.view(*values.shape[:-1], -1), None if is_unweighted else total, merged_clusters
 
 
@@ -358,6 +361,7 @@ def _compiled_bin_sums(kernel: Any, c: Tensor, a: Tensor, w: Tensor | None, bins
     chunk_sums = np.zeros((math.ceil(len(c) / chunk_rows), 6, bins))
 
     def add_chunk(i: int) -> None:
+        """Add the rows of chunk i to its own sums."""
         rows = slice(i * chunk_rows, (i + 1) * chunk_rows)
         kernel(confidences[rows], outcomes[rows], weights[rows], edges, chunk_sums[i])
 
@@ -484,6 +488,7 @@ def odds_cell(confidence: PerExample) -> Tensor:
     leading bits of the mantissa of the odds, read as an integer.
     """
     odds = (1 / confidence - 1).clamp_min_(0)
+    # A float64 has 52 bits of mantissa below its exponent: the shift leaves the exponent and the 10 leading bits
     return ((odds.view(torch.int64) >> (52 - _CELL_MANTISSA_BITS)) - FIRST_ODDS_CELL).clamp_(0, NUM_ODDS_CELLS - 1)
 
 
@@ -531,7 +536,7 @@ def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
     """
     if not integer_weights:
         return torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=total.device) * total
-    base_size, num_larger = divmod(int(total), bins)
+    base_size, num_larger = divmod(int(total), bins)  # the first `num_larger` bins hold one more
     index = torch.arange(bins + 1, device=total.device)
     return (index * base_size + index.clamp_max(num_larger)).double()
 

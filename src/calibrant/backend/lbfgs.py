@@ -107,7 +107,8 @@ def _line_search(
         if not new_value <= value + 1e-4 * length * slope + 1e-14 * (1 + abs(value)):  # too high, also if NaN: shorten
             longest = length
             excess = new_value - value - length * slope  # over the tangent at x
-            minimizer = -slope * length**2 / (2 * excess) if excess < math.inf else 0.0  # of the parabola
+            # Minimizer of the parabola through both values with this slope at x, within 10 % to 50 % of the bracket
+            minimizer = -slope * length**2 / (2 * excess) if excess < math.inf else 0.0
             length = min(max(minimizer, shortest + 0.1 * (longest - shortest)), (shortest + longest) / 2)
         elif float(gradient @ step) < 0.9 * slope:  # still steep: lengthen
             shortest, length = length, min(4 * length, (length + longest) / 2)

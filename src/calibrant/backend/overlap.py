@@ -26,11 +26,11 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     """
     k = logits.shape[1]
     words = (k + 1) // 2
-    keys = hash_keys(words + 1).to(logits.device)
-
+    keys = hash_keys(words + 1).to(logits.device)  # the last one is a, the factor of the label
     compiled = kernels(logits)
 
     def sums(z: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of each row before its bits are mixed. Sums and products wrap around at 64 bits."""
         values = z.detach().float() + 0.0  # -0 becomes 0
         bits = (pad(values, (0, 1)) if k % 2 else values.contiguous()).view(torch.int64)
         label_sums = y.long() * keys[words]
@@ -185,8 +185,8 @@ def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
         return 0.0
     values, counts = np.unique(other_hashes, return_counts=True)
     common_share = float(_is_member(rows, values[counts > 1]).mean())
-    pairs = 2 * int((counts == 2).sum()) / max(1, len(other_hashes))
-    return min(1.0, common_share + pairs)
+    share_in_pairs = 2 * int((counts == 2).sum()) / max(1, len(other_hashes))
+    return min(1.0, common_share + share_in_pairs)
 
 
 def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> float:

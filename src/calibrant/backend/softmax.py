@@ -153,7 +153,7 @@ def _row_stats(
     z, (n, k) = logits.detach(), logits.shape
     y = torch.zeros(n, dtype=torch.int64, device=z.device) if labels is None else labels.contiguous()
     stats: dict[str, Tensor] = {}
-    for name in _COLUMNS:  # those of length 0 are skipped
+    for name in _COLUMNS:  # the kernel takes all of them, and skips those of length 0
         dtype = torch.int64 if name == "predicted" else torch.float64
         stats[name] = torch.empty(n if name in names else 0, dtype=dtype, device=z.device)
     compiled = kernels(z)
@@ -177,6 +177,7 @@ def _row_stats(
         return torch.from_numpy(p.T)
 
     def process(large_chunk: "tuple[int, RowCallback | None]") -> None:
+        """Compute the chunks of a large chunk one after the other, and pass their probabilities to its callback."""
         start, callback = large_chunk
         end = min(start + large_chunk_rows, n)
         buffer = np.empty(min(chunk_rows, end - start) * k if callback else 0)

@@ -124,14 +124,14 @@ def increasing_root(
     without another evaluation: cubic convergence leaves an error of about its cube. Convergence is tested before the
     bracket falls back to bisection. Without a sign change the result is a bound, with `is_interior=False`.
     """
-    x, lower, upper = start, low, high
+    x, lower, upper = start, low, high  # the root is between `lower` and `upper`, which move inside the bounds
     evaluation = f(x)
     for iteration in range(1, 101):
         step = _halley_step(evaluation)
         if abs(step) <= tolerance:
             return Root(x + step, step, evaluation, iteration, is_interior=True)
-        is_below_root = evaluation.value < 0
-        if x == (high if is_below_root else low):
+        is_below_root = evaluation.value < 0  # because the function increases
+        if x == (high if is_below_root else low):  # even the bound on the side of the root does not reach it
             return Root(x, 0.0, evaluation, iteration, is_interior=False)
         lower, upper = (x, upper) if is_below_root else (lower, x)
         x = x + max(-2.0, min(2.0, step))
@@ -147,9 +147,9 @@ def increasing_root(
 
 
 def _halley_step(point: PointEvaluation) -> float:
-    """Return the step of Halley's method from a point toward the root, limited to half or twice Newton's step.
+    """Return 0 at the root, a step of 2 toward it where f does not rise, or the step of Halley's method elsewhere.
 
-    Return 0 at the root, and 2 in its direction where the function does not rise.
+    The latter is n / (1 + n f'' / (2 f')) for Newton's step n = -f / f', limited to half or twice Newton's step.
     """
     if point.value == 0:
         return 0.0
@@ -221,7 +221,8 @@ def newton(
         while length > 1e-9:
             candidate = (x + length * step).maximum(lower)
             evaluation, evaluations = f(candidate), evaluations + 1
-            if evaluation[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):  # Armijo, up to rounding
+            # Armijo's condition, up to rounding: the value falls by 1e-4 of what the slope promises
+            if evaluation[0] <= value + 1e-4 * length * slope + 1e-15 * abs(value):
                 break
             length /= 2
         else:
@@ -245,7 +246,8 @@ def newton_step(gradient: Tensor, hessian: Tensor, min_step: Tensor | None = Non
     of the Hessian is 1, so that scales do not matter.
     """
     curvature = hessian.diagonal()
-    scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()  # flat coordinates: finite steps
+    # The floors, 1e-24 of the largest curvature and 1e-150 if all are 0, keep steps along flat coordinates finite
+    scale = curvature.clamp_min(max(1e-24 * float(curvature.max()), 1e-150)).rsqrt()
     root = cholesky_with_jitter(scale[:, None] * hessian * scale)
     scaled_gradient = scale * gradient
     step = -scale * torch.cholesky_solve(scaled_gradient[:, None], root).squeeze(1)
@@ -271,9 +273,9 @@ def cholesky_with_jitter(hessian: Tensor) -> Tensor:
     It is raised by 1e-12 to 1e-4 of its largest element: rounding can make a positive Hessian indefinite. Raise torch's
     `LinAlgError`, a `RuntimeError`, if that is not enough.
     """
-    jitter = 1e-12 * float(hessian.diagonal().max()) + 1e-300
+    jitter = 1e-12 * float(hessian.diagonal().max()) + 1e-300  # above 0 also if the Hessian is 0
     eye = torch.eye(len(hessian), dtype=torch.float64)
-    for power in range(5):
+    for power in range(5):  # 1e-12, 1e-10, ... 1e-4
         root, error_code = torch.linalg.cholesky_ex(hessian + 100**power * jitter * eye)
         if not int(error_code):
             return root
@@ -340,6 +342,7 @@ def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
         candidate = w * g**exponent
         candidate /= candidate.sum()
         candidate_density = a @ candidate
+        # The log of the ratio of the likelihoods; also if it is NaN, the accelerated step is not taken
         if exponent > 1 and not float(row_weights @ (candidate_density / density).log()) > 0:
             exponent = 1.0  # plain EM from the old weights, which never lowers the likelihood
             continue

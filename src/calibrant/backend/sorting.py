@@ -32,7 +32,7 @@ def _pack_scores(value: Tensor, outcome: Tensor) -> np.ndarray:
     The bits of a positive number order as it does, and leave one bit free: sorting integers takes a tenth of the time
     of sorting an index and gathering by it.
     """
-    keys = value.contiguous().numpy().view(np.uint64) << np.uint64(1)
+    keys = value.contiguous().numpy().view(np.uint64) << np.uint64(1)  # drops the sign, the highest bit
     return np.bitwise_or(keys, outcome.numpy(), out=keys, dtype=np.uint64, casting="unsafe")
 
 
@@ -61,7 +61,7 @@ def group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         The distinct values, the index of each value among them, and the count of each distinct value in float64.
     """
-    low, high = value[:-1], value[1:]
+    low, high = value[:-1], value[1:]  # each value and the next
     smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
     starts_group = torch.ones_like(value, dtype=torch.bool)
     starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite

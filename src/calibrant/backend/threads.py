@@ -58,7 +58,8 @@ def map_chunks(function: Callable[[T], R], chunks: Sequence[T], elements_per_chu
         grad_enabled, inference_enabled = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
         def call(chunk: T) -> R:
-            with torch.inference_mode(inference_enabled), torch.set_grad_enabled(grad_enabled):  # set per thread
+            """Call the function with the caller's gradient modes, which a new thread does not have."""
+            with torch.inference_mode(inference_enabled), torch.set_grad_enabled(grad_enabled):
                 return function(chunk)
 
         pool = ThreadPoolExecutor(threads)

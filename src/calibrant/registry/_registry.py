@@ -83,8 +83,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
             return lambda method: self.register(method, name, revision=revision)
         name = name or str(method.__name__)
         registered = self._methods.get(name)
-        # A cell of a notebook that runs again replaces its method; two definitions in one file are a mistake
         if registered is not None and registered is not method:
+            # A cell of a notebook that runs again replaces its method; two definitions in one file are a mistake
             if not _is_same_definition(registered, method):
                 raise self._name_taken_error(name, registered, _qualified_name(method))
             if _qualified_name(registered) == _qualified_name(method) and is_defined_twice(method):
@@ -235,8 +235,8 @@ class Method:
     def code(self) -> str:
         """The versions of its code and of the methods that it names, as in `Registry.code`."""
         hints = setting_types(self.function)
-        nested = [method for key, value in self._all_settings.items() for method in _nested(value, hints.get(key))]
-        return ", ".join(filter(None, [self.registry.code(self.name), *(method.code for method in nested)]))
+        named_methods = [m for key, value in self._all_settings.items() for m in _named_methods(value, hints.get(key))]
+        return ", ".join(filter(None, [self.registry.code(self.name), *(method.code for method in named_methods)]))
 
     def with_settings(self, **settings: Any) -> "Method":
         """Return the same method with some other hyperparameters.
@@ -279,8 +279,8 @@ def _method_from_text(kind: str, text: str) -> Method:
     return REGISTRIES[kind].method(text)
 
 
-def _nested(value: Any, hint: Any) -> list[Method]:
-    """Return the methods that a hyperparameter names."""
+def _named_methods(value: Any, hint: Any) -> list[Method]:
+    """Return the methods that a hyperparameter names, such as the base of another calibrator."""
     return [_method_from_text(kind, text) for kind, text in nested_names(value, hint)]
 
 
@@ -319,7 +319,7 @@ def check_settings(
                     f"{name}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="setting_range"
                 )
             with prefix_errors(f"{name}: {key}"):
-                _nested(value, hints.get(key))  # only raises, for a wrong name or setting
+                _named_methods(value, hints.get(key))  # only raises, for a wrong name or setting
             checked[key] = value
         elif default is inspect.Parameter.empty:
             raise InputError(f"{name}: Expected a value of {key}. Try {name}({key}=...).", code="missing_setting")

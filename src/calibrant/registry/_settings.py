@@ -107,7 +107,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
         if value == math.inf and any(limits.le == math.inf for limits in ranges):
-            return ""  # the check of the number below refuses infinity
+            return ""  # here, because `float` alone, checked next, refuses infinity
         expected = describe_mismatch(value, arguments[0])
         if not expected and isinstance(value, int | float) and any(value not in limits for limits in ranges):
             expected = "a number " + " and ".join(map(str, ranges))

@@ -283,6 +283,16 @@ def test_hle_bounds_of_a_large_log_are_outer():
     assert high in bounds
 
 
+def test_hle_bounds_of_a_huge_log_need_no_table():
+    rng = np.random.default_rng(6)
+    n = 30_000
+    c = rng.random(n)
+    a = (rng.random(n) < c / 2).astype(int)
+    bounds = hle_bounds(np.where(rng.random(n) < 0.5, np.nan, c), a, with_last_block=True)
+    assert not bounds.is_exact
+    assert hle_error(c, a, with_last_block=True) in bounds
+
+
 def test_bounds_hold_full_numbers(tmp_path):
     rng = np.random.default_rng(5)
     for i in range(6):

@@ -1,7 +1,8 @@
 """The answers of a log as arrays."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +28,12 @@ class Answers:
         names = tuple(sorted({(row.task, row.question) for row in rows}))
         index = {name: i for i, name in enumerate(names)}
         return cls(
-            np.array([index[row.task, row.question] for row in rows], dtype=np.int64),
-            names,
-            np.array([np.nan if row.correct is None else row.correct for row in rows], dtype=np.float64),
-            np.array([np.nan if row.confidence is None else row.confidence for row in rows], dtype=np.float64),
-            np.array([row.outcome is not Outcome.NOT_ANSWERED for row in rows], dtype=bool),
-            tuple(row.subject for row in rows),
+            question=np.array([index[row.task, row.question] for row in rows], dtype=np.int64),
+            question_names=names,
+            correct=np.array([row.correct for row in rows], dtype=np.float64),  # converts None to NaN
+            confidence=np.array([row.confidence for row in rows], dtype=np.float64),
+            is_answered=np.array([row.outcome is not Outcome.NOT_ANSWERED for row in rows], dtype=bool),
+            subject=tuple(row.subject for row in rows),
         )
 
     def __len__(self) -> int:
@@ -40,9 +41,9 @@ class Answers:
 
     def __getitem__(self, rows: np.ndarray) -> "Answers":
         """Select rows by mask or indices. Questions keep their indices."""
-        subjects = np.array(self.subject, dtype=object)[rows]
-        arrays = self.correct[rows], self.confidence[rows], self.is_answered[rows]
-        return Answers(self.question[rows], self.question_names, *arrays, tuple(subjects))
+        names = ("question", "correct", "confidence", "is_answered")
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, **arrays, subject=tuple(np.array(self.subject, dtype=object)[rows]))
 
     @property
     def is_graded(self) -> np.ndarray:
@@ -67,7 +68,7 @@ class Answers:
     @property
     def question_weights(self) -> np.ndarray:
         """Weights (n) that make every question count once: one over its number of rows."""
-        return 1 / np.bincount(self.question, minlength=len(self.question_names))[self.question]
+        return 1 / np.bincount(self.question)[self.question]
 
 
 def check_binary(correct: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from calibrant.language_models._log import EvaluationLog
 
 BLOCK_SIZE = 100  # answers per block of the HLE error
 NUM_BROWSECOMP_BINS = 10
-ValueAndRange = tuple[float, float, float]  # and its least and greatest value over all orders of equal confidences
+ValueAndRange = tuple[float, float, float]  # value, and least and greatest value over all orders of equal confidences
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Convention:
         confidence = np.where(is_missing, 1.0, answers.confidence)  # as the published evaluations do
         value, low, high = self.compute(confidence, answers.correct, answers.is_answered)
         filled = int(is_missing.sum()) if self.uses_confidence else 0
-        return PublishedValue(self.name, value, low, high, len(answers), filled)
+        return PublishedValue(self.name, value, low, high, n=len(answers), filled=filled)
 
 
 def conventions(log: EvaluationLog) -> dict[str, PublishedValue]:
     """Return the value of every published convention, by name.
 
-    The descriptions are in `CONVENTIONS`. Graded answers count: the evaluations grade an answer that is missing as
-    wrong, and give it a confidence of 100 %.
+    `CONVENTIONS` describes them. Only graded answers count. The evaluations grade a missing answer as wrong, and give
+    it a confidence of 100 %.
 
     Args:
         log: The log of an evaluation.
@@ -81,7 +81,7 @@ def block_ends(n: int, size: int) -> np.ndarray:
     array([100, 200, 350])
     """
     ends = size * np.arange(1, n // size + 1)
-    ends[-1:] = n
+    ends[-1:] = n  # a slice, which may be empty
     return ends
 
 
@@ -127,11 +127,13 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
     >>> browsecomp_error(c, a), browsecomp_error(c, a, keeps_zero=False)
     (0.75, 0.25)
     """
-    # Sums of confidence minus outcome: of confidences of 0, then of each bin
+    if len(confidence) == 0:
+        return math.nan
+    # n_b |conf_b - acc_b| is the absolute sum of confidence minus outcome. Element 0 is for confidences of 0
     gap_sums = np.bincount(browsecomp_bin(confidence) + 1, confidence - correct, NUM_BROWSECOMP_BINS + 1)
     if keeps_zero:
         gap_sums[1] += gap_sums[0]
-    return float(np.abs(gap_sums[1:]).sum() / len(confidence)) if len(confidence) else math.nan
+    return float(np.abs(gap_sums[1:]).sum() / len(confidence))
 
 
 def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
@@ -148,7 +150,7 @@ def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
     0.4
     """
     hits, attempted = correct[is_answered].sum(), is_answered.sum()
-    # The harmonic mean of hits / n and hits / attempted
+    # The harmonic mean of hits / n and hits / attempted is 2 hits / (n + attempted)
     return float(2 * hits / (len(correct) + attempted)) if len(correct) else math.nan
 
 
@@ -163,20 +165,29 @@ def _hle(
     """Return the HLE error and its range, NaN for fewer answers than a block."""
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
     if math.isnan(value):
-        return _same_for_all_orders(value)
+        return value, value, value
     ends = block_ends(len(confidence), size)
     low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
-    return value, min(low, value), max(high, value)  # apart from rounding, the range holds the value
+    return value, min(low, value), max(high, value)  # rounding may put the value outside of the range
 
 
 def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return the HLE error of inspect_evals: confidences are whole percents, and fewer answers than a block are one."""
+    """Return the HLE error of inspect_evals: whole percents, and a single block for fewer than 100 answers."""
     whole_percents = np.floor(np.round(100 * confidence, 9)) / 100  # rounded, since 100 * 0.29 is 28.999999999999996
     return _hle(whole_percents, correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 
 
-def _same_for_all_orders(value: float) -> ValueAndRange:
-    """Return a value that does not depend on the order of answers, and so is its own range."""
+def _browsecomp(
+    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray, *, keeps_zero: bool = True
+) -> ValueAndRange:
+    """Return the BrowseComp error, which does not depend on the order of answers and so is its own range."""
+    value = browsecomp_error(confidence, correct, keeps_zero=keeps_zero)
+    return value, value, value
+
+
+def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
+    """Return SimpleQA's F-score, which does not depend on the order of answers and so is its own range."""
+    value = simpleqa_f(correct, is_answered)
     return value, value, value
 
 
@@ -186,48 +197,47 @@ CONVENTIONS = {
     convention.name: convention
     for convention in (
         Convention(
-            "hle",
-            "HLE calibration error",
-            f"{_HLE_DEFINITION}; the block of highest confidences is left out, as in the published code",
-            "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
-            partial(_hle, with_last_block=False),
+            name="hle",
+            title="HLE calibration error",
+            definition=f"{_HLE_DEFINITION}; the block of highest confidences is left out, as in the published code",
+            source="https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
+            compute=partial(_hle, with_last_block=False),
         ),
         Convention(
-            "hle_all_blocks",
-            "HLE error, all blocks",
-            f"{_HLE_DEFINITION}; with the last block",
-            "https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
-            _hle,
+            name="hle_all_blocks",
+            title="HLE error, all blocks",
+            definition=f"{_HLE_DEFINITION}; with the last block",
+            source="https://github.com/centerforaisafety/hle, hle_eval/run_judge_results.py",
+            compute=_hle,
         ),
         Convention(
-            "inspect_hle",
-            "HLE error of inspect_evals",
-            f"{_HLE_DEFINITION}; with the last block, confidences cut to whole percents, one block for fewer than 100",
-            "inspect_evals 0.26.0, hle/metrics.py",
-            _inspect_hle,
+            name="inspect_hle",
+            title="HLE error of inspect_evals",
+            definition=f"{_HLE_DEFINITION}; with the last block, confidences cut to whole percents, one block for fewer"
+            " than 100",
+            source="inspect_evals 0.26.0, hle/metrics.py",
+            compute=_inspect_hle,
         ),
         Convention(
-            "browsecomp",
-            "BrowseComp calibration error",
-            "ten bins of equal width, mean absolute gap",
-            "inspect_evals from 0.25.0 on, browse_comp/browse_comp.py",
-            lambda confidence, correct, _: _same_for_all_orders(browsecomp_error(confidence, correct)),
+            name="browsecomp",
+            title="BrowseComp calibration error",
+            definition="ten bins of equal width, mean absolute gap",
+            source="inspect_evals from 0.25.0 on, browse_comp/browse_comp.py",
+            compute=_browsecomp,
         ),
         Convention(
-            "browsecomp_without_zero",
-            "BrowseComp error, old version",
-            "ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
-            "inspect_evals before 0.25.0, browse_comp/browse_comp.py",
-            lambda confidence, correct, _: _same_for_all_orders(
-                browsecomp_error(confidence, correct, keeps_zero=False)
-            ),
+            name="browsecomp_without_zero",
+            title="BrowseComp error, old version",
+            definition="ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
+            source="inspect_evals before 0.25.0, browse_comp/browse_comp.py",
+            compute=partial(_browsecomp, keeps_zero=False),
         ),
         Convention(
-            "simpleqa_f",
-            "SimpleQA F-score",
-            "harmonic mean of the shares correct of all and correct of those attempted",
-            "https://github.com/openai/simple-evals, simpleqa_eval.py; inspect_evals 0.26.0, simpleqa/scorer.py",
-            lambda _, correct, is_answered: _same_for_all_orders(simpleqa_f(correct, is_answered)),
+            name="simpleqa_f",
+            title="SimpleQA F-score",
+            definition="harmonic mean of the shares correct of all and correct of those attempted",
+            source="https://github.com/openai/simple-evals, simpleqa_eval.py; inspect_evals 0.26.0, simpleqa/scorer.py",
+            compute=_simpleqa,
             missing="Confidences do not count.",
             higher_is_better=True,
             uses_confidence=False,

@@ -97,8 +97,8 @@ class EvaluationLog:
     def predictions(self) -> Predictions:
         """The answers with a confidence: questions are clusters, subjects are groups.
 
-        Log-likelihoods of choices are logits, with -inf after the last choice of a question; every other confidence is
-        that of `Predictions.from_confidence`, with fractional scores as partial credit.
+        Log-likelihoods of choices are logits, with -inf after the last choice of a question. Other confidences become
+        predictions as by `Predictions.from_confidence`, with fractional scores as partial credit.
 
         Raises:
             InputError: If no answer has a confidence ("no_confidence").
@@ -106,11 +106,10 @@ class EvaluationLog:
         return from_arrays(rows_to_arrays(self.rows) | {"notes": self.notes})
 
     def accuracy(self, average: Literal["micro", "macro"] = "micro") -> float:
-        """Return the mean score of graded answers.
+        """Return the mean score of graded answers, in which a question counts once, with the mean of its repeats.
 
         Args:
-            average: "micro", the mean over questions; "macro", the mean over the means of tasks. A question counts
-                once, with the mean of its repeats.
+            average: "micro", the mean over questions; "macro", the mean over the means of tasks.
 
         Raises:
             InputError: If no answer is graded.

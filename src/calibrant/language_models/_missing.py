@@ -48,18 +48,17 @@ def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
     Raises:
         InputError: If scores are fractional.
     """
-    graded = Answers.from_rows(log.rows)
-    graded = graded[graded.is_graded]
+    answers = Answers.from_rows(log.rows)
+    graded = answers[answers.is_graded]
     check_binary(graded.correct)
     answered = graded[graded.is_answered]
-    weighted_answers = answered.confidence, answered.correct, answered.question_weights
-    all_graded = graded.confidence, graded.correct
+    weights = answered.question_weights
     return {
-        "signed_gap": gap_bounds(*weighted_answers),
-        "brier": brier_bounds(*weighted_answers),
-        "browsecomp": browsecomp_bounds(*all_graded),
-        "hle": hle_bounds(*all_graded),
-        "hle_all_blocks": hle_bounds(*all_graded, with_last_block=True),
+        "signed_gap": gap_bounds(answered.confidence, answered.correct, weights),
+        "brier": brier_bounds(answered.confidence, answered.correct, weights),
+        "browsecomp": browsecomp_bounds(graded.confidence, graded.correct),
+        "hle": hle_bounds(graded.confidence, graded.correct),
+        "hle_all_blocks": hle_bounds(graded.confidence, graded.correct, with_last_block=True),
     }
 
 
@@ -75,7 +74,8 @@ def gap_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray 
     Bounds(low=-0.25, high=0.25, is_exact=True)
     """
     w = _normalize(weights, len(confidence))
-    low, high = (float(w @ (np.nan_to_num(confidence, nan=fill) - correct)) for fill in (0.0, 1.0))
+    filled = [np.nan_to_num(confidence, nan=fill) for fill in (0.0, 1.0)]
+    low, high = (float(w @ (c - correct)) for c in filled)
     return Bounds(low, high, is_exact=True)
 
 
@@ -93,8 +93,8 @@ def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarra
     Bounds(low=0.125, high=0.625, is_exact=True)
     """
     w = _normalize(weights, len(confidence))
-    nearest, farthest = correct, (correct < 0.5).astype(float)
-    filled = [np.where(np.isnan(confidence), fill, confidence) for fill in (nearest, farthest)]
+    best, worst = correct, np.where(correct < 0.5, 1.0, 0.0)  # of the missing confidences
+    filled = [np.where(np.isnan(confidence), fill, confidence) for fill in (best, worst)]
     low, high = (float(w @ (c - correct) ** 2) for c in filled)
     return Bounds(low, high, is_exact=True)
 
@@ -144,8 +144,8 @@ def hle_bounds(
 
     A missing confidence moves the boundaries of all later blocks. `block_error_bounds` searches through the
     arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones, tightened
-    by simpler numbers: no squared error is above the mean square of c - a over all answers, and, with all blocks, no
-    error is below the signed gap.
+    by simpler bounds: no squared error is above the mean square of c - a over all answers, the Brier score, and, with
+    all blocks, no error is below the absolute signed gap.
 
     Args:
         confidence: Confidences (n,), NaN if missing.
@@ -165,51 +165,63 @@ def hle_bounds(
     if with_last_block:
         gap = gap_bounds(confidence, correct)
         low = max(low, gap.low, -gap.high)
-    return Bounds(low, min(high, math.sqrt(brier_bounds(confidence, correct).high)), is_exact)
+    high = min(high, math.sqrt(brier_bounds(confidence, correct).high))
+    return Bounds(low, high, is_exact)
 
 
 def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
-    """Return weights that sum to 1 (equal ones by default), or no weights without answers."""
+    """Return weights that sum to 1, equal ones if they are None, or an empty array without answers."""
     w = np.ones(n) if weights is None else weights
     return w / w.sum() if n else w
 
 
 def _bin_ends() -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and the upper ends of the bins."""
+    """Return the lower and the upper ends of BrowseComp's bins."""
     edges = np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1)
     return edges[:-1], edges[1:]
 
 
 def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
-    """Return the greatest sum of |G_b|, over the bins that the wrong and the right answers without confidence go to.
+    """Return the greatest sum of |G_b| over all bins that the missing confidences may be in, as in `browsecomp_bounds`.
 
-    Wrong answers at 0 and right ones at 1 add nothing to a sum, so that they may also go to no bin.
+    All wrong answers go to one bin, and all right answers to another. Wrong answers at 0 and right ones at 1 add
+    nothing to a sum, which the last element of the gains, for no bin, stands for.
+
+    Args:
+        gap_sums: $G_b$ of the stated confidences.
+        right: Number of right answers without a confidence.
+        wrong: Number of wrong answers without a confidence.
     """
     lower, upper = _bin_ends()
-    bins = len(gap_sums)
-    # Gain if all wrong answers go to the upper end of a bin with sign +, or to none
-    wrong_gain = np.append(gap_sums + wrong * upper - np.abs(gap_sums), 0.0)
-    # Gain if all right answers go to the lower end of a bin with sign -, or to none
-    right_gain = np.append(right * (1 - lower) - gap_sums - np.abs(gap_sums), 0.0)
-    gains = wrong_gain[:, None] + right_gain
-    gains[range(bins), range(bins)] = -np.inf  # a bin has one sign
-    return float(np.abs(gap_sums).sum() + gains.max())
+    size = np.abs(gap_sums)
+    # Gain if all wrong answers go to the upper end of a bin: its sign is +, and the sum G_b + wrong * upper
+    wrong_gain = np.append(gap_sums + wrong * upper - size, 0.0)
+    # Gain if all right answers go to the lower end of a bin: its sign is -, and the sum -G_b + right * (1 - lower)
+    right_gain = np.append(right * (1 - lower) - gap_sums - size, 0.0)
+    gains = wrong_gain[:, None] + right_gain  # (bin of the wrong answers, bin of the right answers)
+    np.fill_diagonal(gains[:-1, :-1], -np.inf)  # a bin has one sign
+    return float(size.sum() + gains.max())
 
 
 def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[float, bool]:
-    """Return the least sum of |G_b|, or a lower bound, and whether the value is proven to be the least sum.
+    """Return the least sum of |G_b|, and True; or a lower bound if the time limit has ended the search, and False.
 
     The variables of the integer program are p, q and |G| of every bin, as in `browsecomp_bounds`, all of them at least
     0. G ranges from g + (p + q) l - p to g + (p + q) u - p, with g the sum over stated confidences. Therefore |G| is at
     least the lower end, and at least minus the upper end.
+
+    Args:
+        gap_sums: g of every bin.
+        right: Sum of p over the bins.
+        wrong: Sum of q over the bins.
     """
     import scipy.optimize  # slow to import
 
     optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
     lower, upper = _bin_ends()
     bins = len(gap_sums)
-    total = np.zeros((2, 3 * bins))
-    total[0, :bins] = total[1, bins : 2 * bins] = 1  # sums of p and of q
+    # Rows are constraints, columns the variables: p of every bin, q of every bin, |G| of every bin
+    total = np.repeat(np.eye(2, 3), bins, axis=1)  # sums of p and of q
     above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), np.eye(bins)])  # |G| + p - (p + q) l
     above_upper = np.hstack([-np.diag(1 - upper), np.diag(upper), np.eye(bins)])  # |G| - p + (p + q) u
     result = optimize.milp(
@@ -228,4 +240,5 @@ def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[flo
     p, q = result.x[: 2 * bins].round().reshape(2, bins)
     lowest, highest = gap_sums + (p + q) * lower - p, gap_sums + (p + q) * upper - p  # range of G
     least_sum = float(np.maximum(0, np.maximum(lowest, -highest)).sum())  # of these whole numbers p and q
-    return (least_sum, True) if least_sum - proven_bound <= 1e-6 else (proven_bound, False)
+    is_optimal = least_sum - proven_bound <= 1e-6  # the tolerance of the solver
+    return (least_sum if is_optimal else proven_bound), is_optimal

@@ -64,17 +64,17 @@ def confidence_reward(
 ) -> Callable[..., list[float]]:
     r"""Return a reward function of completions, in the form that TRL's trainers call.
 
-    The reward is `accuracy_share` for a right answer, and a proper score of the confidence times the rest. Whatever the
-    answer, the confidence that maximizes the expected reward is the probability that the answer is right: training
-    rewards neither false certainty nor doubt. With the Brier score and a share of 1/2 it is the reward of Damani et al.
-    (2025), moved into [0, 1].
+    The reward is `accuracy_share` for a right answer, plus 1 - `accuracy_share` times a proper score of the confidence.
+    Whatever the answer, the confidence that maximizes the expected reward is the probability that the answer is right:
+    training rewards neither false certainty nor doubt. With the Brier score and a share of 1/2 it is the reward of
+    Damani et al. (2025), moved into [0, 1].
 
     Args:
         is_correct: Function of the text of a completion and, by their names, of those columns of the data set that are
             its further parameters. It returns True, False, or a credit in [0, 1], which is rewarded as the probability
             that the answer is right.
-        read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: that of
-            the last line such as "Confidence: 85%".
+        read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: read the
+            last line such as "Confidence: 85%".
         score: "brier", "log" or "spherical"; see `score_reward`.
         accuracy_share: Share of the reward for right answers, in [0, 1).
         unreadable: Reward of a completion without a readable confidence. The smallest reward of any other is 0.
@@ -93,8 +93,8 @@ def confidence_reward(
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
         """Return the reward of each completion. Columns have an entry per completion."""
-        names = [name for name in column_parameters if name in columns]
-        rewards = list[float]()
+        names = [name for name in column_parameters if name in columns]  # other parameters keep their defaults
+        rewards: list[float] = []
         for i, text in enumerate(map(_completion_text, completions)):
             confidence = read_confidence(text)
             if confidence is None:
@@ -102,8 +102,8 @@ def confidence_reward(
                 continue
             credit = _credit(is_correct(text, **{name: columns[name][i] for name in names}))
             score_if_right, score_if_wrong = (score_reward(confidence, outcome, score) for outcome in (True, False))
-            mean_score = score_if_right * credit + score_if_wrong * (1 - credit)
-            rewards.append(accuracy_share * credit + (1 - accuracy_share) * mean_score)
+            expected_score = score_if_right * credit + score_if_wrong * (1 - credit)
+            rewards.append(accuracy_share * credit + (1 - accuracy_share) * expected_score)
         return rewards
 
     reward.__name__ = f"{score}_confidence_reward"  # TRL logs rewards by their names
@@ -111,9 +111,10 @@ def confidence_reward(
 
 
 def _credit(grade: Any) -> float:
-    """Return a grade as a number in [0, 1], and 1 or 0 for another value that is true or false.
+    """Return a number in [0, 1] as it is, and any other value as 1 if it is true, else 0.
 
-    Raises `InputError` for a text, and for a number outside [0, 1].
+    Raises:
+        InputError: If it is a text, or a number outside [0, 1].
     """
     grade = grade.item() if hasattr(grade, "item") else grade  # of an array or tensor with one number
     credit = float(grade) if isinstance(grade, Real) else float(bool(grade))

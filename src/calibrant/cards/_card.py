@@ -54,13 +54,13 @@ class ModelCard:
     questions: int
     outcomes: dict[str, int]  # number of answers with each outcome
     accuracy: Interval  # of graded answers; missing answers count as the log grades them
-    with_confidence: Interval  # share of answers that have a confidence, of those that do not only lack a grade
-    not_answered: Interval  # share of answers that are missing or not gradable, of the same
-    numbers: dict[str, Interval]  # of answers with a confidence, by metric
+    with_confidence: Interval  # share of answers that have a confidence; ungraded answers with one do not count
+    not_answered: Interval  # share of answers that are missing or not gradable, among the same answers
+    numbers: dict[str, Interval]  # metrics of the answers with a confidence, by name
     noise_floor: Interval  # ECE of a calibrated model with the same confidences
     p_value: float  # of the Kuiper test of calibration
-    conventions: dict[str, PublishedValue]  # empty if scores are fractional, as are the bounds
-    bounds: dict[str, Bounds]  # over all values of missing confidences
+    conventions: dict[str, PublishedValue]  # empty if scores are fractional
+    bounds: dict[str, Bounds]  # over all values of missing confidences; empty if scores are fractional
     coverage: tuple[CoverageRow, ...]
     policies: tuple[PolicyRow, ...]
     subjects: tuple[SubjectRow, ...]
@@ -74,8 +74,7 @@ class ModelCard:
         Raises:
             InputError: If no answer has a confidence.
         """
-        answers, source = Answers.from_rows(log.rows), log.predictions
-        p = stated_predictions(source)
+        answers, p = Answers.from_rows(log.rows), stated_predictions(log.predictions)
         graded, complete = answers[answers.is_graded], answers[~answers.lacks_only_grade]
         outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
         if num_incomplete := len(answers) - len(complete):  # logs count them as not answered
@@ -103,7 +102,7 @@ class ModelCard:
             bounds=missing_confidence_bounds(log) if graded.is_binary else {},
             coverage=coverage_rows(p, level),
             policies=policy_rows(p, level),
-            subjects=subject_rows(p, source, level),
+            subjects=subject_rows(p, log.predictions, level),
             notes=log.notes,
             predictions=p,
         )
@@ -115,7 +114,7 @@ class ModelCard:
 
     @property
     def headline(self) -> str:
-        """What the confidences are: miscalibrated or not, and the direction if it is significant."""
+        """The verdict: no evidence of miscalibration, over- or underconfident, or miscalibrated without a direction."""
         signed_gap = self.numbers["signed_gap"]
         if not self.is_miscalibrated:
             return "no evidence of miscalibration"
@@ -137,10 +136,10 @@ class Card:
 
     @cached_property
     def title(self) -> str:
-        """The main result: of a single model by name, else the number of miscalibrated models."""
+        """The main result: no answer is graded, the verdict on a single model, or the number of miscalibrated ones."""
         if not self.models:
-            subject = display_name(self.ungraded[0].name) if len(self.ungraded) == 1 else "All models"
-            return f"{subject}: no answer is graded"
+            name = display_name(self.ungraded[0].name) if len(self.ungraded) == 1 else "All models"
+            return f"{name}: no answer is graded"
         if len(self.models) == 1:
             return f"{display_name(self.models[0].name)}: {self.models[0].headline}"
         num_miscalibrated = sum(model.is_miscalibrated for model in self.models)
@@ -160,7 +159,10 @@ class Card:
         content = {
             "level": self.level,
             "models": [_model_content(model) for model in self.models],
-            "rankings": [_ranking_content(ranking) for ranking in self.rankings],
+            "rankings": [
+                {"score": r.title, "questions": r.questions, "level": r.level, "rows": [vars(row) for row in r.rows]}
+                for r in self.rankings
+            ],
             "ungraded": [_ungraded_content(estimate) for estimate in self.ungraded],
         }
         return result_json(content, source)
@@ -210,13 +212,14 @@ def card(
 
 
 def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
-    """Return the logs by model name, or "model" without one. Repeated names get a number."""
+    """Return the logs by model name, or "model" without one. Repeated names become "NAME (2)", "NAME (3)", ..."""
     named: dict[str, EvaluationLog] = {}
     for log in logs:
-        base = log.model or _UNNAMED
-        name, i = base, 2
+        name = model = log.model or _UNNAMED
+        copy = 1
         while name in named:
-            name, i = f"{base} ({i})", i + 1
+            copy += 1
+            name = f"{model} ({copy})"
         named[name] = log
     return named
 
@@ -226,16 +229,16 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
 
     A ranking is left out if the models share fewer than two questions.
     """
-    # if every log has one task, questions are paired by their own names: those of the tasks may be file names
-    has_single_tasks = all(len(log.tasks) == 1 for log in logs.values())
+    # If every log has one task, ignore its name when questions are paired: it may be the name of a file
+    ignores_tasks = all(len(log.tasks) == 1 for log in logs.values())
     accuracy: dict[str, dict[tuple[str, str], float]] = {}  # by model and by (task, question)
     brier: dict[str, dict[tuple[str, str], float]] = {}
     for name, log in logs.items():
         answers = Answers.from_rows(log.rows)
-        names = [("" if has_single_tasks else task, question) for task, question in answers.question_names]
-        questions = [names[i] for i in answers.question]
+        keys = [("" if ignores_tasks else task, question) for task, question in answers.question_names]
+        questions = [keys[i] for i in answers.question]  # of each answer
         accuracy[name] = question_means(questions, answers.correct)
-        confidence = np.where(answers.has_confidence, answers.confidence, np.nan)
+        confidence = np.where(answers.has_confidence, answers.confidence, np.nan)  # `question_means` skips NaN
         brier[name] = question_means(questions, np.square(confidence - answers.correct))
     rankings = (
         rank_models("accuracy", accuracy, higher_is_better=True, level=RANK_LEVEL),
@@ -265,27 +268,25 @@ def _model_content(model: ModelCard) -> dict[str, Any]:
         "p_value": model.p_value,
         "conventions": {name: _published_content(value) for name, value in model.conventions.items()},
         "missing_confidence_bounds": {name: null_nonfinite(vars(b)) for name, b in model.bounds.items()},
-        "accuracy_at_coverage": [vars(row) for row in model.coverage],
-        "policies": [vars(row) | {"score": _interval_content(row.score)} for row in model.policies],
-        "subjects": [vars(row) | {"gap": _interval_content(row.gap)} for row in model.subjects],
+        "accuracy_at_coverage": [_fields(row) for row in model.coverage],
+        "policies": [_fields(row) for row in model.policies],
+        "subjects": [_fields(row) for row in model.subjects],
         "notes": list(model.notes),
     }
+
+
+def _fields(row: CoverageRow | PolicyRow | SubjectRow | UngradedAnswers) -> dict[str, Any]:
+    """Return the fields of a row for JSON."""
+    return {name: _interval_content(x) if isinstance(x, Interval) else x for name, x in vars(row).items()}
 
 
 def _ungraded_content(estimate: UngradedAnswers) -> dict[str, Any]:
     """Return the numbers of answers without a grade for JSON."""
     names = [{"task": task, "question": question} for task, question in estimate.grade_next]
-    intervals = {"accuracy": _interval_content(estimate.accuracy), "gap": _interval_content(estimate.gap)}
-    return vars(estimate) | intervals | {"grade_next": names}
+    return _fields(estimate) | {"grade_next": names}
 
 
 def _published_content(value: PublishedValue) -> dict[str, Any]:
     """Return a published convention of a model for JSON."""
     content, convention = _interval_content(value), CONVENTIONS[value.name]
     return content | {"n": value.n, "filled": value.filled, "title": convention.title, "source": convention.source}
-
-
-def _ranking_content(ranking: Ranking) -> dict[str, Any]:
-    """Return a ranking for JSON."""
-    rows = [vars(row) for row in ranking.rows]
-    return {"score": ranking.title, "questions": ranking.questions, "level": ranking.level, "rows": rows}

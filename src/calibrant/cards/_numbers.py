@@ -57,28 +57,30 @@ class SubjectRow:
 def stated_predictions(p: Predictions) -> Predictions:
     """Return the event of predictions as stated confidences, in which every question counts once.
 
-    The repeats of a question are a cluster, even of a single answer, so that copies of all answers change nothing.
+    The answers to a question are a cluster, even if there is only one, so that copies of all answers change nothing.
 
     Raises:
-        InputError: Several answers are all to one question.
+        InputError: If there are several answers, all of them to one question.
     """
     events = p.events.merged  # one row per answer, with its confidence and score
-    clusters = torch.arange(len(events)) if events.clusters is None else events.clusters  # the questions
-    counts = torch.bincount(clusters)[clusters].double()  # of answers to the question of each answer
-    if len(counts) > 1 and counts[0] == len(counts):
+    n = len(events)
+    question = torch.arange(n) if events.clusters is None else events.clusters
+    num_answers = torch.bincount(question)[question]  # (n), to the question of each answer
+    if n > 1 and num_answers[0] == n:
         raise InputError(
-            f"Expected answers to at least two questions, got {len(counts):,} to one. Try a file in which the field id "
+            f"Expected answers to at least two questions, got {n:,} to one. Try a file in which the field id "
             "names each question.",
             code="one_question",
         )
-    return Predictions.from_confidence(events.confidence, events.outcome, 1 / counts, clusters=clusters)
+    weights = 1 / num_answers.double()
+    return Predictions.from_confidence(events.confidence, events.outcome, weights, clusters=question)
 
 
 def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
-    """Return the mean of `hits`, a number in [0, 1] per answer, with its interval. Questions have equal weight."""
-    outcomes = torch.from_numpy(hits.astype(np.float64))
-    weights = torch.from_numpy(answers.question_weights)
-    clusters = torch.from_numpy(np.unique(answers.question, return_inverse=True)[1])  # questions, from 0 on
+    """Return the mean of `hits`, a value in [0, 1] per answer, with its interval. Questions have equal weight."""
+    _, question = np.unique(answers.question, return_inverse=True)  # numbered from 0 without gaps
+    arrays = hits.astype(np.float64), answers.question_weights, question
+    outcomes, weights, clusters = map(torch.from_numpy, arrays)
     return share_interval(outcomes, weights, level, clusters)
 
 
@@ -89,28 +91,33 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     several shares.
     """
     curve = risk_coverage(p, level=level)
-    thresholds = p.events.by_score.value.flip(0)  # from the most confident answers
     assert curve.low is not None  # given a level, the curve has both bounds
     assert curve.high is not None
-    first_steps = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))
-    steps = first_steps.clamp_max(len(curve.x) - 1).unique()
-    columns = curve.x, thresholds, 1 - curve.y, 1 - curve.high, 1 - curve.low  # in the order of the fields
-    return tuple(CoverageRow(*row) for row in zip(*(column[steps].tolist() for column in columns), strict=True))
+    thresholds = p.events.by_score.value.flip(0)  # distinct confidences, the highest first, as in the curve
+    points = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))  # first with enough coverage
+    points = points.clamp_max(len(curve.x) - 1).unique()
+    low, high = 1 - curve.high, 1 - curve.low  # the accuracy is one minus the risk
+    columns = [values[points].tolist() for values in (curve.x, thresholds, 1 - curve.y, low, high)]
+    return tuple(CoverageRow(*row) for row in zip(*columns, strict=True))
 
 
 def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
-    """Return the score of answering only with a confidence of at least each target."""
-    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)  # the score is the net benefit of this rule
+    """Return the score of answering only with a confidence of at least each target.
+
+    It is the net benefit of treating the answer as right above the threshold: the share of right answers minus
+    t / (1 - t) times the share of wrong ones.
+    """
+    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)
     rows: list[PolicyRow] = []
     for i, target in enumerate(TARGETS):
         answered = _weighted_mean(p, p.events.confidence >= allow_rounding(target))
         score = Interval(float(curve.model[i]), float(curve.low[i]), float(curve.high[i]), level)
-        rows.append(PolicyRow(target, answered, score, float(curve.treat_all[i])))
+        rows.append(PolicyRow(target, answered, score, always=float(curve.treat_all[i])))
     return tuple(rows)
 
 
 def _weighted_mean(p: Predictions, values: torch.Tensor) -> float:
-    """Return the mean of a value per row by the weights of predictions."""
+    """Return the mean of a value per row, weighted as the predictions are."""
     w = p.weights if p.weights is not None else torch.ones(len(p), dtype=torch.float64)
     return float((w * values).sum() / w.sum())
 
@@ -125,12 +132,13 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     """
     if source.groups is None or source.group_names is None:
         return ()
-    names = [(i, source.group_names[i]) for i in source.groups.unique().tolist()][:MAX_SUBJECTS]
+    subjects = source.groups.unique().tolist()[:MAX_SUBJECTS]
     rows: list[SubjectRow] = []
-    for i, name in names:
+    for i in subjects:
         part = p[source.groups == i]
-        assert part.clusters is not None  # the questions
-        gap = signed_gap.interval(part, level=level ** (1 / len(names)))  # all hold together (Sidak 1967)
+        assert part.clusters is not None  # `stated_predictions` has set them: the questions
+        gap = signed_gap.interval(part, level=level ** (1 / len(subjects)))  # all hold together (Sidak 1967)
         confidence = _weighted_mean(part, part.events.confidence)
-        rows.append(SubjectRow(name, len(part.clusters.unique()), confidence - gap.value, confidence, gap))
+        name, num_questions = source.group_names[i], len(part.clusters.unique())
+        rows.append(SubjectRow(name, num_questions, accuracy=confidence - gap.value, confidence=confidence, gap=gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))

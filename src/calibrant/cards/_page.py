@@ -25,52 +25,65 @@ MAX_DIAGRAMS = 12
 def card_page(card: "Card", command: str) -> str:
     """Return the HTML page of a card."""
     models = card.models
-    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # these are not in `models`
+    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # no `models` for these
     num_models = len(models) + len(without_grades)
     num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
     lead = (
         f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
         f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
     )
-    sections = [
-        *([report.Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []),
-        *(_model_sections(card) if models else []),
-    ]
-    return report.page(card.title, [lead], sections, report.version_facts(command), kicker="Calibration card")
+    sections: list[report.Section] = []
+    if card.ungraded:
+        sections.append(report.Section("Answers without a grade", _ungraded(card.ungraded)))
+    if models:
+        sections += _model_sections(card)
+    return report.page(card.title, lead, sections, report.version_facts(command), kicker="Calibration card")
 
 
 def _model_sections(card: "Card") -> list[report.Section]:
     """Return the sections on models with graded answers, without ranks or subjects if there are none."""
     models = card.models
-    return [
-        report.Section("Accuracy and calibration", _summary(models)),
-        report.Section("Reliability", _diagrams(models)),
-        *([report.Section("Ranks", _ranks(card.rankings))] if card.rankings else []),
-        report.Section("Published conventions", _conventions(models)),
-        report.Section("Accuracy of the most confident answers", _coverage(models)),
-        report.Section("Answer, or say nothing", _policies(models)),
-        *([report.Section("Subjects", _subjects(models))] if any(model.subjects for model in models) else []),
-        report.Section("How the logs were read", _notes(models)),
-    ]
+    bodies = {
+        "Accuracy and calibration": _summary(models),
+        "Reliability": _diagrams(models),
+        "Ranks": _ranks(card.rankings),
+        "Published conventions": _conventions(models),
+        "Accuracy of the most confident answers": _coverage(models),
+        "Answer, or say nothing": _policies(models),
+        "Subjects": _subjects(models),
+        "How the logs were read": _notes(models),
+    }
+    return [report.Section(heading, body) for heading, body in bodies.items() if body]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, note: str = "") -> Markup:
+    """Return a table whose row names may break, with a note below it if there is one."""
+    table = report.table(head, rows, caption=caption, long_row_names=True)
+    return table + report.note(note) if note else table
 
 
 def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
     """Return the estimates for models with ungraded answers, what they mean, and the answers to grade next."""
+    head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
     rows = [
         [
-            display_name(x.name),
-            f"{x.graded:,}",
-            f"{x.ungraded:,}",
-            format_percent(x.confidence, 1),
-            _percents(x.accuracy) if x.graded else "unknown",
-            _percents(x.gap) if x.graded else "unknown",
+            display_name(estimate.name),
+            f"{estimate.graded:,}",
+            f"{estimate.ungraded:,}",
+            format_percent(estimate.confidence, 1),
+            _percents(estimate.accuracy) if estimate.graded else "unknown",
+            _percents(estimate.gap) if estimate.graded else "unknown",
         ]
-        for x in estimates
+        for estimate in estimates
     ]
-    head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
-    sentences = [report.render("<p><strong>{}</strong> {}</p>", display_name(x.name), x.sentence) for x in estimates]
-    table = report.table(head, rows, caption="answers without a grade", long_row_names=True)
-    return report.join_html([table, *sentences, *(_answers_to_grade(x) for x in estimates)])
+    sentences = [_paragraph(estimate.name, estimate.sentence) for estimate in estimates]
+    table = _table(head, rows, "answers without a grade")
+    return report.join_html([table, *sentences, *map(_answers_to_grade, estimates)])
+
+
+def _paragraph(name: str, text: str) -> Markup:
+    """Return text on a model, after its name in bold."""
+    return report.render("<p><strong>{}</strong> {}</p>", display_name(name), text)
 
 
 def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
@@ -89,6 +102,7 @@ def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
 
 def _summary(models: "Sequence[ModelCard]") -> Markup:
     """Return two tables with a row per model, one of answers and accuracy, and one of calibration."""
+    head = ["model", "answers", "without a confidence", "not answered", "accuracy", "confidence − accuracy"]
     answers = [
         [
             display_name(m.name),
@@ -100,7 +114,7 @@ def _summary(models: "Sequence[ModelCard]") -> Markup:
         ]
         for m in models
     ]
-    head = ["model", "answers", "without a confidence", "not answered", "accuracy", "confidence − accuracy"]
+    calibration_head = ["model", "calibration error", "ECE", "if calibrated", "Brier", "AUROC"]
     calibration = [
         [
             display_name(m.name),
@@ -112,20 +126,13 @@ def _summary(models: "Sequence[ModelCard]") -> Markup:
         ]
         for m in models
     ]
-    calibration_head = ["model", "calibration error", "ECE", "if calibrated", "Brier", "AUROC"]
     text = (
-        "Accuracy is that of all graded answers. The other numbers are those of the answers with a confidence. The "
-        "calibration error is the root of the mean squared gap without the bias of ECE; true confidences would show an "
-        "ECE up to the next number by chance. The Brier score is that of the confidences. AUROC tells how well they "
-        "separate right from wrong answers."
+        "All graded answers count in the accuracy, and the answers with a confidence in the other values. The "
+        "calibration error is the root of the mean squared gap without the bias of ECE; a calibrated model would show "
+        "an ECE up to the value “if calibrated” by chance. The Brier score and AUROC take confidences as probabilities "
+        "of a right answer; AUROC tells how well they separate right from wrong answers."
     )
-    return report.join_html(
-        [
-            report.table(head, answers, caption="answers", long_row_names=True),
-            report.table(calibration_head, calibration, caption="calibration", long_row_names=True),
-            report.note(text),
-        ]
-    )
+    return _table(head, answers, "answers") + _table(calibration_head, calibration, "calibration", text)
 
 
 def _diagrams(models: "Sequence[ModelCard]") -> Markup:
@@ -133,8 +140,9 @@ def _diagrams(models: "Sequence[ModelCard]") -> Markup:
     figures = report.join_html(map(_diagram, models[:MAX_DIAGRAMS]))
     text = "Blue: accuracy by stated confidence. Red: the gap to the confidence. Fainter bars have fewer answers."
     num_hidden = len(models) - MAX_DIAGRAMS
-    text += f" {num_hidden} more models are not drawn." if num_hidden > 0 else ""
-    return report.join_html([report.render('<div class="figures">{}</div>', figures), report.note(text)])
+    if num_hidden > 0:
+        text += f" {num_hidden} more models are not drawn."
+    return report.render('<div class="figures">{}</div>', figures) + report.note(text)
 
 
 def _diagram(model: "ModelCard") -> Markup:
@@ -147,41 +155,33 @@ def _ranks(rankings: Sequence[Ranking]) -> Markup:
     """Return a table of ranks for each score."""
     parts: list[Markup] = []
     for ranking in rankings:
-        head, caption = ["model", ranking.title, "rank"], f"ranks by {ranking.title}"
         rows = [[display_name(row.model), f"{row.score:.4f}", row.ranks_text] for row in ranking.rows]
-        parts.append(report.table(head, rows, caption=caption, long_row_names=True))
         explanation = (
             f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
             f"with probability {100 * ranking.level:g} %."
         )
-        parts.append(report.note(explanation))
+        parts.append(_table(["model", ranking.title, "rank"], rows, f"ranks by {ranking.title}", explanation))
     return report.join_html(parts)
 
 
 def _conventions(models: "Sequence[ModelCard]") -> Markup:
     """Return the published conventions, their bounds over missing confidences, and definitions.
 
-    Models with fractional scores have none; if all models have, say so.
+    Models with fractional scores are left out. If no model remains, say why.
     """
     models = [m for m in models if m.conventions]
     if not models:
         return report.note("Published conventions take scores 0 or 1, not fractional ones.")
-    head = ["model", *(convention.title for convention in CONVENTIONS.values())]
+    titles = {name: convention.title for name, convention in CONVENTIONS.items()}
     rows = [[display_name(m.name), *map(_convention_text, m.conventions.values())] for m in models]
-    titles = {"signed_gap": "confidence − accuracy", "brier": "Brier"}
-    titles |= {name: convention.title for name, convention in CONVENTIONS.items()}
-    bound_head = ["model", "missing", *(titles[name] for name in models[0].bounds)]
-    bound_rows = [
-        [
-            display_name(m.name),
-            f"{max(value.filled for value in m.conventions.values()):,}",
-            *map(_bounds_text, m.bounds.values()),
-        ]
-        for m in models
-    ]
+    bound_titles = {"signed_gap": "confidence − accuracy", "brier": "Brier"} | titles
+    bound_head = ["model", "missing", *(bound_titles[name] for name in models[0].bounds)]
+    bound_rows: list[list[str]] = []
+    for m in models:
+        num_missing = max(value.filled for value in m.conventions.values())  # 0 if a convention takes no confidences
+        bound_rows.append([display_name(m.name), f"{num_missing:,}", *map(_bounds_text, m.bounds.values())])
     definition_head = ["number", "definition", "missing confidences", "source"]
     definitions = [[c.title, c.definition, c.missing, c.source] for c in CONVENTIONS.values()]
-    definition_table = report.table(definition_head, definitions, caption="definitions", long_row_names=True)
     explanation = (
         "Each number as its published code computes it, in the order of the file; in parentheses, its range over all "
         "orders of answers with equal confidences. A missing confidence counts as 100 % there. The next table has the "
@@ -189,10 +189,9 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
         "(outer) contain these two values, and can be wider."
     )
     parts = [
-        report.table(head, rows, caption="published conventions", long_row_names=True),
-        report.note(explanation),
-        report.table(bound_head, bound_rows, caption="bounds over missing confidences", long_row_names=True),
-        report.details("Definitions and sources", definition_table),
+        _table(["model", *titles.values()], rows, "published conventions", explanation),
+        _table(bound_head, bound_rows, "bounds over missing confidences"),
+        report.details("Definitions and sources", _table(definition_head, definitions, "definitions")),
     ]
     return report.join_html(parts)
 
@@ -227,8 +226,7 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
         "Each row has the most confident of the answers that have a confidence. Answers of equal confidence belong "
         "together. The limits of a model hold for all shares at once."
     )
-    body = report.table(head, rows, caption="accuracy at coverage", long_row_names=True)
-    return report.join_html([body, report.note(text)])
+    return _table(head, rows, "accuracy at coverage", text)
 
 
 def _policies(models: "Sequence[ModelCard]") -> Markup:
@@ -251,36 +249,30 @@ def _policies(models: "Sequence[ModelCard]") -> Markup:
     text = (
         "The mean score per question if the model answers only with a confidence of at least t: a right answer counts "
         "1, no answer 0, a wrong answer −t / (1 − t). With true confidences no other rule is better, and the score is "
-        "never below 0 or that of answering always, up to chance."
+        "never below 0 or the score of always answering, up to chance."
     )
-    body = report.table(head, rows, caption="score by smallest confidence t", long_row_names=True)
-    return report.join_html([body, report.note(text)])
+    return _table(head, rows, "score by smallest confidence t", text)
 
 
 def _subjects(models: "Sequence[ModelCard]") -> Markup:
-    """Return a table of subjects for each model that has them, folded if there are several models."""
+    """Return a table of subjects for each model that has them, folded if there are several models, else nothing."""
     head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
     parts: list[Markup] = []
-    for m in models:
+    for m in [model for model in models if model.subjects]:
         name, rows = display_name(m.name), list[list[str]]()
         for s in m.subjects:
             accuracy, confidence = format_percent(s.accuracy, 1), format_percent(s.confidence, 1)
             rows.append([display_name(s.name), f"{s.questions:,}", accuracy, confidence, _percents(s.gap)])
         highlighted = [s.gap.low > 0 or s.gap.high < 0 for s in m.subjects]
-        if rows:
-            body = report.table(head, rows, caption=f"subjects of {name}", highlighted=highlighted, long_row_names=True)
-            parts.append(body if len(models) == 1 else report.details(name, body))
+        body = report.table(head, rows, caption=f"subjects of {name}", highlighted=highlighted, long_row_names=True)
+        parts.append(body if len(models) == 1 else report.details(name, body))
     text = "Marked subjects have a gap beyond chance; the intervals of all subjects of a model hold together."
-    return report.join_html([*parts, report.note(text)])
+    return report.join_html([*parts, report.note(text)] if parts else [])
 
 
 def _notes(models: "Sequence[ModelCard]") -> Markup:
-    """Return the remarks on how each log was read."""
-    parts = [
-        report.render("<p><strong>{}</strong> {}</p>", display_name(m.name), " ".join(m.notes))
-        for m in models
-        if m.notes
-    ]
+    """Return the remarks on how each log was read, or that there are none."""
+    parts = [_paragraph(model.name, " ".join(model.notes)) for model in models if model.notes]
     return report.join_html(parts) if parts else report.note("No remarks.")
 
 
@@ -290,5 +282,5 @@ def _percents(x: Interval) -> str:
 
 
 def _numbers(x: Interval) -> str:
-    """Return a number and its interval."""
+    """Return a value and its interval."""
     return f"{x.value:.3f} ({x.low:.3f} to {x.high:.3f})"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 NUM_MULTIPLIER_DRAWS = 4000
-MAX_DRAWN_ELEMENTS = 20_000_000  # numbers in memory at once
-_MIN_VARIANCE = 1e-24  # of a difference, below which two models are the same
+MAX_DRAWN_ELEMENTS = 20_000_000  # in memory at once
+_MIN_VARIANCE = 1e-24  # of the difference of two models' scores; less is rounding
 
 
 @dataclass(frozen=True)
@@ -58,36 +58,38 @@ def rank_models(
     x = np.array([[scores[name][question] for question in shared] for name in names])  # (models, questions)
     mean, sign = x.mean(1), 1.0 if higher_is_better else -1.0
     is_better = _significant_differences(sign * x, level)  # (i, j): i is better than j
-    best_ranks = 1 + is_better.sum(0)
-    worst_ranks = len(names) - is_better.sum(1)
+    best_ranks = 1 + is_better.sum(0)  # after all models that are better
+    worst_ranks = len(names) - is_better.sum(1)  # before all models that are worse
     order = sorted(range(len(names)), key=lambda i: (-sign * mean[i], names[i]))
     rows = [RankInterval(names[i], float(mean[i]), int(best_ranks[i]), int(worst_ranks[i])) for i in order]
-    return Ranking(title, len(shared), level, tuple(rows))
+    return Ranking(title, questions=len(shared), level=level, rows=tuple(rows))
 
 
 def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
-    """Return whether each model's mean is significantly higher than each other one's, by a multiplier bootstrap.
+    """Return (i, j): whether model i has a significantly higher mean than model j, by a multiplier bootstrap.
 
     Args:
         x: Scores (models, questions).
         level: Probability that no difference is significant by chance.
     """
-    models, n = x.shape
+    num_models, n = x.shape
     mean = x.mean(1)
     deviations = x - mean[:, None]
     covariance = deviations @ deviations.T / (n - 1)
-    variance = covariance.diagonal()[:, None] + covariance.diagonal() - 2 * covariance  # of the differences of pairs
-    differs = variance > _MIN_VARIANCE
-    error = np.sqrt(np.where(differs, variance, 1.0) / n)  # standard errors of the differences; 1 avoids 0 / 0
+    variances = covariance.diagonal()
+    difference_variance = variances[:, None] + variances - 2 * covariance  # Var(x_i - x_j)
+    differs = difference_variance > _MIN_VARIANCE  # else the models have the same scores up to a constant
+    error = np.sqrt(np.where(differs, difference_variance, 1.0) / n)  # standard errors; 1 avoids 0 / 0
     rng = np.random.default_rng(0)
-    max_differences = np.empty(NUM_MULTIPLIER_DRAWS)  # in standard errors, over all pairs
-    block = max(1, MAX_DRAWN_ELEMENTS // max(n, models**2))  # draws at a time
+    block = max(1, MAX_DRAWN_ELEMENTS // max(n, num_models**2))  # draws at a time
+    max_differences: list[np.ndarray] = []  # of each draw, over all pairs, in standard errors
     for first in range(0, NUM_MULTIPLIER_DRAWS, block):
-        size = min(block, NUM_MULTIPLIER_DRAWS - first)
-        z = rng.standard_normal((size, n)) @ deviations.T / n  # mean deviations with random weights
+        num_draws = min(block, NUM_MULTIPLIER_DRAWS - first)
+        z = rng.standard_normal((num_draws, n)) @ deviations.T / n  # (draws, models) deviations with random weights
         differences = np.abs(z[:, :, None] - z[:, None, :]) / error * differs
-        max_differences[first : first + size] = differences.reshape(size, -1).max(1)
-    return differs & ((mean[:, None] - mean) / error > np.quantile(max_differences, level))
+        max_differences.append(differences.max((1, 2)))
+    critical_value = np.quantile(np.concatenate(max_differences), level)
+    return differs & ((mean[:, None] - mean) / error > critical_value)
 
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:

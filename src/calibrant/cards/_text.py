@@ -34,7 +34,7 @@ def card_text(card: "Card") -> str:
 
 
 def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
-    """Yield all numbers of a model, below its name and headline if `with_name`."""
+    """Yield the lines on a model, below its name and headline if `with_name`."""
     if with_name:
         yield f"{display_name(model.name)}: {model.headline}"
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in model.outcomes.items() if count)
@@ -98,7 +98,7 @@ def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:
 
 
 def _ranking_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield the score and the ranks of every model."""
+    """Yield the title of a ranking, and the score and ranks of every model."""
     yield f"ranks by {ranking.title}, {ranking.questions:,} shared questions"
     for row in ranking.rows:
         name = cut_middle(display_name(row.model), MAX_ROW_NAME_CHARACTERS)

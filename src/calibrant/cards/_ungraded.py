@@ -26,12 +26,12 @@ class UngradedAnswers:
     confidence: float  # mean over all of them
     accuracy: Interval
     gap: Interval  # mean confidence minus accuracy
-    prior_models: int  # of the card from which the probabilities of being right are; 0: they are the confidences
+    prior_models: int  # from which the probabilities of being right are learned; 0: they are the confidences
     grade_next: tuple[tuple[str, str], ...]  # task and question, at most 200 in random order, of the ungraded answers
 
     @property
     def sentence(self) -> str:
-        """What the numbers mean, or that fewer than `MIN_LABELS` grades do not reveal the accuracy."""
+        """The accuracy of all answers and what it is based on, or that fewer than `MIN_LABELS` grades tell nothing."""
         total, mean = f"{self.graded + self.ungraded:,}", format_percent(self.confidence)
         if self.graded < MIN_LABELS:
             count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"
@@ -50,20 +50,21 @@ class UngradedAnswers:
 def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[UngradedAnswers, ...]:
     """Return the estimates of all models with answers that only lack a grade.
 
-    If at least `MIN_PRIOR_MODELS` models are completely graded, with scores 0 or 1, a fusion that is learned from them
-    gives the probability that each answer is right. Else that is the confidence.
+    Probabilities that answers are right are learned by a fusion from the completely graded models with scores 0 or 1,
+    if there are at least `MIN_PRIOR_MODELS` of them. Else they are the confidences.
 
     Args:
         logs: Logs by name.
         level: Level of the intervals.
     """
-    answers = {name: _first_answers(Answers.from_rows(log.rows)) for name, log in logs.items()}
-    incomplete = {name: a for name, a in answers.items() if a.lacks_only_grade.any()}
+    by_model = {name: _first_answers(Answers.from_rows(log.rows)) for name, log in logs.items()}
+    incomplete = {name: answers for name, answers in by_model.items() if answers.lacks_only_grade.any()}
     if not incomplete:
         return ()
-    complete = [a for name, a in answers.items() if name not in incomplete and len(a) and a.is_binary]
-    prior = FusionPrior.from_fits([_fit(a) for a in complete]) if len(complete) >= MIN_PRIOR_MODELS else None
-    return tuple(_estimate(name, a, prior, len(complete), level) for name, a in incomplete.items())
+    complete = [a for name, a in by_model.items() if name not in incomplete and len(a) and a.is_binary]
+    prior = FusionPrior.from_fits(list(map(_fit, complete))) if len(complete) >= MIN_PRIOR_MODELS else None
+    prior_models = 0 if prior is None else len(complete)
+    return tuple(_estimate(name, answers, prior, prior_models, level) for name, answers in incomplete.items())
 
 
 def _first_answers(answers: Answers) -> Answers:
@@ -83,8 +84,18 @@ def _subjects(answers: Answers) -> list[str] | None:
     return None if None in answers.subject else [str(name) for name in answers.subject]
 
 
-def _estimate(name: str, answers: Answers, prior: FusionPrior | None, num_models: int, level: float) -> UngradedAnswers:
-    """Estimate accuracy and gap from the graded answers and the probabilities of all answers, and plan the grading."""
+def _estimate(
+    name: str, answers: Answers, prior: FusionPrior | None, prior_models: int, level: float
+) -> UngradedAnswers:
+    """Estimate accuracy and gap from the grades and each answer's probability of being right, and plan the grading.
+
+    Args:
+        name: Name of the model.
+        answers: Its answers.
+        prior: Learned from `prior_models` other models. None: the confidences are the probabilities.
+        prior_models: Number of these models.
+        level: Level of the intervals.
+    """
     probability = answers.confidence
     if prior is not None:
         fusion = Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)  # the prior alone, without labels
@@ -98,19 +109,19 @@ def _estimate(name: str, answers: Answers, prior: FusionPrior | None, num_models
         confidence=float(answers.confidence.mean()),
         accuracy=accuracy,
         gap=gap_interval(answers.confidence, accuracy),
-        prior_models=0 if prior is None else num_models,
+        prior_models=prior_models,
         grade_next=_answers_to_grade(answers, probability),
     )
 
 
 def _answers_to_grade(answers: Answers, probability: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Return task and question of the answers to grade next, by the probability that each answer is right (n).
+    """Return task and question of the answers to grade next, given the probability (n) that each answer is right.
 
-    They are spread evenly over the probabilities, and each answer has the same chance, so that the first of them and
-    earlier graded answers, if those were drawn at random, are a random sample.
+    They are spread evenly over the probabilities, and each answer has the same chance. Thus the first of them are a
+    random sample, also together with earlier graded answers if those were drawn at random.
     """
     ungraded = np.flatnonzero(~answers.is_graded)
     count = min(len(ungraded), MAX_PLANNED_ANSWERS)
-    # `rows_to_label` gives rows with probabilities up to 0.1 the same chance
+    # `rows_to_label` prefers uncertain rows, but gives all rows with probabilities up to 0.1 the same chance
     plan = rows_to_label(0.1 * probability[ungraded], count)
     return tuple(answers.question_names[i] for i in answers.question[ungraded[plan.rows]])

@@ -24,7 +24,7 @@ app = Typer(
     help="Train, repair, measure and explain the calibration of classifiers.",
 )
 MAX_ERROR_CHARACTERS = 1500
-MIN_PARALLEL_BYTES = 500e6  # of input files that are worth several threads
+MIN_PARALLEL_BYTES = 500_000_000  # of input files that are worth several threads
 PREDICTION_COMMANDS = {  # train no network
     "assess": assess.assess_command,
     "measure": assess.measure_command,
@@ -63,24 +63,27 @@ def _exit_with(message: str) -> None:
 
 
 def _set_thread_defaults(arguments: list[str]) -> None:
-    """Choose the number of threads before torch is loaded, unless the user did.
+    """Let waiting threads sleep and use one thread for small files, unless the user set these environment variables.
 
-    One thread is as fast for small files, and several times faster on a busy machine. Waiting threads sleep.
+    OpenMP reads the variables when torch is loaded, later. One thread is as fast for small files, and several times
+    faster on a busy machine.
     """
     if arguments and arguments[0] in PREDICTION_COMMANDS:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        if sum(_count_bytes(Path(argument)) for argument in arguments[1:]) < MIN_PARALLEL_BYTES:
+        if sum(map(_count_bytes, arguments[1:])) < MIN_PARALLEL_BYTES:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _count_bytes(path: Path) -> float:
+def _count_bytes(argument: str) -> int:
     """Return the size of a file or folder. A pattern counts as large, and other words as 0."""
-    if "*" in path.name:
+    if "*" in argument:
         return MIN_PARALLEL_BYTES
+    path = Path(argument)
     try:
-        return float(sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])))
+        files = path.iterdir() if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files)
     except (OSError, ValueError):  # there is no such file: an option or its value
-        return 0.0
+        return 0
 
 
 def _print_version(show: bool | None) -> None:

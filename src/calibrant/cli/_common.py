@@ -45,7 +45,7 @@ WITH_OPTION = Option(
 
 @contextmanager
 def show_status() -> Generator[Callable[[str], object], None, None]:
-    """Give a function that shows the current step on a terminal, and does nothing elsewhere."""
+    """Yield a function that shows the current step on a terminal, and does nothing elsewhere."""
     if not console.is_terminal:
         yield lambda text: None
         return
@@ -54,16 +54,21 @@ def show_status() -> Generator[Callable[[str], object], None, None]:
 
 
 def parse_event(text: str | None, predictions: Any = None) -> Any:
-    """Return the event of the option --of: None, "top", "classes", the name of a class, or its index."""
-    class_names = getattr(predictions, "class_names", None) or ()
-    if text is None or text in ("top", "classes", *class_names):  # a class may be named "1"
-        return text
-    index = parse_integer(text)
-    return text if index is None else index  # other texts are refused later, with a suggestion
+    """Return the event of the option --of: the index of a class if the text is a number and no name of a class.
+
+    Any other text is returned as it is, and refused later if it names no event; None stands for the default event.
+    """
+    class_names = getattr(predictions, "class_names", None) or ()  # chunks of a file have no names
+    index = None if text is None or text in class_names else parse_integer(text)  # a class may be named "1"
+    return text if index is None else index
 
 
 def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:
-    """Return the options of tables, with the column that `--by` names, if it is given, as groups."""
+    """Return the table options with the column of `--by` as groups, or unchanged without `--by`.
+
+    Raises:
+        InputError: If `--group` names another column.
+    """
     if by is None:
         return options
     if options.get("group") not in (None, by):
@@ -101,10 +106,12 @@ def _included_files() -> list[Path]:
     """Return the Python files of the user's own methods."""
     from calibrant.registry import INCLUDED_SOURCES
 
-    files = [Path(source) for source in INCLUDED_SOURCES]  # files, or names of modules and packages
-    for module in [sys.modules[source] for source in INCLUDED_SOURCES if source in sys.modules]:
-        files += [Path(module.__file__)] if module.__file__ else []
-        files += [file for folder in getattr(module, "__path__", ()) for file in Path(folder).rglob("*.py")]
+    files: list[Path] = []
+    for source in INCLUDED_SOURCES:  # the path of a file, or the name of a module or package
+        module = sys.modules.get(source)
+        files.append(Path(getattr(module, "__file__", None) or source))
+        for folder in getattr(module, "__path__", ()):  # of a package
+            files.extend(Path(folder).rglob("*.py"))
     return files
 
 
@@ -126,7 +133,7 @@ def output_result(
     written: Iterable[object] = (),
     *,
     html: Path | None = None,
-    page: Callable[[], str] = str,
+    page: Callable[[], str] = str,  # str() is an empty page, for commands without the option `html`
     show: Callable[[], object] | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
@@ -139,7 +146,7 @@ def output_result(
         html: File of the page.
         page: Returns the page.
         show: Prints the result. Default: as rich tables if the result has them, else as text.
-        provenance: Provenance in the JSON, by default the command.
+        provenance: Provenance in the JSON. Default: the command.
     """
     from calibrant.io.files import write_text
 
@@ -166,8 +173,9 @@ def print_input_notes(files: Iterable[tuple[Path, Any]]) -> None:
     """Print the notes on how predictions were read, once if several files have the same."""
     notes: dict[str, list[str]] = {}
     for path, predictions in files:
-        for note in () if predictions is None else predictions.notes:  # None: the file is read in chunks
-            notes.setdefault(note, []).append(str(path))
+        if predictions is not None:  # else the file is read in chunks
+            for note in predictions.notes:
+                notes.setdefault(note, []).append(str(path))
     for note, paths in notes.items():
         print_line(f"{' and '.join(paths)}: {note}")
 

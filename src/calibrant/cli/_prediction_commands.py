@@ -55,12 +55,12 @@ LOG_OPTIONS = {
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Return a keyword-only parameter of a command."""
+    """Return a keyword-only parameter, of which typer makes an option of the command."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _table_parameter(name: str, option: TableOption, panel: str) -> inspect.Parameter:
-    """Return the parameter of a table option, which a panel of the help lists."""
+    """Return the parameter of a table option, listed in the panel of the help with this title."""
     flag = f"--{name.replace('_', '-')}"
     default = Option(None, flag, metavar=option.metavar, help=option.help, rich_help_panel=panel)
     return _keyword(name, option.type, default)
@@ -77,9 +77,8 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
 
     With `--json -`, standard output is JSON alone: the console is quiet.
 
-    A function with the parameter `options` reads tables: the command has the options of this module and `--with` in
-    its place. The function receives those that the user set as one mapping, `options`, from their names to their
-    values.
+    A function with the parameter `options` reads tables: in place of this parameter, the command has `--with` and
+    `TABLE_PARAMETERS`. The function receives the options that the user set as one mapping from names to values.
     """
     signature = inspect.signature(function)
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values() if p.name != "options"]
@@ -113,7 +112,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _split_names(role: str, value: Any) -> Any:
-    """Return the value of an option, or a list for several columns of scores separated by commas."""
+    """Return the names of several columns of scores, which commas separate, as a list, and other values unchanged."""
     return value.split(",") if role in ("probs", "logits") and "," in value else value
 
 

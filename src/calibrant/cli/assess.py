@@ -109,7 +109,8 @@ def assess_command(
     if show_columns:
         _print_columns(file, options, ignore_index)
         return
-    inputs = [*file, *(calibrator or [])]
+    saved_calibrators = [path for path in calibrator or [] if path.endswith(CALIBRATOR_SUFFIX)]
+    inputs = [*file, *saved_calibrators]
     check_output_paths(html, json_, save, inputs=inputs, suffixes={save: (CALIBRATOR_SUFFIX,)})
     has_test = len(file) == 2
     if len(file) > 2 or (has_test and cv is not None):
@@ -120,7 +121,7 @@ def assess_command(
     loaded: list[Any] = [val]  # per file, None if it is read in chunks
     if has_test:
         num_calibrators = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1  # and the uncalibrated predictions
-        test, is_streamed = _load(file[1], load_options, stream, memory, num_calibrators)
+        test, is_streamed = _load(file[1], load_options, stream=stream, memory=memory, num_calibrators=num_calibrators)
         loaded.append(None if is_streamed else test)
     print_input_notes(zip(file, loaded, strict=True))
     with show_status() as progress:
@@ -135,22 +136,21 @@ def assess_command(
             tolerance=tolerance,
             progress=progress,
         )
-    facts = {"command": command_line()}
-    provenance: dict[str, list[dict[str, Any]]] = {"data": [], "calibrators": []}
-    # the role of each file in the report, and in the JSON
+    page_facts, data_sources = {"command": command_line()}, list[dict[str, Any]]()
+    # the role of each file on the page, and in the JSON
     roles = {"fitted on": "fitted", "evaluated on": "judged"} if has_test else {"cross-fitted on": "cross-fitted"}
-    for (title, role), path, p in zip(roles.items(), file, loaded, strict=True):
-        facts[title] = _describe_file(path, p, result.uncalibrated.n)
-        provenance["data"].append(assessment.data_source(role, p, path=path, n=result.uncalibrated.n))
-    for path in calibrator or []:
-        if path.endswith(CALIBRATOR_SUFFIX):
-            provenance["calibrators"].append(assessment.calibrator_source("given", path))
+    for (page_role, json_role), path, p in zip(roles.items(), file, loaded, strict=True):
+        n = result.uncalibrated.n  # of the evaluated file, the only one that may be read in chunks
+        page_facts[page_role] = _describe_file(path, p, n)
+        data_sources.append(assessment.data_source(json_role, p, path=path, n=n))
+    calibrator_sources = [assessment.calibrator_source("given", path) for path in saved_calibrators]
     written: list[str] = []
     if save is not None:
         result.save(save)
-        provenance["calibrators"].append(assessment.calibrator_source("saved", save))
+        calibrator_sources.append(assessment.calibrator_source("saved", save))
         written.append(f"{save} ({display_name(result.chosen_name)})")
-    output_result(result, json_, written, html=html, page=lambda: result.html(facts, save), provenance=provenance)
+    provenance = {"data": data_sources, "calibrators": calibrator_sources}
+    output_result(result, json_, written, html=html, page=lambda: result.html(page_facts, save), provenance=provenance)
 
 
 def measure_command(
@@ -181,25 +181,25 @@ def measure_command(
         _print_columns([file], options, ignore_index)
         return
     check_output_paths(html, json_, inputs=[file, calibrator])
-    calibrate = (lambda p: p) if calibrator is None else load_checked_calibrator(calibrator)
+    calibrate = (lambda p: p) if calibrator is None else load_checked_calibrator(calibrator)  # of predictions
     with show_status() as progress:
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
-        predictions, is_streamed = _load(file, load_options, stream, memory, num_calibrators=1)
-        loaded = None if is_streamed else predictions  # as in the file, for its digest
+        loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
         if is_streamed:
-            predictions = summarize(predictions, calibrate, of=parse_event(of), bins=bins or 15)
+            calibrated = summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
         else:
-            predictions = calibrate(predictions)
-            print_input_notes([(file, predictions)])
-        event = parse_event(of, predictions)
-        result = calibrant.measure(predictions, metrics=metric, of=event, bins=bins, tolerance=tolerance)
-    facts = {"command": command_line(), "measured": _describe_file(file, loaded, result.n)}
-    provenance = {"data": [data_source("measured", loaded, path=file, n=result.n)], "calibrators": []}
+            calibrated = calibrate(loaded)
+            print_input_notes([(file, calibrated)])
+        event = parse_event(of, calibrated)
+        result = calibrant.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance)
+    p = None if is_streamed else loaded
+    page_facts = {"command": command_line(), "measured": _describe_file(file, p, result.n)}
+    provenance = {"data": [data_source("measured", p, path=file, n=result.n)], "calibrators": []}
     if calibrator is not None:
-        facts["calibrated by"] = str(calibrator)
+        page_facts["calibrated by"] = str(calibrator)
         provenance["calibrators"] = [calibrator_source("applied", calibrator)]
-    output_result(result, json_, html=html, page=lambda: result.html(facts), provenance=provenance)
+    output_result(result, json_, html=html, page=lambda: result.html(page_facts), provenance=provenance)
 
 
 def apply_command(
@@ -233,14 +233,14 @@ def apply_command(
         raise InputError("Expected a file to write to, got none. Try --output calibrated.csv.", code="no_output")
     check_output_paths(output, inputs=[calibrator, file])
     n, scores = apply_to_file(calibrator, file, output, on_note=lambda note: print_line(f"{file}: {note}"), **options)
-    print_line(f"wrote {output}: calibrated {scores} of {count_rows(n)}")
+    print_line(f"wrote {output}: calibrated {scores} of {count_rows(n)}")  # "calibrated probabilities of 90 rows"
 
 
 # Input
 
 
 def _load(
-    path: Path, load_options: Mapping[str, Any], stream: bool | None, memory: float | None, num_calibrators: int
+    path: Path, load_options: Mapping[str, Any], *, stream: bool | None, memory: float | None, num_calibrators: int
 ) -> tuple[Any, bool]:
     """Return the predictions of a file and False, or an iterable of their chunks and True.
 
@@ -249,7 +249,7 @@ def _load(
         load_options: Keywords of `Predictions.load`.
         stream: Whether to read in chunks; None: if the file exceeds the memory.
         memory: Memory to use, in GB; default: see `exceeds_memory`.
-        num_calibrators: Number of calibrators, each of which needs memory for every row.
+        num_calibrators: Number of calibrators whose results on every row are kept in memory.
     """
     from calibrant import Predictions
     from calibrant.io.chunks import exceeds_memory, open_chunked
@@ -260,13 +260,13 @@ def _load(
 
     is_streamed = bool(stream)
     if stream is not False:
-        # Loading repeats an error with the name of the file, or succeeds: some formats and roles need the whole file
+        # Ignore errors here: loading raises them again, unless the file can be read whole but not in chunks
         with suppress(InputError):
-            file = open_chunked(path, TableOptions.from_keywords(load_options))
-            floats_per_row = file.numbers_per_row + FLOATS_PER_ROW_AND_CALIBRATOR * num_calibrators
+            chunked_file = open_chunked(path, TableOptions.from_keywords(load_options))
+            floats_per_row = chunked_file.numbers_per_row + FLOATS_PER_ROW_AND_CALIBRATOR * num_calibrators
             max_bytes = None if memory is None else 1e9 * memory
-            is_streamed = is_streamed or exceeds_memory(file, floats_per_row, max_bytes)
-            for note in file.notes if is_streamed else ():
+            is_streamed = is_streamed or exceeds_memory(chunked_file, floats_per_row, max_bytes)
+            for note in chunked_file.notes if is_streamed else ():
                 print_note(note)
     if is_streamed:
         return Predictions.load_chunks(path, on_note=print_note, **load_options), True
@@ -284,7 +284,8 @@ def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     for path in files:
         if is_log(path) or not is_table(path):
-            print_line(f"{path}: {'an evaluation log' if is_log(path) else 'a file of arrays'} has no columns")
+            kind = "an evaluation log" if is_log(path) else "a file of arrays"
+            print_line(f"{path}: {kind} has no columns")
             continue
         table = read_table(path, table_options)
         columns = infer_columns(table.frame, table_options)

@@ -44,7 +44,7 @@ def list_command(
 
 
 def registry_entries(registry: Any) -> Iterable[tuple[str, str]]:
-    """Yield the call and summary of each method in a registry, or the error if its package does not load."""
+    """Yield the call and summary of each method, or its name and the error if its package does not load."""
     for name in registry:
         try:
             yield describe_method(name, registry[name])
@@ -56,9 +56,10 @@ def describe_method(name: str, method: Any) -> tuple[str, str]:
     """Return the call of a method with its defaults, and the summary of its docstring without formulas."""
     from calibrant import registry
 
-    settings = registry.hyperparameters(getattr(method, "fit", method))
+    settings = registry.hyperparameters(getattr(method, "fit", method))  # calibrators are made by their `fit`
     # a setting without a default is shown as "name=..."
     defaults = {key: ... if value is inspect.Parameter.empty else value for key, value in settings.items()}
     call = registry.format_call(name, defaults).replace("=Ellipsis", "=...")
-    summary = " ".join((inspect.getdoc(method) or "").partition("\n\n")[0].split())  # on one line
+    first_paragraph, _, _ = (inspect.getdoc(method) or "").partition("\n\n")
+    summary = " ".join(first_paragraph.split())  # on one line
     return call, re.sub(r",?\s*\$[^$]*\$", "", summary)

@@ -77,7 +77,7 @@ def check_command(
     from calibrant.predictions import load_with_ids
 
     inputs = [file, contract_path, against, requirements]
-    check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})
+    check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})  # ignores options that are None
     contract = None if contract_path is None else Contract.load(contract_path)
     if contract is not None and any(option is not None for option in (require, requirements, against, level, of)):
         raise InputError(
@@ -85,26 +85,23 @@ def check_command(
             "--requirements, --against, --level and --of.",
             code="contract_and_requirements",
         )
-    content = {} if requirements is None else read_requirements(requirements)
-    by = by or content.get("by")
+    file_settings = {} if requirements is None else read_requirements(requirements)
+    by = by or file_settings.get("by")
     options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {file.name}")
         new, ids = load_with_ids(file, **options)
-        read_files, old, old_ids = [(file, new)], None, None
-        if against is not None:
-            old, old_ids = load_with_ids(against, **options)
-            read_files.append((against, old))
-        print_input_notes(read_files)
+        old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
+        print_input_notes((path, p) for path, p in ((file, new), (against, old)) if path is not None)
         progress("checking")
         if contract is not None:
             result = contract.check(new, by_group=by is not None)
         else:
-            texts = [*content.get("require", ()), *(require or ())]
-            event = content.get("of") if of is None else parse_event(of, new)
-            settings: dict[str, Any] = {"of": event, "by_group": by is not None}
-            settings["level"] = content.get("level", 0.95) if level is None else level
-            result = check(new, texts, old=old, ids=ids, old_ids=old_ids, **settings)
+            all_requirements = [*file_settings.get("require", ()), *(require or ())]
+            settings: dict[str, Any] = {"by_group": by is not None}  # options take precedence over the file
+            settings["of"] = file_settings.get("of") if of is None else parse_event(of, new)
+            settings["level"] = file_settings.get("level", 0.95) if level is None else level
+            result = check(new, all_requirements, old=old, ids=ids, old_ids=old_ids, **settings)
     if junit is not None:
         result.save(junit)
     output_result(result, json_, [junit], show=lambda: _show_conditions(result))
@@ -152,9 +149,8 @@ def compare_command(
         new_p, new_ids = load_with_ids(new, **options)
         print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
-        event, by_group = parse_event(of, new_p), by is not None
-        ids = {"old_ids": old_ids, "new_ids": new_ids}
-        result = compare(old_p, new_p, **ids, of=event, by_group=by_group, level=level, seed=seed)
+        settings: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None}
+        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, level=level, seed=seed, **settings)
     _output_differences(result, result.differs, html, json_)
 
 
@@ -196,7 +192,7 @@ def drift_command(
 
 
 def _output_differences(result: Any, is_different: bool, html: Path | None, json_: Path | None) -> None:
-    """Write the page and the result of a comparison, and exit with `DIFFERENCE_STATUS` if they differ."""
+    """Show the result of a comparison, write its page and JSON, and exit with `DIFFERENCE_STATUS` if `is_different`."""
     output_result(result, json_, html=html, page=lambda: result.html(command_line()))
     if is_different:
         raise Exit(DIFFERENCE_STATUS)
@@ -261,18 +257,19 @@ def watch_command(
         watch = _open_state(state, alpha, file_options["of"], by_class)
         watch = watch.reset() if reset else watch
         if watch.k and watch.contract != contract_seal:  # k is 0 until there are predictions
-            old, new = (f"the contract {x[:12]}" if x else "no contract" for x in (watch.contract, contract_seal))
+            seals = (watch.contract, contract_seal)
+            old, new = (f"the contract {seal[:12]}" if seal else "no contract" for seal in seals)
             raise InputError(
                 f"{state}: Expected {old} as when the watch began, got {new}. Try another state, or --reset.",
                 code="contract_differs",
             )
         watch, num_earlier_periods = replace(watch, contract=contract_seal), watch.periods.count
-        for path in paths:
+        for path in paths:  # the lambda gets `path` as a default, which holds the value of this iteration
             progress(f"reading {path.name}")
             watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **file_options)
-        if give_up:  # on the waiting rows of earlier calls, which come first
+        if give_up:
             num_earlier_rows = int((watch.pending.periods < num_earlier_periods).sum())
-            watch = watch.give_up(num_earlier_rows)
+            watch = watch.give_up(num_earlier_rows)  # the first of the waiting rows
         watch.save(state)
     for path in (page, prometheus):
         if path is not None:
@@ -283,7 +280,11 @@ def watch_command(
 
 
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:
-    """Return the state of a file, or a new one. Raise `InputError` if given settings differ from the state."""
+    """Return the state in a file, or a new one if there is no file.
+
+    Raises:
+        InputError: If a setting is not None and differs from the state.
+    """
     from calibrant.monitoring import Watch
 
     if not path.exists():
@@ -291,8 +292,8 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
     watch = Watch.load(path)
     names = watch.class_names or ()
     event = names.index(of) if of in names else of  # the state has the index of a class
-    given_and_saved = [("alpha", alpha, watch.alpha), ("of", event, watch.of), ("by-class", by_class, watch.by_class)]
-    for name, value, saved in given_and_saved:
+    settings = [("alpha", alpha, watch.alpha), ("of", event, watch.of), ("by-class", by_class, watch.by_class)]
+    for name, value, saved in settings:
         if value is not None and saved is not None and value != saved:
             raise InputError(
                 f"{path}: Expected --{name} {saved} as when the watch began, got {value}. Try another state.",
@@ -303,8 +304,8 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
 
 def _show_verdict(verdict: Any) -> None:
     """Print the verdict, the number of waiting rows if any wait, and the tests if any row counted."""
-    for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:
-        style = "bold red" if verdict.alarm else "bold"
+    style = "bold red" if verdict.alarm else "bold"
+    for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:  # one per alarm, which can be many
         console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
     if verdict.pending:
         console.print(f"{verdict.pending:,} rows wait, {verdict.unlabeled:,} of them for their label.")

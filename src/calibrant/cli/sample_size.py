@@ -83,7 +83,9 @@ def sample_size_command(
     if len(files) > 2:
         raise InputError(f"Expected at most two files, got {len(files)}.", code="num_files")
     check_output_paths(plot, json_, inputs=files, suffixes={plot: planning.FIGURE_SUFFIXES})
-    predictions = [_load_predictions(path, options, ignore_index, difference is not None, icc) for path in files]
+    needs_labels = difference is not None or ignore_index is not None
+    options = {"ignore_index": ignore_index, **options} if needs_labels else options
+    predictions = [_load_predictions(path, options, needs_labels=needs_labels, icc=icc) for path in files]
     print_input_notes(zip(files, predictions, strict=True))
     with show_status() as progress:
         progress("simulating")
@@ -110,15 +112,17 @@ def sample_size_command(
     output_result(result, json_, [plot], show=lambda: _show_result(result, predictions))
 
 
-def _load_predictions(
-    path: Path, options: dict[str, Any], ignore_index: int | None, needs_labels: bool, icc: float | None
-) -> Any:
-    """Return predictions, whose labels may be missing unless the goal, `ignore_index` or clusters need them."""
+def _load_predictions(path: Path, options: dict[str, Any], *, needs_labels: bool, icc: float | None) -> Any:
+    """Return predictions, with or without labels unless they are needed.
+
+    Raises:
+        InputError: If labels are needed and missing. Clusters need them if their correlation `icc` is None.
+    """
     from calibrant import Predictions
     from calibrant.predictions import load_unlabeled
 
-    if needs_labels or ignore_index is not None:
-        return Predictions.load(path, ignore_index=ignore_index, **options)
+    if needs_labels:
+        return Predictions.load(path, **options)
     p, has_labels = load_unlabeled(path, **options)
     if not has_labels and p.clusters is not None and icc is None:
         raise InputError(
@@ -136,11 +140,8 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
     sizes = [max(2, round(ratio * result.n)) for ratio in CURVE_RATIOS]
     curve = [(f"{n:,}", f"{result.power_at(n):.2f}") for n in sizes]
     console.print(bare_table((f"{result.unit}s", "power"), curve, num_text_columns=0))
-    if predictions:
-        p, n = predictions[0], 0  # n: units of the file; none if it lacks the clusters that are assumed
-        if result.unit == "example":
-            n = p.num_examples
-        elif p.clusters is not None:
-            n = len(p.clusters.unique())
+    for p in predictions[:1]:
+        clusters = () if p.clusters is None else p.clusters.unique()  # none if --cluster-size assumes them
+        n = p.num_examples if result.unit == "example" else len(clusters)
         if n >= 2:
             print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")

@@ -77,15 +77,15 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    options: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
-    options["with_"] = with_ or ()
+    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
+    selection["with_"] = with_ or ()
     with _show_progress() as progress:
         if dry_run:
-            result = status(study, **options, estimate=True, progress=progress)
+            result = status(study, **selection, estimate=True, progress=progress)
         else:
             result = run(
                 study,
-                **options,
+                **selection,
                 engine=engine,
                 address=address or (os.environ.get("RAY_ADDRESS") if engine == "ray" else None),
                 gpus=gpus,
@@ -133,14 +133,11 @@ def study_measure(
     """Calibrate and measure the finished runs again, without training."""
     from calibrant.lab.study import measure
 
+    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "with_": with_ or ()}
     with _show_progress() as progress:
         result = measure(
             study,
-            out=folder,
-            data=root,
-            mirror=mirror,
-            scale=scale,
-            with_=with_ or (),
+            **selection,
             calibrators=calibrator or (),
             metrics=metric or (),
             jobs=jobs,
@@ -215,22 +212,26 @@ def _print_exhibits(study: str) -> None:
 
 @contextmanager
 def _show_progress() -> Generator[Callable[["Progress"], object]]:
-    """Give a function that shows a step: in a bar on a terminal, or else as a line for every finished run.
+    """Yield a function that shows a step: in a bar on a terminal, or else as a line for every finished run.
 
     Notes and failures are lines everywhere.
     """
-    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[more]}")
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[details]}")
     with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("starting", total=None, more="")
+        task = bar.add_task("starting", total=None, details="")
 
         def show_step(step: "Progress") -> None:
             kind = "" if step.event is None else step.event.kind
             if step.note or kind in ("note", "failed"):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)
                 return
-            total = step.total or None  # None: unknown, a bar that only moves
-            text, details = escape_markup(step.text), escape_markup(step.details)
-            bar.update(task, description=text, completed=step.completed, total=total, more=details)
+            bar.update(
+                task,
+                description=escape_markup(step.text),
+                completed=step.completed,
+                total=step.total or None,  # None: unknown, a bar that only moves
+                details=escape_markup(step.details),
+            )
             if not console.is_terminal and kind == "done":
                 print(escape_invisible(step.text), flush=True)
 
@@ -238,9 +239,9 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
 
 
 def _print_result(result: "Result | Status") -> None:
-    """Print a status, or the tables, report and failures of a result.
+    """Print a status, or the tables, the path of the report and the failures of a result.
 
-    Exit with status 1 if a run failed or lacks data.
+    Exit with status 1 if a run of the status lacks data, or a run of the result failed.
     """
     from calibrant.lab.study import Result
 
@@ -261,7 +262,7 @@ def _print_result(result: "Result | Status") -> None:
 def _print_tables(result: "Result") -> None:
     """Print the tables with their notes, what the cells hold, and the findings.
 
-    Standard deviations are shown if the terminal is wide, and numbers of the paper below those that repeat them.
+    Standard deviations are shown if the terminal is wide. A row of the paper's values is below each row that it has.
     """
     is_wide = console.width >= MIN_WIDE_COLUMNS
     for t in result.tables:
@@ -277,8 +278,8 @@ def _print_tables(result: "Result") -> None:
                 table.add_row("  paper", *paper_texts, style="dim italic")
         console.print(table, *(f"[dim]{escape_markup(note)}[/dim]" for note in t.table_notes), "", sep="\n")
     if result.tables:
-        spread = result.cell_description if is_wide else result.cell_description.replace(" ± standard deviation", "")
-        console.print(f"[dim]{spread}, temperature in brackets, best in bold[/dim]")
+        cell_text = result.cell_description if is_wide else result.cell_description.replace(" ± standard deviation", "")
+        console.print(f"[dim]{cell_text}, temperature in brackets, best in bold[/dim]")
         notes = dict.fromkeys(t.significance_note for t in result.tables if t.significance_note)
         console.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
         console.print(escape_invisible(result.finding, allowed="\n"), markup=False)

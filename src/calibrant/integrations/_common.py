@@ -22,5 +22,5 @@ def predictions_from_scores(
 
 
 def named_metrics(names: Sequence[str], prefix: str = "") -> dict[str, Method]:
-    """Return the metrics of names such as "ece(bins=10)", by their full names."""
+    """Return metrics by their texts, such as "ece(bins=10)", after the prefix."""
     return {f"{prefix}{method}": method for method in map(METRICS.method, names)}

@@ -41,7 +41,7 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         logits: bool = False,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.method, self.binary, self.accepts_shares = METRICS.method(name), binary, logits
+        self.method, self.binary, self.accepts_all_logits = METRICS.method(name), binary, logits
         self.predictions: Predictions | None = None
         super().__init__(output_transform=output_transform, device=device)
 
@@ -64,10 +64,16 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         """
         if not self._logits:
             raise NotComputableError("Expected at least one batch before compute(), got none.")
-        columns = torch.cat(self._logits), torch.cat(self._labels)
+        logits, labels = torch.cat(self._logits), torch.cat(self._labels)
         if distributed.get_world_size() > 1:
-            gathered: Any = map(distributed.all_gather, columns)  # a tensor from processes of equal length, else a list
-            columns = tuple(column if isinstance(column, Tensor) else torch.cat(column) for column in gathered)
-        scores, labels = (column.cpu() for column in columns)
-        self.predictions = predictions_from_scores(scores, labels, binary=self.binary, logits=self.accepts_shares)
+            logits, labels = map(_all_gather, (logits, labels))
+        self.predictions = predictions_from_scores(
+            logits.cpu(), labels.cpu(), binary=self.binary, logits=self.accepts_all_logits
+        )
         return float(self.method(self.predictions))
+
+
+def _all_gather(values: Tensor) -> Tensor:
+    """Return the concatenated values of all processes."""
+    gathered: Any = distributed.all_gather(values)  # a tensor, or a list if processes have different lengths
+    return gathered if isinstance(gathered, Tensor) else torch.cat(gathered)

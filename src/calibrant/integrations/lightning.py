@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -84,9 +85,9 @@ class CalibrationCallback(Callback):
             return
         batches = self._batches
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            gathered: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, batches)  # fills the list
-            batches = [batch for rank in gathered for batch in rank]
+            batches_by_process: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(batches_by_process, batches)  # fills the list
+            batches = list(chain(*batches_by_process))
         logits, labels = zip(*batches, strict=True)
         self._val = self.make_predictions(torch.cat(logits), torch.cat(labels))
         pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})

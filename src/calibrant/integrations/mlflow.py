@@ -50,9 +50,9 @@ def report(eval_df: Any, builtin_metrics: Any, artifacts_dir: str) -> dict[str, 
 
 
 def log(result: Measurement | Assessment, prefix: str = "") -> None:
-    """Log the numbers and the report of `measure` or `assess` in the active run, or in a new one.
+    """Log the metrics and the report of `measure` or `assess` in the active run, or in a new one.
 
-    For an assessment, they are the numbers of its best calibrator.
+    For an assessment, log the metrics of the chosen calibrator.
     """
     rows = result.measurements[result.chosen_name].rows if isinstance(result, Assessment) else result.rows
     mlflow.log_metrics({f"{prefix}{row.name}": row.value for row in rows if math.isfinite(row.value)})
@@ -60,7 +60,11 @@ def log(result: Measurement | Assessment, prefix: str = "") -> None:
 
 
 def _to_predictions(predictions: Any, targets: Any) -> Predictions:
-    """Build predictions from probabilities, a number or a list per row. Raise `InputError` for classes."""
+    """Build predictions from probabilities, a number or a list per row.
+
+    Raises:
+        InputError: If the values are predicted classes.
+    """
     values = np.asarray(predictions)
     if values.dtype == object and len(values):  # a list per row
         values = np.stack([np.asarray(row) for row in values])

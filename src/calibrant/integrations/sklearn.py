@@ -32,12 +32,7 @@ from calibrant.types import InputError
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
 
 SKLEARN_CALIBRATORS = {"sigmoid": "Platt", "isotonic": "Isotonic", "temperature": "Temperature"}
-SKLEARN_METRICS = {
-    "neg_log_loss": "nll",
-    "neg_brier_score": "event_brier",
-    "roc_auc": "auroc",
-    "roc_auc_ovr": "auroc",
-}
+SKLEARN_METRICS = {"neg_log_loss": "nll", "neg_brier_score": "event_brier", "roc_auc": "auroc", "roc_auc_ovr": "auroc"}
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):

@@ -59,12 +59,12 @@ class CalibrationMetric(Metric):
         self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._single_scores = SingleScoreEvidence() if binary and not (probs or logits) else None
         empty = Summary.empty(bins=bins, of=self.of)
-        # Summary.slots: (3 f m b)
-        cluster_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
+        # A summary has slots of clusters, (3, sums, slots, bins), or None, which a state cannot be: zeros stand for it
+        no_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
         # The integers hold 26 bits each, so that their sum over processes does not overflow
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
-        self.add_state("slots", cluster_slots, dist_reduce_fx="sum")
+        self.add_state("slots", no_slots, dist_reduce_fx="sum")
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -74,7 +74,7 @@ class CalibrationMetric(Metric):
         self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
 
     def _to_predictions(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> Predictions:
-        """Build predictions from logits or probabilities. Note whether all binary logits lie in [0, 1]."""
+        """Build predictions from logits or probabilities, and add binary logits to the evidence for probabilities."""
         if not self.probs:
             # Accept all logits here: `compute` refuses probabilities by the evidence of all batches
             p = predictions_from_scores(
@@ -101,10 +101,11 @@ class CalibrationMetric(Metric):
         state: Any = self  # `add_state` sets attributes that type checkers do not know
         slots = state.slots if bool(state.slots.any()) else None
         accumulated = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
+        # An addition carries over the integers, which can have more than 26 bits after a sum over processes
         return accumulated + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 
     def _store(self, summary: Summary) -> None:
-        """Make a summary the state, in which slots of clusters are zeros if it has none."""
+        """Make a summary the state. Slots of clusters are zeros if it has none."""
         self.sums, self.cells = summary.sums, summary.cells
         self.slots = torch.zeros_like(self.slots) if summary.slots is None else summary.slots
         self.classes = torch.tensor(summary.k, device=self.device)

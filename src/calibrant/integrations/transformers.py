@@ -65,9 +65,10 @@ class CalibrationTrainerCallback(TrainerCallback):
         """Return the mean loss, or the sum over `num_items_in_batch` if it is given.
 
         The Trainer counts all labels except -100, over all accumulated batches. If `ignore_index` differs from -100,
-        the count is reduced by the share of ignored labels in this batch.
+        the count is multiplied by the share of these labels that are used in this batch.
         """
-        logits = self._move_classes_to_axis_1(outputs["logits"] if "logits" in outputs else outputs[0], labels.ndim)
+        logits = outputs["logits"] if "logits" in outputs else outputs[0]
+        logits = self._move_classes_to_axis_1(logits, labels.ndim)
         criterion = self.criterion.to(logits.device)
         criterion.reduction = "mean" if num_items_in_batch is None else "sum"
         loss = criterion(logits, labels)
@@ -75,7 +76,6 @@ class CalibrationTrainerCallback(TrainerCallback):
             return loss
         num_used = (labels != criterion.ignore_index).sum().clamp_min(1)
         num_counted = (labels != -100).sum().clamp_min(1)
-        # The number of used items is num_items_in_batch times the used share of the labels that it counts
         return loss / num_items_in_batch * (num_counted / num_used)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
@@ -91,11 +91,11 @@ class CalibrationTrainerCallback(TrainerCallback):
         )
         return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
 
-    def _move_classes_to_axis_1(self, logits: Tensor, ndim: int) -> Tensor:
+    def _move_classes_to_axis_1(self, logits: Tensor, label_ndim: int) -> Tensor:
         """Move the classes of token logits to axis 1, or give binary logits the shape of the labels."""
         if self.criterion.binary:
-            return logits.squeeze(-1) if logits.ndim > ndim else logits
-        return logits.movedim(-1, 1) if logits.ndim == 3 else logits
+            return logits.squeeze(-1) if logits.ndim > label_ndim else logits
+        return logits.movedim(-1, 1) if logits.ndim == 3 else logits  # (texts, tokens, classes)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -26,11 +26,11 @@ def gap_timeline(
         title: Title of the axes.
     """
     ax = current_axes() if ax is None else ax
-    number = np.arange(1, len(gap) + 1)  # of the period
+    periods = range(1, len(gap) + 1)
     half_width = np.asarray(margin, dtype=float)
-    ax.fill_between(number, -half_width, half_width, color=LINE_COLOR, alpha=0.25, linewidth=0, step="mid")
+    ax.fill_between(periods, -half_width, half_width, color=LINE_COLOR, alpha=0.25, linewidth=0, step="mid")
     ax.axhline(0, color=LINE_COLOR, linewidth=1)
-    ax.plot(number, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
+    ax.plot(periods, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
     _mark_start(ax, since)
     ax.set(xlabel="period", ylabel="outcome minus confidence")
     return tidy(ax, title, percent="y")
@@ -48,12 +48,13 @@ def evidence_timeline(
         title: Title of the axes.
     """
     ax = current_axes() if ax is None else ax
-    number = np.arange(1, len(share) + 1)
     heights = np.minimum(np.asarray(share, dtype=float), 2.0)  # strong evidence must not hide the alarm threshold
-    ax.bar(number, heights, color=[GAP_COLOR if height >= 1 else BAR_COLOR for height in heights], width=0.8)
+    colors = [GAP_COLOR if height >= 1 else BAR_COLOR for height in heights]
+    ax.bar(range(1, len(share) + 1), heights, color=colors, width=0.8)
     ax.axhline(1, color=GAP_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     _mark_start(ax, since)
-    ax.set(xlabel="period", ylabel="evidence / alarm", ylim=(0, max(1.15, float(heights.max(initial=0)) * 1.05)))
+    top = max(1.15, 1.05 * float(heights.max(initial=0)))  # above the alarm threshold and the bars
+    ax.set(xlabel="period", ylabel="evidence / alarm", ylim=(0, top))
     return tidy(ax, title)
 
 

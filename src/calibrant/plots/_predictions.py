@@ -19,6 +19,7 @@ BAR_COLOR, GAP_COLOR, LINE_COLOR, BACKGROUND_COLOR = "#4269d0", "#ff725c", "#6b7
 SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")
 DASH_PATTERNS = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
 LINE_STYLES = "-", *DASH_PATTERNS  # the style changes whenever the colors start over
+_BAR_STYLE: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
 MAX_CURVE_COLUMNS = 400  # curves are thinned to about two points per column
 
 
@@ -37,16 +38,15 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         class_name = _evaluated_class(bins)
         bins = bins.events.equal_width(15)
     ax = current_axes() if ax is None else ax
-    names = ("edges", "weight", "accuracy", "confidence", "count")
-    edges, weight, accuracy, confidence, count = (getattr(bins, name).cpu().numpy() for name in names)
-    opacity = 0.25 + 0.75 * np.sqrt(weight / weight.max())  # never too faint to see
-    rows = np.stack([edges[:-1], np.diff(edges), accuracy, confidence, opacity], 1)
-    bar_style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
+    columns = (bins.edges[:-1], bins.edges.diff(), bins.accuracy, bins.confidence, bins.weight)
+    rows = np.stack([values.cpu().numpy() for values in columns], 1)
+    max_weight = float(bins.weight.max())
     gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
-    for x, width, y, mean_confidence, alpha in rows[count > 0]:
-        low, high = sorted((y, mean_confidence))
-        ax.bar(x, y, width, align="edge", alpha=alpha, **bar_style)
-        ax.bar(x, high - low, width, low, align="edge", alpha=0.35, **gap_style)
+    for x, width, accuracy, confidence, weight in rows[bins.count.cpu().numpy() > 0]:
+        opacity = 0.25 + 0.75 * np.sqrt(weight / max_weight)  # never too faint to see
+        ax.bar(x, accuracy, width, align="edge", alpha=opacity, **_BAR_STYLE)
+        low, gap = min(accuracy, confidence), abs(accuracy - confidence)
+        ax.bar(x, gap, width, bottom=low, align="edge", alpha=0.35, **gap_style)
     _draw_unit_square(ax, title)
     if class_name is not None:
         ax.set_xlabel(f"probability of {class_name}", parse_math=False)
@@ -78,15 +78,15 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
         ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
         for limit, is_outside in (low, y < low), (high, y > high):
             ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
-    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, 4.0))  # whole dots at the edges
+    # Without clipping, dots on the edge of the axes are whole
+    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, size=4.0))
     return _draw_unit_square(ax, title)
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     """Draw the share of examples per confidence bin (Mukhoti et al. 2020, Fig. 2, bottom row)."""
     edges = bins.edges.cpu().numpy()
-    style: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
-    ax.bar(edges[:-1], bins.weight.cpu().numpy(), np.diff(edges), align="edge", **style)
+    ax.bar(edges[:-1], bins.weight.cpu().numpy(), np.diff(edges), align="edge", **_BAR_STYLE)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
     return tidy(ax, title, percent="xy")
 
@@ -110,14 +110,15 @@ def curves(
         ylabel: Label of the vertical axis.
         title: Title of the axes.
     """
-    for i, ((name, values), color) in enumerate(zip(lines.items(), cycle(SERIES_COLORS))):
+    for i, (name, values) in enumerate(lines.items()):
         runs = np.atleast_2d(np.asarray(values, dtype=float))  # (runs, epochs)
         positions = range(1, runs.shape[1] + 1) if x is None else x
-        style = LINE_STYLES[i // len(SERIES_COLORS) % len(LINE_STYLES)]
+        round_of_colors, color_index = divmod(i, len(SERIES_COLORS))
+        color, style = SERIES_COLORS[color_index], LINE_STYLES[round_of_colors % len(LINE_STYLES)]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=RuntimeWarning)  # epochs without any value are NaN
-            mean, low, high = (reduce(runs, axis=0) for reduce in (np.nanmean, np.nanmin, np.nanmax))
-        line_style: dict[str, Any] = {"color": color, "linewidth": 1.6, "linestyle": style, **_dots(mean, 3.5)}
+            warnings.filterwarnings("ignore", category=RuntimeWarning)  # of epochs without any value, which become NaN
+            mean, low, high = np.nanmean(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
+        line_style: dict[str, Any] = {"color": color, "linewidth": 1.6, "linestyle": style, **_dots(mean, size=3.5)}
         ax.plot(positions, mean, label=display_name(name), **line_style)
         if len(runs) > 1:
             ax.fill_between(positions, low, high, color=color, alpha=0.2, linewidth=0)
@@ -128,12 +129,7 @@ def curves(
 
 
 def histograms(
-    groups: Mapping[str, Any],
-    *,
-    ax: Axes,
-    bins: int = 40,
-    xlabel: str = "maximum logit",
-    title: str = "",
+    groups: Mapping[str, Any], *, ax: Axes, bins: int = 40, xlabel: str = "maximum logit", title: str = ""
 ) -> Axes:
     """Draw one normalized histogram per group over common bins.
 
@@ -156,7 +152,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-        ax.plot(x, y, color=color, linewidth=1.6, label=display_name(name), **_dots(x, 4.0))
+        ax.plot(x, y, color=color, linewidth=1.6, label=display_name(name), **_dots(x, size=4.0))
     ax.set(xlim=(0, 1), xlabel="coverage: share of predictions kept", ylabel="error rate")
     ax.set_ylim(bottom=0)
     ax.yaxis.set_major_formatter(PercentFormatter(1))
@@ -174,25 +170,25 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
     ax.set_yticks(range(len(rows)), list(map(display_name, rows)))
     for label in ax.get_yticklabels():
         label.set_parse_math(False)
-    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=xlabel)  # the first row is on top
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return tidy(ax, "")
 
 
 def _thin_points(x: Any, *arrays: Any) -> list[Any]:
-    """Return curve points x in [0, 1], and the arrays that belong to them or None, thinned as numpy arrays.
+    """Return sorted points x in [0, 1] and arrays of values at them as thinned numpy arrays. None stays None.
 
     Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept.
     """
     column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
-    # The first or last point in its column; the first and last points of all are always kept
-    is_edge = np.ones(len(column), dtype=bool)
-    is_edge[1:-1] = (column[1:-1] != column[:-2]) | (column[1:-1] != column[2:])
-    return [None if array is None else array.cpu().numpy()[is_edge] for array in (x, *arrays)]
+    starts_column = np.diff(column, prepend=-1) != 0  # no column has the index -1
+    ends_column = np.append(starts_column[1:], True)
+    is_kept = starts_column | ends_column
+    return [None if array is None else array.cpu().numpy()[is_kept] for array in (x, *arrays)]
 
 
-def _dots(points: Any, size: float) -> dict[str, Any]:
+def _dots(points: Any, *, size: float) -> dict[str, Any]:
     """Return the style of a line: dots show the points if there are only a few."""
     return {"marker": "o" if len(points) < 12 else "", "markersize": size}
 
@@ -213,11 +209,7 @@ def add_legend(ax: Axes, names: Collection[str]) -> Axes:
 
 
 def tidy(ax: Axes, title: str, *, percent: Literal["", "x", "y", "xy"] = "") -> Axes:
-    """Remove the frame at the top and right, set the title, and write the numbers of some axes in percent.
-
-    Returns:
-        The axes.
-    """
+    """Remove the frame at the top and right, set the title, write some axes in percent, and return the axes."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(title, fontsize=10)
     for name in percent:

@@ -27,9 +27,10 @@ def curve_family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str
             ax.plot(x, y, color=GUIDE_COLOR, linewidth=0.9, zorder=1)
             continue
         i = names.index(name)
-        is_dotted = len(x) <= 30
-        style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4} if is_dotted else {}
-        style["linestyle"] = "" if is_dotted else CURVE_DASHES[i % len(CURVE_DASHES)]
+        if len(x) <= 30:
+            style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4, "linestyle": ""}
+        else:
+            style = {"linestyle": CURVE_DASHES[i % len(CURVE_DASHES)]}
         ax.plot(x, y, color=shades[i], label=name, **style)
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if len(names) > 1:
@@ -64,7 +65,7 @@ def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str
 def simplex_contours(
     points: Any, values: Any, *, ax: Axes, levels: Sequence[float], mark: Sequence[float], title: str = ""
 ) -> Axes:
-    """Draw contours of values at rows (p1, p2, p3), and a cross at the row `mark`."""
+    """Draw contours of values at rows (p1, p2, p3), and a cross at the probabilities `mark`."""
     shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))
     ax.tricontour(Triangulation(*_to_plane(points)), values, levels=levels, colors=shades, linewidths=1.6)
     x, y = _to_plane([mark])

@@ -47,12 +47,7 @@ CURVE_EXPLANATION, BAR_EXPLANATION = diagram_explanations()
 
 
 def curve_diagram(
-    title: str,
-    by_score: GroupedScores,
-    bins: Bins,
-    note: str = "",
-    width: float = 4.0,
-    event: EventKind = TOP_CLASS,
+    title: str, by_score: GroupedScores, bins: Bins, note: str = "", width: float = 4.0, event: EventKind = TOP_CLASS
 ) -> Markup:
     """Return a CORP reliability curve with its 90 % band, above the histogram of the predictions.
 
@@ -86,12 +81,7 @@ def curve_diagram(
 
 
 def bar_diagram(
-    title: str,
-    bins: Bins,
-    note: str = "",
-    width: float = 4.0,
-    event: EventKind = TOP_CLASS,
-    level: float | None = 0.90,
+    title: str, bins: Bins, note: str = "", width: float = 4.0, event: EventKind = TOP_CLASS, level: float | None = 0.90
 ) -> Markup:
     """Return a reliability diagram of bars.
 
@@ -143,26 +133,26 @@ def _caption(title: str, note: str) -> Markup:
 
 
 def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[HoverPoint]:
-    """Return a point per step of a curve with its range, height, rows and the mean band of a calibrated model."""
+    """Return a point per step of an isotonic curve: probabilities, frequency, examples, and mean band if calibrated."""
     assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None
     assert curve.weight is not None
-    step_starts = ((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist()
+    step_starts = ((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist()  # of the second and later steps
     hover_points: list[HoverPoint] = []
     for start, end in pairwise([0, *step_starts, len(curve.y)]):
-        weight = curve.weight[start:end]
+        weight = curve.weight[start:end]  # shares of all examples
         low, high = (float((limit[start:end] * weight).sum() / weight.sum()) for limit in (curve.low, curve.high))
-        x0, x1, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
+        first_x, last_x, y = float(curve.x[start]), float(curve.x[end - 1]), float(curve.y[start])
         text = (
-            f"{event.probability} {_format_range(x0, x1)}: {event.frequency} {format_percent(y, 1)} of "
+            f"{event.probability} {_format_range(first_x, last_x)}: {event.frequency} {format_percent(y, 1)} of "
             f"{total_weight * float(weight.sum()):,.0f} {event.units}; calibrated model: {_format_range(low, high)}"
         )
-        hover_points.append(HoverPoint((x0 + x1) / 2, y, text))
+        hover_points.append(HoverPoint((first_x + last_x) / 2, y, text))
     return hover_points
 
 
 def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
-    """Return a mark per nonempty bin with its probability range, number of rows and share."""
+    """Return a point per nonempty bin: range of probabilities, number of rows, and their share."""
     return [
         HoverPoint(
             b.center,
@@ -175,7 +165,7 @@ def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
 
 
 def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[HoverPoint]:
-    """Return a mark per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
+    """Return a point per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
     lows, highs = frequency_limits(bins, level or 0.90)  # not shown without a level
     hover_points: list[HoverPoint] = []
     for b in _nonempty_bins(bins):
@@ -203,16 +193,18 @@ class _NonemptyBin:
 
 def _nonempty_bins(bins: Bins) -> list[_NonemptyBin]:
     """Return the bins that have examples."""
-    edges = list(pairwise(bins.edges.tolist()))
-    centers = [(a + b) / 2 for a, b in edges]
-    spans = [f"{100 * a:.0f} to {100 * b:.0f} %" for a, b in edges]
-    columns = [column.tolist() for column in (bins.weight, bins.accuracy, bins.confidence, bins.count)]
-    rows = [_NonemptyBin(*row) for row in zip(range(len(edges)), centers, spans, *columns, strict=True)]
-    return [row for row in rows if row.count]
+    columns = [values.tolist() for values in (bins.weight, bins.accuracy, bins.confidence, bins.count)]
+    nonempty: list[_NonemptyBin] = []
+    for i, (low, high) in enumerate(pairwise(bins.edges.tolist())):
+        weight, accuracy, confidence, count = (values[i] for values in columns)
+        if count:
+            span = f"{100 * low:.0f} to {100 * high:.0f} %"
+            nonempty.append(_NonemptyBin(i, (low + high) / 2, span, weight, accuracy, confidence, count))
+    return nonempty
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return two shares as a range in percent, or as a single number if they round to the same."""
+    """Return two shares as a range in percent, or as one value if they round to the same."""
     low_text, high_text = f"{100 * low:.1f}", f"{100 * high:.1f}"
     return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
 
@@ -220,8 +212,9 @@ def _format_range(low: float, high: float) -> str:
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:
     """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
     probability, frequency, rows = event.probability, event.frequency, _nonempty_bins(bins)
-    gaps = [b.weight * (b.accuracy - b.confidence) for b in rows]
-    ece, side = math.fsum(map(abs, gaps)), "below" if math.fsum(gaps) < 0 else "above"
+    weighted_gaps = [b.weight * (b.accuracy - b.confidence) for b in rows]
+    ece = math.fsum(map(abs, weighted_gaps))
+    side = "below" if math.fsum(weighted_gaps) < 0 else "above"
     parts = [
         f"{b.span}: {frequency} {format_percent(b.accuracy, 1)}, mean {probability} "
         f"{format_percent(b.confidence, 1)}, {b.count:,} {event.units}"

@@ -125,24 +125,27 @@ def json_script(content: Any) -> Markup:
 
 
 def _clean_strings(content: Any) -> Any:
-    """Return content for JSON whose texts are shortened and have visible escapes for invisible characters."""
+    """Return JSON content with its texts shortened, and with visible escapes for invisible characters."""
     if isinstance(content, str):
         return escape_invisible(abbreviate(content, MAX_TEXT_CHARACTERS))
     if isinstance(content, Mapping):
         return {escape_invisible(key): _clean_strings(value) for key, value in content.items()}
-    return [_clean_strings(value) for value in content] if isinstance(content, list | tuple) else content
+    if isinstance(content, list | tuple):
+        return [_clean_strings(value) for value in content]
+    return content
 
 
 def typeset(text: str) -> Markup:
-    """Return escaped text with non-breaking spaces before percent signs and real minus signs.
+    """Return escaped text with non-breaking spaces in values such as "90 %", and with real minus signs.
 
     `Markup` is returned unchanged.
     """
     if isinstance(text, Markup):
         return text
     text = abbreviate(text, MAX_TEXT_CHARACTERS)
-    # in "90 %", "p = 0.01", "p < 0.0001" and "T = 2"
+    # The spaces in "90 %", "p = 0.01", "p < 0.0001" and "T = 2" do not break
     text = re.sub(r"(?<=\d) (?=%)|(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    # The hyphens in "-1", "-.5" and "-inf" are minus signs, but not those in "a-1" and "--1"
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 
 
@@ -168,16 +171,16 @@ def table(
         groups: Headings to insert above rows, by row index.
     """
     body: list[Markup] = []
-    for i, row in enumerate(rows):
+    for i, (row_heading, *values) in enumerate(rows):
         if groups and i in groups:
-            group = '<tr class="group"><th scope="rowgroup" colspan="{}">{}</th></tr>'
-            body.append(render(group, str(len(head)), typeset(groups[i])))
-        cells = [render('<th scope="row">{}</th>', typeset(row[0]))]
-        for j, cell in enumerate(row[1:]):
-            strong = bool(bold) and bold[i][j]
-            cells.append(render("<td><strong>{}</strong></td>" if strong else "<td>{}</td>", typeset(cell)))
-        line = '<tr class="marked">{}</tr>' if highlighted and highlighted[i] else "<tr>{}</tr>"
-        body.append(render(line, join_html(cells)))
+            group_row = '<tr class="group"><th scope="rowgroup" colspan="{}">{}</th></tr>'
+            body.append(render(group_row, str(len(head)), typeset(groups[i])))
+        cells = [render('<th scope="row">{}</th>', typeset(row_heading))]
+        for j, value in enumerate(values):
+            is_bold = bool(bold) and bold[i][j]
+            cells.append(render("<td><strong>{}</strong></td>" if is_bold else "<td>{}</td>", typeset(value)))
+        html_row = '<tr class="marked">{}</tr>' if highlighted and highlighted[i] else "<tr>{}</tr>"
+        body.append(render(html_row, join_html(cells)))
     return render(
         '<div class="{}" tabindex="0" role="region" aria-label="{}">'
         "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",

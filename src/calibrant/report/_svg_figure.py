@@ -96,7 +96,7 @@ def figure(
 def _strip_svg(svg: str) -> str:
     """Remove XML header, metadata and ids, and use the fonts and colors of the page."""
     svg = svg[svg.index("<svg") :]
-    # ids of groups are dropped, but not those of paths and clips, which the figure refers to
+    # Drop the ids of groups, but not of paths and clips, to which the figure refers. \1 is empty for the other tags
     svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
     svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
     svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
@@ -106,27 +106,28 @@ def _strip_svg(svg: str) -> str:
 
 
 def _svg_positions(drawing: Figure, svg: str, hover_points: Sequence[HoverPoint]) -> list[list[Any]]:
-    """Return [x, y, text] per visible mark, in SVG coordinates.
+    """Return [x, y, text] per visible point, in SVG coordinates.
 
-    Marks left or right of the axes are left out, as are those without a finite height; those above or below are moved
-    to the edge.
+    Points left or right of the axes, or without a finite height, are left out. Points above or below are moved to the
+    edge.
     """
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
     positions: list[list[Any]] = []
     for point in hover_points:
         ax, (left, bottom, right, top) = drawing.axes[point.axes], boxes[point.axes]
         x, y = (ax.transScale + ax.transLimits).transform((point.x, point.y))  # shares of width and height
-        if 0 <= x <= 1.001 and np.isfinite(y):  # with room for rounding
-            y = min(max(y, 0.0), 1.0)
-            positions.append([round(left + x * (right - left), 1), round(bottom + y * (top - bottom), 1), point.text])
+        if 0 <= x <= 1.001 and math.isfinite(y):  # with room for rounding
+            svg_x, svg_y = left + x * (right - left), bottom + min(max(y, 0.0), 1.0) * (top - bottom)
+            positions.append([round(svg_x, 1), round(svg_y, 1), point.text])
     return positions
 
 
 def _axes_box(svg: str, axes: int) -> tuple[float, float, float, float]:
     """Return left, bottom, right and top of the axes in SVG coordinates, from the outline of their background."""
-    outline = svg.partition(f'<g id="axes{axes}">')[2].partition('d="')[2].partition('"')[0]  # "M x y L x y ... z"
-    numbers = [float(number) for number in re.findall(r"-?[\d.]+", outline)]
-    x, y = numbers[0::2], numbers[1::2]
+    _, _, background = svg.partition(f'<g id="axes{axes}">')
+    outline = background.partition('d="')[2].partition('"')[0]  # "M x y L x y ... z"
+    coordinates = [float(number) for number in re.findall(r"-?[\d.]+", outline)]
+    x, y = coordinates[0::2], coordinates[1::2]
     return min(x), max(y), max(x), min(y)  # y grows downward
 
 
@@ -137,15 +138,16 @@ def _line_points(drawing: Figure) -> Iterator[HoverPoint]:
         labeled_lines = [line for line in ax.get_lines() if not str(line.get_label()).startswith("_")]
         for line in labeled_lines:
             name = f"{line.get_label()}: " if len(labeled_lines) > 1 else ""
-            x, y = (np.asarray(values, dtype=float).tolist() for values in (line.get_xdata(), line.get_ydata()))
-            points = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
+            points = np.asarray(line.get_xydata(), dtype=float)  # (n, 2)
+            points = points[np.isfinite(points).all(1)]
             step = max(1, math.ceil(len(points) / MAX_LINE_POINTS))
-            for a, b in points[::step]:
-                yield HoverPoint(a, b, f"{name}{_axis_value_text(ax.xaxis, a)}, {_axis_value_text(ax.yaxis, b)}", i)
+            for x, y in points[::step].tolist():
+                text = f"{name}{_axis_value_text(ax.xaxis, x)}, {_axis_value_text(ax.yaxis, y)}"
+                yield HoverPoint(x, y, text, axes=i)
 
 
 def _axis_value_text(axis: Axis, value: float) -> str:
-    """Return the axis label up to its first colon, and the value, in percent if the axis is."""
+    """Return the axis label up to its first colon, and the value, in percent if the axis is labeled in percent."""
     name = axis.get_label_text().partition(":")[0]
     formatter = axis.get_major_formatter()
     text = f"{100 * value / formatter.xmax:.4g} %" if isinstance(formatter, PercentFormatter) else f"{value:.4g}"

@@ -6,14 +6,7 @@ from typing import Any
 from typer import Argument, Option
 
 from calibrant._errors import InputError
-from calibrant.cli._common import (
-    HTML_OPTION,
-    JSON_OPTION,
-    check_output_paths,
-    command_line,
-    output_result,
-    show_status,
-)
+from calibrant.cli._common import HTML_OPTION, JSON_OPTION, check_output_paths, command_line, output_result, show_status
 
 
 def card_command(

@@ -12,7 +12,7 @@ from calibrant.language_models._block_bounds import block_error_bounds
 from calibrant.language_models._log import EvaluationLog
 
 BLOCK_SIZE = 100  # answers per block of the HLE error
-NUM_BROWSECOMP_BINS = 10
+BROWSECOMP_EDGES = np.linspace(0.0, 1.0, 11)  # of its ten bins
 ValueAndRange = tuple[float, float, float]  # value, and least and greatest value over all orders of equal confidences
 
 
@@ -130,7 +130,7 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
     if len(confidence) == 0:
         return math.nan
     # n_b |conf_b - acc_b| is the absolute sum of confidence minus outcome. Element 0 is for confidences of 0
-    gap_sums = np.bincount(browsecomp_bin(confidence) + 1, confidence - correct, NUM_BROWSECOMP_BINS + 1)
+    gap_sums = np.bincount(browsecomp_bin(confidence) + 1, confidence - correct, len(BROWSECOMP_EDGES))
     if keeps_zero:
         gap_sums[1] += gap_sums[0]
     return float(np.abs(gap_sums[1:]).sum() / len(confidence))
@@ -138,7 +138,7 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
 
 def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
     """Return the bin index of each confidence, or -1 for a confidence of 0."""
-    return np.digitize(confidence, np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1), right=True) - 1
+    return np.digitize(confidence, BROWSECOMP_EDGES, right=True) - 1
 
 
 def simpleqa_f(correct: np.ndarray, is_answered: np.ndarray) -> float:
@@ -165,7 +165,7 @@ def _hle(
     """Return the HLE error and its range, NaN for fewer answers than a block."""
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
     if math.isnan(value):
-        return value, value, value
+        return _same_for_all_orders(value)
     ends = block_ends(len(confidence), size)
     low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
     return value, min(low, value), max(high, value)  # rounding may put the value outside of the range
@@ -177,17 +177,8 @@ def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.nd
     return _hle(whole_percents, correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 
 
-def _browsecomp(
-    confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray, *, keeps_zero: bool = True
-) -> ValueAndRange:
-    """Return the BrowseComp error, which does not depend on the order of answers and so is its own range."""
-    value = browsecomp_error(confidence, correct, keeps_zero=keeps_zero)
-    return value, value, value
-
-
-def _simpleqa(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return SimpleQA's F-score, which does not depend on the order of answers and so is its own range."""
-    value = simpleqa_f(correct, is_answered)
+def _same_for_all_orders(value: float) -> ValueAndRange:
+    """Return a value that does not depend on the order of answers, and so is its own range."""
     return value, value, value
 
 
@@ -223,21 +214,23 @@ CONVENTIONS = {
             title="BrowseComp calibration error",
             definition="ten bins of equal width, mean absolute gap",
             source="inspect_evals from 0.25.0 on, browse_comp/browse_comp.py",
-            compute=_browsecomp,
+            compute=lambda confidence, correct, _: _same_for_all_orders(browsecomp_error(confidence, correct)),
         ),
         Convention(
             name="browsecomp_without_zero",
             title="BrowseComp error, old version",
             definition="ten bins of equal width, mean absolute gap; a confidence of 0 is in no bin",
             source="inspect_evals before 0.25.0, browse_comp/browse_comp.py",
-            compute=partial(_browsecomp, keeps_zero=False),
+            compute=lambda confidence, correct, _: _same_for_all_orders(
+                browsecomp_error(confidence, correct, keeps_zero=False)
+            ),
         ),
         Convention(
             name="simpleqa_f",
             title="SimpleQA F-score",
             definition="harmonic mean of the shares correct of all and correct of those attempted",
             source="https://github.com/openai/simple-evals, simpleqa_eval.py; inspect_evals 0.26.0, simpleqa/scorer.py",
-            compute=_simpleqa,
+            compute=lambda _, correct, is_answered: _same_for_all_orders(simpleqa_f(correct, is_answered)),
             missing="Confidences do not count.",
             higher_is_better=True,
             uses_confidence=False,

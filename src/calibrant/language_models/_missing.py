@@ -11,15 +11,11 @@ import numpy as np
 
 from calibrant.language_models._answers import Answers, check_binary
 from calibrant.language_models._block_bounds import block_error_bounds
-from calibrant.language_models._conventions import (
-    BLOCK_SIZE,
-    NUM_BROWSECOMP_BINS,
-    block_ends,
-    browsecomp_bin,
-)
+from calibrant.language_models._conventions import BLOCK_SIZE, BROWSECOMP_EDGES, block_ends, browsecomp_bin
 from calibrant.language_models._log import EvaluationLog
 
 MIP_SECONDS = 20.0  # time limit of the integer program, which usually takes milliseconds
+_LOWER, _UPPER = BROWSECOMP_EDGES[:-1], BROWSECOMP_EDGES[1:]  # ends of each bin
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
     is_missing = np.isnan(confidence)
     stated, outcome = confidence[~is_missing], correct[~is_missing]
     # G_b of the stated confidences; 0, which has the index -1, belongs to the first bin
-    gap_sums = np.bincount(browsecomp_bin(stated).clip(0), stated - outcome, NUM_BROWSECOMP_BINS)
+    gap_sums = np.bincount(browsecomp_bin(stated).clip(0), stated - outcome, len(_LOWER))
     right = int(correct[is_missing].sum())
     wrong = int(is_missing.sum()) - right
     low, is_exact = float(np.abs(gap_sums).sum()), True
@@ -175,12 +171,6 @@ def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
     return w / w.sum() if n else w
 
 
-def _bin_ends() -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and the upper ends of BrowseComp's bins."""
-    edges = np.linspace(0.0, 1.0, NUM_BROWSECOMP_BINS + 1)
-    return edges[:-1], edges[1:]
-
-
 def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
     """Return the greatest sum of |G_b| over all bins that the missing confidences may be in, as in `browsecomp_bounds`.
 
@@ -192,12 +182,11 @@ def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
         right: Number of right answers without a confidence.
         wrong: Number of wrong answers without a confidence.
     """
-    lower, upper = _bin_ends()
     size = np.abs(gap_sums)
-    # Gain if all wrong answers go to the upper end of a bin: its sign is +, and the sum G_b + wrong * upper
-    wrong_gain = np.append(gap_sums + wrong * upper - size, 0.0)
-    # Gain if all right answers go to the lower end of a bin: its sign is -, and the sum -G_b + right * (1 - lower)
-    right_gain = np.append(right * (1 - lower) - gap_sums - size, 0.0)
+    # Gain if all wrong answers go to the upper end of a bin: its sign is +, and the sum G_b + wrong * u
+    wrong_gain = np.append(gap_sums + wrong * _UPPER - size, 0.0)
+    # Gain if all right answers go to the lower end of a bin: its sign is -, and the sum -G_b + right * (1 - l)
+    right_gain = np.append(right * (1 - _LOWER) - gap_sums - size, 0.0)
     gains = wrong_gain[:, None] + right_gain  # (bin of the wrong answers, bin of the right answers)
     np.fill_diagonal(gains[:-1, :-1], -np.inf)  # a bin has one sign
     return float(size.sum() + gains.max())
@@ -218,12 +207,11 @@ def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[flo
     import scipy.optimize  # slow to import
 
     optimize: Any = scipy.optimize  # its stubs do not know arrays of bounds
-    lower, upper = _bin_ends()
     bins = len(gap_sums)
     # Rows are constraints, columns the variables: p of every bin, q of every bin, |G| of every bin
     total = np.repeat(np.eye(2, 3), bins, axis=1)  # sums of p and of q
-    above_lower = np.hstack([np.diag(1 - lower), -np.diag(lower), np.eye(bins)])  # |G| + p - (p + q) l
-    above_upper = np.hstack([-np.diag(1 - upper), np.diag(upper), np.eye(bins)])  # |G| - p + (p + q) u
+    above_lower = np.hstack([np.diag(1 - _LOWER), -np.diag(_LOWER), np.eye(bins)])  # |G| + p - (p + q) l
+    above_upper = np.hstack([-np.diag(1 - _UPPER), np.diag(_UPPER), np.eye(bins)])  # |G| - p + (p + q) u
     result = optimize.milp(
         np.repeat([0, 0, 1], bins),  # minimizes the sum of |G|
         integrality=np.repeat([1, 1, 0], bins),
@@ -238,7 +226,7 @@ def _least_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> tuple[flo
     if result.x is None:  # no solution within the time limit
         return proven_bound, False
     p, q = result.x[: 2 * bins].round().reshape(2, bins)
-    lowest, highest = gap_sums + (p + q) * lower - p, gap_sums + (p + q) * upper - p  # range of G
+    lowest, highest = gap_sums + (p + q) * _LOWER - p, gap_sums + (p + q) * _UPPER - p  # range of G
     least_sum = float(np.maximum(0, np.maximum(lowest, -highest)).sum())  # of these whole numbers p and q
     is_optimal = least_sum - proven_bound <= 1e-6  # the tolerance of the solver
     return (least_sum if is_optimal else proven_bound), is_optimal

@@ -22,29 +22,31 @@ _DIFFERENCE_RANGES = {  # of a score between two models; any other score is unbo
 def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval:
     """Return a metric with a lower and an upper bound, each of which errs with probability `error_rate`.
 
-    An ECE has the upper bound of the debiased L2 error, which is not smaller, and as lower bound that of the absolute
-    signed gap, which is not larger. The limits of the L2 error of clusters rest on the variance of few sums, and are
-    computed at half of the error rate.
+    The upper bound of an ECE is the upper bound of the debiased L2 error, which is not smaller; its lower bound is the
+    lower bound of the absolute signed gap, which is not larger. The limits of the L2 error of clusters rest on the
+    variance of few sums, and are computed at half of the error rate.
     """
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
     level = 1 - 2 * error_rate
     l2_level = level if p.clusters is None else 1 - error_rate
-    answers = _answer_scores(method, p)
+    answer_scores = _answer_scores(method, p)
     with strict_limits():
-        if answers is not None:
-            sample = Sample.from_values(answers, p.weights, p.clusters, p.examples)
+        if answer_scores is not None:
+            sample = Sample.from_values(answer_scores, p.weights, p.clusters, p.examples)
             return sample.bounded_interval(ScoreRange(0.0, 1.0), level)
+        if method.name == debiased_l2.__name__:
+            return metric.interval(p, level=l2_level, **method.settings)
         if method.name not in BOUNDED_BY_L2:
-            is_l2 = method.name == debiased_l2.__name__
-            return metric.interval(p, level=l2_level if is_l2 else level, **method.settings)
+            return metric.interval(p, level=level, **method.settings)
         value = float(metric(p, **method.settings))
         high = debiased_l2.interval(p, level=l2_level, **method.settings).high
-        gap = signed_gap.interval(p, level=1 - error_rate)  # both of its ends bound the size of the gap
-    return Interval(value, max(gap.low, -gap.high, 0.0), high, level)
+        gap = signed_gap.interval(p, level=1 - error_rate)  # each end errs with error_rate / 2
+    low = max(gap.low, -gap.high, 0.0)  # |gap| is at least `low` if the gap is above 0, and at least -`high` if below
+    return Interval(value, low, high, level)
 
 
 def _answer_scores(method: Method, p: Predictions) -> Tensor | None:
-    """Return how right each stated answer is for the accuracy, how wrong for the error, and None for anything else."""
+    """Return the outcome (accuracy) or 1 - outcome (error) of answers with stated confidences, or None otherwise."""
     if method.name not in ("accuracy", "error") or not states_confidence(p):
         return None
     return p.events.outcome if method.name == "accuracy" else 1 - p.events.outcome

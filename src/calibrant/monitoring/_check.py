@@ -27,7 +27,7 @@ from calibrant.types import InputError
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
 CHECK_LEVEL = 0.95
-MAX_REQUIRED_SIZE = 1e12  # above, no number is given
+MAX_REQUIRED_SIZE = 1e12  # larger sizes are not reported
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
 Bound = Callable[[float], Interval]  # from an error rate
 
@@ -43,7 +43,7 @@ class Condition:
     low: float  # bound that errs with probability 1 - level, as does the other one
     high: float
     n: int  # examples
-    needed: int | None  # examples, or clusters, that would decide it with a power of 0.8; None if decided or unknown
+    needed: int | None  # examples, or clusters, that decide it with a power of 0.8; None if decided or unknown
     unit: Literal["example", "cluster"]
     is_percent: bool
     is_upper: bool  # whether the requirement is an upper limit, as in "ece < 0.02"
@@ -111,18 +111,18 @@ class CheckResult:
 
     def junit(self) -> str:
         """Return a JUnit XML report: a broken condition is a failure, too little data an error."""
-        counts = Counter(condition.status for condition in self.conditions)
-        numbers = {"tests": counts.total(), "failures": counts["broken"], "errors": counts["too_little_data"]}
-        totals = {name: str(number) for name, number in numbers.items()}
-        root = ElementTree.Element("testsuites", totals)
-        suite = ElementTree.SubElement(root, "testsuite", {"name": "calibrant check", **totals})
+        count = Counter(condition.status for condition in self.conditions)
+        totals = {"tests": len(self.conditions), "failures": count["broken"], "errors": count["too_little_data"]}
+        attributes = {name: str(total) for name, total in totals.items()}
+        root = ElementTree.Element("testsuites", attributes)
+        suite = ElementTree.SubElement(root, "testsuite", {"name": "calibrant check", **attributes})
         for condition in self.conditions:
             name = condition.requirement + ("" if condition.group is None else f" [{condition.group}]")
-            case = {"classname": "calibrant.check", "name": escape_invisible(name)}
-            element = ElementTree.SubElement(suite, "testcase", case)
+            attributes = {"classname": "calibrant.check", "name": escape_invisible(name)}
+            case = ElementTree.SubElement(suite, "testcase", attributes)
             tag = {"holds": "system-out", "broken": "failure", "too_little_data": "error"}[condition.status]
             attributes = {} if condition.status == "holds" else {"type": condition.status, "message": str(condition)}
-            ElementTree.SubElement(element, tag, attributes).text = str(condition)
+            ElementTree.SubElement(case, tag, attributes).text = str(condition)
         ElementTree.indent(root)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -146,8 +146,9 @@ def check(
 
     "ece < 0.02" holds if the upper bound of the metric is below 0.02, and is broken if its lower bound is above 0.02.
     Each verdict is wrong with probability at most 1 - `level`. If neither bound decides, there is too little data. ECE
-    and adaptive ECE are biased upward. Their upper bound is that of the debiased L2 error, which is at least as large
-    as the error without bias. Their lower bound is that of the absolute signed gap, which is at most as large.
+    and adaptive ECE are biased upward. Their upper bound is the upper bound of the debiased L2 error, which is at least
+    as large as the error without bias. Their lower bound is the lower bound of the absolute signed gap, which is at
+    most as large.
 
     With `by_group` a requirement must hold for all examples and in every group. All "broken" verdicts together are
     right with probability at least `level` (Holm 1979). A requirement holds only if it holds in every group, so that
@@ -195,17 +196,19 @@ def _check_requirement(
     requirement: Requirement, p: Predictions, pair: ModelPair | None, error_rate: float, *, by_group: bool
 ) -> Iterator[Condition]:
     """Yield the condition of all examples and, `by_group`, of every group."""
-    is_relative = requirement.is_relative
-    bounds_of = difference_bounds if is_relative else metric_bounds
-    evaluated: Any = pair if is_relative else p
-    new = evaluated.new if is_relative else evaluated  # a pair by id leaves out examples without a partner
-    groups = (None, *(used_groups(new) if by_group else ()))
+    evaluated: Any = pair if requirement.is_relative else p
+    compute_bounds = difference_bounds if requirement.is_relative else metric_bounds
+    new = evaluated.new if requirement.is_relative else p  # a pair by id leaves out examples without a partner
+    groups = [None, *used_groups(new)] if by_group else [None]
     parts = [evaluated if group is None else evaluated.select_group(group) for group in groups]
-    bounds: list[Bound] = [partial(bounds_of, requirement.method, part) for part in parts]
+    bounds: list[Bound] = [partial(compute_bounds, requirement.method, part) for part in parts]
     broken = _broken_parts(requirement, bounds, error_rate)
     for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
-        examples = part.new if is_relative else part
-        yield _build_condition(requirement, group, examples, bounds[i](error_rate), error_rate, is_broken=i in broken)
+        examples = part.new if requirement.is_relative else part
+        part_bounds = bounds[i](error_rate)
+        yield _build_condition(
+            requirement, examples, part_bounds, group=group, error_rate=error_rate, is_broken=i in broken
+        )
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
@@ -227,15 +230,17 @@ def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
 
 
 def _build_condition(
-    requirement: Requirement, group: str | None, p: Predictions, bounds: Interval, error_rate: float, *, is_broken: bool
+    requirement: Requirement, p: Predictions, bounds: Interval, *, group: str | None, error_rate: float, is_broken: bool
 ) -> Condition:
     """Return the condition of a requirement, which holds if the farther bound meets the limit."""
     status: CheckStatus = "too_little_data"
+    needed = None
     if is_broken:
         status = "broken"
     elif requirement.is_met(bounds.high if requirement.is_upper else bounds.low):  # NaN meets no requirement
         status = "holds"
-    is_undecided = status == "too_little_data"
+    else:
+        needed = _required_size(requirement, p, bounds, error_rate)
     return Condition(
         requirement=requirement.text,
         group=group,
@@ -244,7 +249,7 @@ def _build_condition(
         low=bounds.low,
         high=bounds.high,
         n=p.num_examples,
-        needed=_required_size(requirement, p, bounds, error_rate) if is_undecided else None,
+        needed=needed,
         unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
@@ -255,11 +260,11 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
     r"""Return about how many examples, or clusters, decide a requirement with a power of 80 %.
 
     The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
-    for it, the result is the number with which a calibrated model meets the requirement.
+    for it, the result is the size with which a calibrated model meets the requirement.
 
     Returns:
-        The number, or None if no number decides, it is unknown (fractional outcomes), or an ECE has enough examples
-        for a calibrated model already.
+        The size, or None if no size decides, it is unknown (fractional outcomes), or an ECE has enough examples for a
+        calibrated model already.
     """
     units = num_units(p)
     if requirement.method.name in BOUNDED_BY_L2:
@@ -271,13 +276,16 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
             return None
         needed = needed * units // p.num_examples  # from examples to clusters of the present size
         return needed if needed > units else None
-    distance = requirement.limit - bounds.value
-    width = bounds.high - bounds.value if distance > 0 else bounds.value - bounds.low
+    is_below_limit = bounds.value < requirement.limit
+    distance = abs(requirement.limit - bounds.value)
+    half_width = bounds.high - bounds.value if is_below_limit else bounds.value - bounds.low  # z standard errors
+    if distance == 0:
+        return None
     z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
-    # The width is z standard errors (se); a power of 80 % needs |distance| = (z + its quantile) se. n is as 1 / se^2
-    error_ratio = width / abs(distance) * (1 + _POWER_QUANTILE / z) if distance else math.inf  # present over needed se
+    # A power of 80 % needs a standard error of distance / (z + its quantile); the present one is half_width / z
+    error_ratio = half_width / distance * (1 + _POWER_QUANTILE / z)  # present over needed standard error
     needed = max(units * error_ratio**2, units + 1.0)  # the present number does not decide
-    if not needed < MAX_REQUIRED_SIZE:  # NaN included
+    if not needed < MAX_REQUIRED_SIZE:  # or NaN
         return None
     rounding_unit = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # for two significant digits
     return math.ceil(needed / rounding_unit) * rounding_unit
@@ -311,4 +319,6 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
         types, expected = _FILE_KEYS[key]
         if not isinstance(value, types) or (key == "require" and not all(isinstance(text, str) for text in value)):
             raise InputError(f"{path}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="toml_value")
-    return content | ({"level": float(content["level"])} if "level" in content else {})
+    if "level" in content:
+        content["level"] = float(content["level"])
+    return content

@@ -34,10 +34,10 @@ class ComparedRow:
 
     name: str
     group: str | None
-    old: float  # nan for distributions
+    old: float  # NaN for distributions
     new: float
     difference: float  # new minus old; of distributions the largest difference of shares
-    low: float  # 95 % limits of the difference; nan if it has none
+    low: float  # 95 % limits of the difference; NaN if it has none
     high: float
     p_value: float
     adjusted_p_value: float  # within the family of all rows
@@ -49,7 +49,7 @@ class ComparedRow:
         return TITLES[self.name] + ("" if self.group is None else f" [{display_name(self.group)}]")
 
     def text(self, value: float, sign: str = "") -> str:
-        """Write a value of this row in its unit, or nothing for nan. The sign "+" marks positive values."""
+        """Return a value of this row in its unit, or an empty text for NaN. The sign "+" marks positive values."""
         if math.isnan(value):
             return ""
         is_share = self.name in PERCENT_SCORES or math.isnan(self.old)  # distributions differ in shares
@@ -126,7 +126,8 @@ def list_titles(rows: Sequence[ComparedRow]) -> str:
     """Return the titles of the two clearest differences, and how many more there are."""
     ordered = sorted(rows, key=lambda row: row.adjusted_p_value)
     names = list(dict.fromkeys(TITLES[row.name] for row in ordered))
-    if hidden := len(names[MAX_LISTED_TITLES:]):
+    hidden = len(names) - MAX_LISTED_TITLES
+    if hidden > 0:
         names = [*names[:MAX_LISTED_TITLES], f"{hidden} more number{'s' * (hidden > 1)}"]
     return join_names(names)
 
@@ -145,9 +146,9 @@ def compare(
     """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
 
     Accuracy, gap, Brier score, NLL, ECE, and the distributions of confidence and of predicted classes are compared; of
-    two samples also that of the labels. Paired predictions are swapped at random between the models, example by
-    example or cluster by cluster; those of two samples are permuted. Both give exact tests of the hypothesis that the
-    models, or the samples, are exchangeable. p-values are adjusted for the number of tests (Westfall & Young 1993).
+    two samples also the distribution of labels. Paired predictions are swapped at random between the models, example by
+    example or cluster by cluster; predictions of two samples are permuted. Both give exact tests of the hypothesis that
+    the models, or the samples, are exchangeable. p-values are adjusted for the number of tests (Westfall & Young 1993).
 
     Args:
         old: Predictions of the old model.
@@ -186,8 +187,9 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
     """Return the rows of all tests of a pair."""
     is_paired = pair.paired_by is not None
     frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
-    p_values = zip(frame.tests, *_test_difference(frame, pair, seed), strict=True)
-    return tuple(_compared_row(frame, pair, key, float(p), float(adjusted)) for key, p, adjusted in p_values)
+    p_values, adjusted_p_values = _test_difference(frame, pair, seed)
+    tests = zip(frame.tests, p_values.tolist(), adjusted_p_values.tolist(), strict=True)
+    return tuple(_compared_row(frame, pair, *test) for test in tests)
 
 
 def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +203,8 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
                 "Expected the same clusters of the same examples in both models.", code="different_clusters"
             )
         return paired_p_values(frame.unit_sums(pair.old), frame.unit_sums(pair.new), frame.statistics, seed)
-    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))  # so that joined units are as large on both sides
+    # Units are joined into MAX_UNITS sets in total, shared so that the sets are about as large on both sides
+    max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))
     old_sums = frame.unit_sums(pair.old, max_old)
     new_sums = frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
     return unpaired_p_values(old_sums, new_sums, frame.statistics, seed)
@@ -209,7 +212,7 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
 
 def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
     """Return the row of a test, with values, limits and details."""
-    old = new = low = high = math.nan
+    old = new = low = high = math.nan  # for distributions, whose rows have a text instead
     detail = ""
     if key.name == "confidences":
         difference, detail = _largest_cdf_change(frame.cuts, pair)
@@ -222,12 +225,24 @@ def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: f
         if key.name not in ("confidence", "ece"):  # whose differences have no interval
             limits = difference_bounds(METRICS.method(key.name), pair, error_rate=0.025)  # on each side
             low, high = limits.low, limits.high
-    return ComparedRow(key.name, key.group, old, new, difference, low, high, p_value, adjusted, detail)
+    return ComparedRow(
+        key.name,
+        key.group,
+        old=old,
+        new=new,
+        difference=difference,
+        low=low,
+        high=high,
+        p_value=p_value,
+        adjusted_p_value=adjusted,
+        detail=detail,
+    )
 
 
 def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
     """Return the largest change in the share of a class and a text on it, by "labels" or "predicted classes"."""
-    old, new = (class_shares(p, p.labels if name == "labels" else p.predicted) for p in (pair.old, pair.new))
+    models = pair.old, pair.new
+    old, new = (class_shares(p, p.labels if name == "labels" else p.predicted) for p in models)
     change = new - old
     j = int(np.abs(change).argmax())
     names = pair.new.class_names

@@ -31,7 +31,10 @@ def compare_page(result: "CompareResult", command: str) -> str:
         "The difference of two distributions is the change of the share in the last column."
     )
     sections = [
-        report.Section("Differences", _tests_table(result.rows, result.differing, "old", explanation, "differences")),
+        report.Section(
+            "Differences",
+            _tests_table(result.rows, result.differing, old_name="old", caption="differences", explanation=explanation),
+        ),
         report.Section("Reliability", _reliability_diagrams(pair.old, pair.new)),
         report.Section("Confidence", _confidence_figure({"old": pair.old, "new": pair.new})),
     ]
@@ -48,7 +51,10 @@ def drift_page(result: "DriftResult", command: str) -> str:
     )
     sections = [
         report.Section("Estimated without labels", _estimates_table(result.estimates)),
-        report.Section("Tests", _tests_table(result.rows, result.drifted, "reference", explanation, "tests")),
+        report.Section(
+            "Tests",
+            _tests_table(result.rows, result.drifted, old_name="reference", caption="tests", explanation=explanation),
+        ),
         report.Section("Confidence", _confidence_figure({"reference": pair.old, "new": pair.new})),
         *([report.Section("Class shares", _shares_table(result, shift))] if shift is not None else []),
     ]
@@ -58,31 +64,33 @@ def drift_page(result: "DriftResult", command: str) -> str:
 
 
 def _tests_table(
-    rows: "Sequence[ComparedRow]", differing: "Sequence[ComparedRow]", reference: str, text: str, caption: str
+    rows: "Sequence[ComparedRow]", differing: "Sequence[ComparedRow]", *, old_name: str, caption: str, explanation: str
 ) -> Markup:
-    """Return the table of tests, with the limits of differences if there are any, and the text below it.
+    """Return the table of tests with an explanation below. The column of limits is left out if no row has any.
 
     Args:
         rows: Rows of the table.
         differing: Rows to mark.
-        reference: Title of the first column of numbers.
-        text: Explanation.
+        old_name: Heading of the column of old values.
         caption: Caption of the table.
+        explanation: Text below the table.
     """
-    limits = ["" if math.isnan(row.low) else f"{row.text(row.low, '+')} to {row.text(row.high, '+')}" for row in rows]
-    columns = {
-        "": [row.title for row in rows],
-        reference: [row.text(row.old) for row in rows],
-        "new": [row.text(row.new) for row in rows],
-        "difference": [row.text(row.difference, "+") for row in rows],
-        **({"95 % of the difference": limits} if any(limits) else {}),
-        "p": [f"{row.adjusted_p_value:.3f}" for row in rows],
-        "where most": [row.detail for row in rows],
-    }
+    has_limits = not all(math.isnan(row.low) for row in rows)
+    limits_head = ["95 % of the difference"] if has_limits else []
+    head = ["", old_name, "new", "difference", *limits_head, "p", "where most"]
+    body: list[list[str]] = []
+    for row in rows:
+        limits = [_limits_text(row)] if has_limits else []
+        values = [row.text(row.old), row.text(row.new), row.text(row.difference, sign="+")]
+        body.append([row.title, *values, *limits, f"{row.adjusted_p_value:.3f}", row.detail])
     highlighted = [row in differing for row in rows]
-    cells = list(map(list, zip(*columns.values(), strict=True)))
-    body = report.table(list(columns), cells, caption=caption, highlighted=highlighted, long_row_names=True)
-    return report.join_html([body, report.note(text)])
+    table = report.table(head, body, caption=caption, highlighted=highlighted, long_row_names=True)
+    return report.join_html([table, report.note(explanation)])
+
+
+def _limits_text(row: "ComparedRow") -> str:
+    """Return the limits of the difference, or an empty text without limits."""
+    return "" if math.isnan(row.low) else f"{row.text(row.low, sign='+')} to {row.text(row.high, sign='+')}"
 
 
 def _reliability_diagrams(old: Predictions, new: Predictions) -> Markup:
@@ -117,7 +125,10 @@ def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
 
 def _estimates_table(estimates: tuple[Estimate, ...]) -> Markup:
     """Return the table of estimates without labels, each with its assumption."""
-    rows = [["" if e.method == DOUBLY_ROBUST else TITLES[e.name], e.method, *e.cells, e.assumption] for e in estimates]
+    rows: list[list[str]] = []
+    for estimate in estimates:  # two rows each, the second of which has no title
+        title = "" if estimate.method == DOUBLY_ROBUST else TITLES[estimate.name]
+        rows.append([title, estimate.method, *estimate.cells, estimate.assumption])
     head = ["", "method", "reference", "new", "90 % limits", "assumption"]
     text = (
         "The limits contain the noise of the labels that will come. They hold only under the assumption beside them, "

@@ -124,8 +124,8 @@ def drift(
 
     The mean and the distribution of confidence and the shares of predicted classes are tested by permutations of rows
     or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated twice: from
-    calibrated confidences alone, and doubly robust, with the mean residual of the reference added, whose rows are
-    weighted by the ratio of the densities of new rows and reference. The new class shares are estimated by maximum
+    calibrated confidences alone, and doubly robust, with the mean residual of the reference added, weighted by the
+    ratio of the densities of new rows and reference. The new class shares are estimated by maximum
     likelihood, with a test of whether they alone explain the change. Estimates hold only under the assumption that
     stands beside each: nothing in unlabeled data reveals that equal probabilities have come to mean something else.
 
@@ -162,10 +162,17 @@ def drift(
         rows = compared_rows(pair, has_labels=False, by_group=by_group, seed=seed)
         estimates = estimate_without_labels(pair.old, pair.new)
         shift = estimate_label_shift(first, second, seed)
-    reasons = (shift,) if isinstance(shift, str) else ()  # why there are no class shares
-    label_shift = None if isinstance(shift, str) else shift
-    sizes = first.num_examples, second.num_examples
-    return DriftResult(rows, label_shift, estimates, level, *sizes, (_SAMPLE_NOTE, *reasons), pair)
+    is_estimated = isinstance(shift, LabelShift)  # else a sentence on why there are no class shares
+    return DriftResult(
+        rows=rows,
+        label_shift=shift if is_estimated else None,
+        estimates=estimates,
+        level=level,
+        n_reference=first.num_examples,
+        n_new=second.num_examples,
+        notes=(_SAMPLE_NOTE,) if is_estimated else (_SAMPLE_NOTE, shift),
+        pair=pair,
+    )
 
 
 def _table_line(title: str, reference: str, value: str, limits: str) -> str:

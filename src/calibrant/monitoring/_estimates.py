@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from calibrant import calibrators
@@ -24,8 +25,9 @@ MAX_INDICATORS = 20  # classes whose prediction is a feature of its own, the fir
 ESTIMATE_LEVEL = 0.90
 _RIDGE = 1.0
 _NEWTON_STEPS = 30
-_MAX_LOG_ODDS = 12.0
-_SCORES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {  # at outcomes 0 and 1, by confidence
+_MIN_LOG_RATIO = -12.0
+# Scores at the outcomes 0 and 1, by confidence c
+_SCORES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "accuracy": lambda c: (np.zeros_like(c), np.ones_like(c)),
     "signed_gap": lambda c: (c, c - 1),
     "event_brier": lambda c: (c**2, (1 - c) ** 2),
@@ -38,12 +40,12 @@ SAME_PROBABILITIES = "rows with the same probabilities are right as often as in 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number of the new predictions that is estimated without labels."""
+    """A mean score of the new predictions that is estimated without labels."""
 
     name: str  # "accuracy", "signed_gap" or "event_brier"
     method: str  # CONFIDENCE_BASED or DOUBLY_ROBUST
     assumption: str
-    reference: float  # the number in the reference, with labels
+    reference: float  # the score of the reference, with labels
     value: float
     low: float  # 90 % limits
     high: float
@@ -94,11 +96,14 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
 def _event_data(
     reference: Predictions, new: Predictions, fold_calibrators: _FoldCalibrators, ratio: np.ndarray
 ) -> _EventData:
-    """Return the events of both sets with their calibrated probabilities, out of fold for the reference."""
+    """Return the events of both sets with their calibrated probabilities.
+
+    They are out of fold for the reference, and the mean over the calibrators of all folds for the new rows.
+    """
     expected, new_expected = np.zeros(len(reference)), np.zeros(len(new))
-    for fitted, held_out in fold_calibrators:  # the new rows have the mean over all calibrators
-        expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], fitted)
-        new_expected += _calibrated_events(new, fitted) / len(fold_calibrators)
+    for calibrator, held_out in fold_calibrators:
+        expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], calibrator)
+        new_expected += _calibrated_events(new, calibrator) / len(fold_calibrators)
     return _EventData(
         confidence=confidences(reference),
         outcome=reference.events.outcome.cpu().double().numpy(),
@@ -113,16 +118,16 @@ def _event_data(
 
 
 def _fit_folds(reference: Predictions) -> _FoldCalibrators:
-    """Return a calibrator for each fold of the reference, fitted to the rest, with the rows of the fold."""
+    """Return a calibrator for each fold of the reference, fitted to the other folds, and the rows of the fold."""
     folds = min(NUM_CALIBRATION_FOLDS, num_units(reference))
     return [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in split_folds(reference, folds)]
 
 
-def _calibrated_events(p: Predictions, fitted: Any) -> np.ndarray:
-    """Return the calibrated probability of each row's event, the predicted class or a fixed one."""
-    calibrated = p.apply(fitted).logits.double().softmax(1)
-    index = p.predicted if p.of == "top" else torch.full_like(p.labels, int(p.of))
-    return calibrated.gather(1, index[:, None]).squeeze(1).cpu().numpy()
+def _calibrated_events(p: Predictions, calibrator: Any) -> np.ndarray:
+    """Return the calibrated probability of each row's event: of the class predicted before, or of a fixed class."""
+    calibrated_probs = p.apply(calibrator).logits.double().softmax(1)
+    classes = p.predicted if p.of == "top" else torch.full_like(p.labels, int(p.of))
+    return calibrated_probs.gather(1, classes[:, None]).squeeze(1).cpu().numpy()
 
 
 def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
@@ -130,29 +135,28 @@ def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
 
     The score is linear in the outcome a, $s_0 + (s_1 - s_0) a$, so that its expectation has a = g.
     """
-    w, new_w = data.weights, data.new_weights
-    at_0, at_1 = _SCORES[name](data.confidence)  # s_0 and s_1
-    slope = at_1 - at_0
-    reference = float(w @ (at_0 + slope * data.outcome) / w.sum())
+    s_0, s_1 = _SCORES[name](data.confidence)
+    slope = s_1 - s_0
+    reference_mean = float(np.average(s_0 + slope * data.outcome, weights=data.weights))
     residuals = slope * (data.outcome - data.expected)  # observed minus expected score
-    new_at_0, new_at_1 = _SCORES[name](data.new_confidence)
-    new_slope = new_at_1 - new_at_0
-    new_mean = float(new_w @ (new_at_0 + new_slope * data.new_expected) / new_w.sum())
-    score_variance = new_slope**2 * data.new_expected * (1 - data.new_expected)
-    new_mean_variance = float(new_w**2 @ score_variance) / new_w.sum() ** 2  # for independent outcomes
+    new_s_0, new_s_1 = _SCORES[name](data.new_confidence)
+    new_slope, g, new_w = new_s_1 - new_s_0, data.new_expected, data.new_weights
+    new_mean = float(np.average(new_s_0 + new_slope * g, weights=new_w))
+    outcome_variance = g * (1 - g)
+    new_mean_variance = float(new_w**2 @ (new_slope**2 * outcome_variance)) / new_w.sum() ** 2  # without clusters
     estimates: list[Estimate] = []
-    for method, ratio in ((CONFIDENCE_BASED, np.ones_like(w)), (DOUBLY_ROBUST, data.ratio)):
-        weights = w * ratio
+    for method in (CONFIDENCE_BASED, DOUBLY_ROBUST):
+        weights = data.weights * data.ratio if method == DOUBLY_ROBUST else data.weights
         sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), data.clusters)
         error, design_effect = _residual_error(residuals, weights, sample, has_clusters=data.clusters is not None)
         value = new_mean + (sample.mean if method == DOUBLY_ROBUST else 0.0)  # the mean residual
-        # the noise of the reference and of the new outcomes, which are as dependent within clusters as the reference
+        # Noise of the residuals and of the new outcomes, assumed to be as dependent within clusters as the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
         half_width = student_quantile(ESTIMATE_LEVEL, sample.degrees) * total_error
         low, high = value - half_width, value + half_width
         if name != "signed_gap":  # the other scores lie in [0, 1]
             low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
-        estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference, value, low, high))
+        estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference_mean, value, low, high))
     return estimates
 
 
@@ -162,9 +166,9 @@ def _residual_error(
     """Return the standard error of the weighted mean residual, and the design effect of clusters."""
     centered = residuals - sample.mean
     row_error = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()  # for independent rows
-    if not has_clusters:
+    if not has_clusters or row_error == 0:  # equal residuals have no error, with clusters or without
         return row_error, 1.0
-    return sample.error, max(1.0, (sample.error / max(row_error, 1e-300)) ** 2)  # `row_error` may be 0
+    return sample.error, max(1.0, (sample.error / row_error) ** 2)
 
 
 def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
@@ -174,24 +178,24 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
     predicted class. Ratios beyond 20 are cut.
     """
     x = _discriminating_features(reference, new)
-    y = np.repeat([0.0, 1.0], [len(reference), len(new)])  # whether a row is new
-    w = np.concatenate([row_weights(p) / row_weights(p).sum() for p in (reference, new)])
-    w *= min(len(reference), len(new))  # the ridge penalty counts against so many rows on each side
-    coefficients = _fit_logistic(x, y, w)
-    log_odds = x[: len(reference)] @ coefficients  # of being new: the log ratio, as both sides weigh the same
-    ratio = np.exp(np.clip(log_odds, -_MAX_LOG_ODDS, math.log(MAX_DENSITY_RATIO)))
-    weights = row_weights(reference)
-    return ratio * weights.sum() / (weights @ ratio)
+    is_new = np.repeat([0.0, 1.0], [len(reference), len(new)])
+    weights, new_weights = row_weights(reference), row_weights(new)
+    balanced = np.concatenate([weights / weights.sum(), new_weights / new_weights.sum()])
+    balanced *= min(len(reference), len(new))  # total weight of either side, against which the ridge penalty counts
+    coefficients = _fit_logistic(x, is_new, balanced)
+    log_ratio = x[: len(reference)] @ coefficients  # the log-odds of being new, as both sides have the same weight
+    ratio = np.exp(np.clip(log_ratio, _MIN_LOG_RATIO, math.log(MAX_DENSITY_RATIO)))
+    return ratio / np.average(ratio, weights=weights)
 
 
 def _discriminating_features(reference: Predictions, new: Predictions) -> np.ndarray:
     """Return standardized features of the rows of both sets, the first column 1."""
     rows: list[np.ndarray] = []
     for p in (reference.with_event("top"), new.with_event("top")):
-        c = np.clip(confidences(p), 1e-6, 1 - 1e-6)
-        z = np.log(c / (1 - c))
+        c = np.clip(confidences(p), 1e-6, 1 - 1e-6)  # for finite log-odds
+        log_odds = np.log(c / (1 - c))
         one_hot = p.predicted.cpu().numpy()[:, None] == np.arange(1, min(p.k, MAX_INDICATORS))  # class 0 is implied
-        rows.append(np.column_stack([z, z**2, one_hot]))
+        rows.append(np.column_stack([log_odds, log_odds**2, one_hot]))
     x = np.concatenate(rows)
     scale = x.std(0)
     x = (x - x.mean(0)) / np.where(scale > 0, scale, 1.0)  # constant columns become 0
@@ -199,12 +203,12 @@ def _discriminating_features(reference: Predictions, new: Predictions) -> np.nda
 
 
 def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Fit a ridge logistic regression by Newton's method, without a penalty on the intercept."""
+    """Fit a ridge logistic regression with weights w by Newton's method, without a penalty on the intercept."""
     penalty = np.full(x.shape[1], _RIDGE)
     penalty[0] = 1e-9  # of the intercept; above 0, to keep the Hessian regular
     coefficients = np.zeros(x.shape[1])
     for _ in range(_NEWTON_STEPS):
-        p = 1 / (1 + np.exp(-np.clip(x @ coefficients, -30, 30)))
+        p = expit(x @ coefficients)
         gradient = x.T @ (w * (p - y)) + penalty * coefficients
         hessian = (x.T * (w * p * (1 - p))) @ x + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)

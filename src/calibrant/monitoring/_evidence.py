@@ -78,11 +78,11 @@ class Wealth(AlignedArrays):
         first = 0
         while first < len(log_factors):
             look = row // LOOK_ROWS + first  # number of looks before
-            if look and look % LOOKS_PER_START == 0:  # `empty` has already started the bets of look 0
+            if look > 0 and look % LOOKS_PER_START == 0:  # `empty` has already started the bets of look 0
                 state = state._start(look * LOOK_ROWS)
             last = min(len(log_factors), first + LOOKS_PER_START - look % LOOKS_PER_START)  # to the next start
-            stretch = log_factors[first:last], sums[first:last]
-            state, total = state._advance_stretch(look * LOOK_ROWS, *stretch, thresholds)
+            stretch = slice(first, last)
+            state, total = state._advance_stretch(look * LOOK_ROWS, log_factors[stretch], sums[stretch], thresholds)
             totals.append(total)
             first = last
         return state, np.concatenate(totals)
@@ -104,16 +104,15 @@ class Wealth(AlignedArrays):
         self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
     ) -> tuple["Wealth", np.ndarray]:
         """Advance by looks between two starting times, and return the log wealth at each look."""
-        # Cumulative sums that begin with the state are rounded alike however looks are divided into calls
-        wealth = np.cumsum(np.concatenate([self.log_wealth[None], log_factors]), axis=0)[1:]
-        best = np.cumsum(np.concatenate([self.best[None], log_factors]), axis=0)[1:]
+        wealth = _running_sums(self.log_wealth, log_factors)
+        best = _running_sums(self.best, log_factors)
         total = _log_total(wealth, self.log_reserve)  # (looks s)
         tests = np.arange(len(self))
         highest, highest_look = total.max(0), total.argmax(0)
         is_peak = highest > self.peak
         is_crossed = total >= thresholds
         is_new_alarm = (self.alarm_row < 0) & is_crossed.any(0)
-        bet = (best[highest_look, tests] + LOG_BET_WEIGHTS).argmax(1)
+        bet = (best[highest_look, tests] + LOG_BET_WEIGHTS).argmax(1)  # the one that has gained most at that look
         state = replace(
             self,
             log_wealth=wealth[-1],
@@ -123,7 +122,7 @@ class Wealth(AlignedArrays):
             peak_since=np.where(is_peak, self.best_start[tests, bet], self.peak_since),
             peak_bet=np.where(is_peak, bet, self.peak_bet),
             alarm_row=np.where(is_new_alarm, row + (is_crossed.argmax(0) + 1) * LOOK_ROWS, self.alarm_row),
-            sums=np.cumsum(np.concatenate([self.sums[None], sums]), axis=0)[-1],
+            sums=_running_sums(self.sums, sums)[-1],
         )
         return state, total
 
@@ -138,13 +137,12 @@ class Wealth(AlignedArrays):
             row: Number of rows before the later ones.
             thresholds: Log wealth that raises the alarm of each test (s).
         """
-        stake = self.total
+        stake = self.total  # log wealth (s)
         # A bet whose best start is the first later row keeps its start here if it was already gaining
         continues = (later.best_start == 0) & (self.best > 0)
-        best_start = np.where(continues, self.best_start, later.best_start + row)
-        peak_bet = np.arange(len(self)), later.peak_bet
-        peak_continues = (later.peak_since == 0) & (self.best[peak_bet] > 0)
-        later_since = np.where(peak_continues, self.best_start[peak_bet], later.peak_since + row)
+        at_peak_bet = np.arange(len(self)), later.peak_bet  # index of one bet for each test
+        peak_continues = (later.peak_since == 0) & (self.best[at_peak_bet] > 0)
+        later_since = np.where(peak_continues, self.best_start[at_peak_bet], later.peak_since + row)
         later_peak = later.peak + stake
         is_later = later_peak > self.peak
         return Wealth(
@@ -152,7 +150,7 @@ class Wealth(AlignedArrays):
             log_reserve=later.log_reserve + stake,
             starts=later.starts,
             best=later.best + np.where(continues, self.best, 0.0),
-            best_start=best_start,
+            best_start=np.where(continues, self.best_start, later.best_start + row),
             peak=np.where(is_later, later_peak, self.peak),
             peak_row=np.where(is_later, later.peak_row + row, self.peak_row),
             peak_since=np.where(is_later, later_since, self.peak_since),
@@ -160,6 +158,11 @@ class Wealth(AlignedArrays):
             alarm_row=np.where((self.alarm_row < 0) & (later_peak >= thresholds), later.peak_row + row, self.alarm_row),
             sums=self.sums + later.sums,
         )
+
+
+def _running_sums(start: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return the sums of `start` and the steps up to each, rounded alike however steps are divided into calls."""
+    return np.cumsum(np.concatenate([start[None], steps]), axis=0)[1:]
 
 
 def _log_total(log_wealth: np.ndarray, log_reserve: np.ndarray) -> np.ndarray:

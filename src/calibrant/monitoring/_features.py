@@ -59,18 +59,26 @@ class FeatureFrame:
         scores = UNLABELED_SCORES
         if has_labels:
             is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
-            scores = LABELED_SCORES if is_finite else LABELED_SCORES[:-1]  # without the NLL
+            scores = tuple(name for name in LABELED_SCORES if is_finite or name != "nll")
         features = [_score_feature(scores)]
         if has_labels:
             edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1)))  # of bins of equal mass
             features.append(_error_feature(edges))
-        cdf_test = (TestKey("confidences"),)  # that of Kolmogorov and Smirnov
-        features.append(Feature(cdf_test, len(cuts), lambda p: confidences(p)[:, None] <= cuts, _largest_change))
+        features.append(  # the test of Kolmogorov and Smirnov: the largest change of the distribution function
+            Feature(
+                tests=(TestKey("confidences"),),
+                width=len(cuts),
+                columns=lambda p: confidences(p)[:, None] <= cuts,
+                statistic=_largest_change,
+            )
+        )
         features.append(_share_feature("predicted classes", old, new, lambda p: p.predicted))
         if has_labels and not is_paired:
             features.append(_share_feature("labels", old, new, lambda p: p.labels))
-        groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS] if by_group else ()
-        return cls((*features, *(_score_feature(scores, group) for group in groups)), cuts)
+        if by_group:
+            groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS]
+            features += [_score_feature(scores, group) for group in groups]
+        return cls(tuple(features), cuts)
 
     @property
     def tests(self) -> list[TestKey]:
@@ -78,26 +86,27 @@ class FeatureFrame:
         return [key for feature in self.features for key in feature.tests]
 
     def unit_sums(self, p: Predictions, max_units: int = MAX_UNITS) -> np.ndarray:
-        """Return the sums of all features over the rows of each unit, a cluster or a single row, (u, m).
+        """Return the sums of the m `_weighted_columns` over the rows of each of u units, clusters or rows, (u, m).
 
-        The columns of each feature follow the weight that they are divided by. More than `max_units` units are joined
-        into so many sets, whose sizes differ by at most one unit.
+        More than `max_units` units are joined into so many sets, whose sizes differ by at most one unit.
         """
         from scipy.sparse import csr_array  # slow to import
 
-        unit = np.arange(len(p)) if p.clusters is None else np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
+        unit = np.arange(len(p))
+        if p.clusters is not None:
+            unit = np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
         unit = unit % max_units
         sums = np.zeros((unit.max() + 1, sum(1 + feature.width for feature in self.features)))
         for first in range(0, len(p), _FEATURE_ROWS):
             rows = slice(first, min(first + _FEATURE_ROWS, len(p)))
             weighted_columns = self._weighted_columns(p[rows])
-            entries = np.ones(len(weighted_columns)), (unit[rows], np.arange(len(weighted_columns)))
-            shape = len(sums), len(weighted_columns)
-            sums += csr_array(entries, shape=shape) @ weighted_columns  # adds each row to its unit
+            n = len(weighted_columns)
+            is_in_unit = csr_array((np.ones(n), (unit[rows], np.arange(n))), shape=(len(sums), n))  # 1 at (unit, row)
+            sums += is_in_unit @ weighted_columns
         return sums
 
     def _weighted_columns(self, p: Predictions) -> np.ndarray:
-        """Return for every feature the weight of each row, 0 outside its group, and the weighted columns, (n, m)."""
+        """Return one column of weights, 0 outside the group, and the weighted columns of every feature, (n, m)."""
         parts: list[np.ndarray] = []
         for feature in self.features:
             weight = row_weights(p)
@@ -107,11 +116,12 @@ class FeatureFrame:
         return np.concatenate(parts, 1)
 
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return how much two sets differ in each test, from their sums (draws, m)."""
+        """Return how much two sets differ in each test (draws, tests), from their `unit_sums` in total (draws, m)."""
         ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]
-        sums = zip(np.split(old, ends, axis=1), np.split(new, ends, axis=1), strict=True)  # by feature
-        means = [(_means(old_sums), _means(new_sums)) for old_sums, new_sums in sums]
-        return np.concatenate([f.statistic(*pair) for f, pair in zip(self.features, means, strict=True)], 1)
+        old_means = map(_means, np.split(old, ends, axis=1))  # by feature
+        new_means = map(_means, np.split(new, ends, axis=1))
+        means = zip(self.features, old_means, new_means, strict=True)
+        return np.concatenate([feature.statistic(*pair) for feature, *pair in means], axis=1)
 
 
 def _means(sums: np.ndarray) -> np.ndarray:
@@ -143,7 +153,7 @@ def _error_feature(edges: np.ndarray) -> Feature:
         return is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None]
 
     def error_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return how much the calibration error changes."""
+        """Return how much the calibration error, the sum of absolute means over the bins, changes (draws, 1)."""
         return np.abs(np.abs(new).sum(1, keepdims=True) - np.abs(old).sum(1, keepdims=True))
 
     return Feature((TestKey("ece"),), num_bins, columns, error_change)
@@ -161,7 +171,7 @@ def _share_feature(
     share = counts / counts.sum()
     classes = np.argsort(-share, kind="stable")[:MAX_COMPARED_CLASSES]
     classes = np.sort(classes[share[classes] > 0])
-    scale = np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0, to divide by
+    scale = np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0 even if one class has all
     return Feature(
         tests=(TestKey(name),),
         width=len(classes),
@@ -216,7 +226,7 @@ def _row_scores(p: Predictions, name: str) -> np.ndarray:
         "event_brier": lambda: (events.confidence - events.outcome).square(),
         "nll": lambda: -p.log_likelihood,
         "confidence": lambda: events.confidence,
-    }  # functions, as only one is computed
+    }  # functions, so that only the requested score is computed
     return values[name]().cpu().double().numpy()
 
 

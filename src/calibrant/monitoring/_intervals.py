@@ -23,7 +23,8 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
 
     The wealth of the mixture, with $\rho$ from `tuning_variance`, is
     $m(s, v) = \rho^\rho / (\Gamma(\rho) P(\rho, \rho)) \cdot \Gamma(v + \rho) P(v + \rho, s + v + \rho)
-    / (s + v + \rho)^{v + \rho} \cdot e^{s + v}$, and the bound solves $m(s, v) = 1 / a$.
+    / (s + v + \rho)^{v + \rho} \cdot e^{s + v}$, with the regularized incomplete gamma function P, and the bound
+    solves $m(s, v) = 1 / a$ for s, with a = `error_rate` and v = `variance`.
     """
     log_rate = -math.log(error_rate)
     rho = tuning_variance / (2 * log_rate + math.log1p(2 * log_rate))
@@ -36,7 +37,7 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
         return float(constant + mixture) - log_rate
 
     high = 1.0
-    while log_excess(high) < 0:  # widen the bracket of the root
+    while log_excess(high) < 0:  # until the root lies in [0, high]
         high *= 2
     return float(brentq(log_excess, 0.0, high, xtol=1e-9))  # pyright: ignore[reportArgumentType]
 

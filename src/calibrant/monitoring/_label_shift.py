@@ -2,19 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from calibrant._text import display_name, format_percent, format_percent_range
 from calibrant.calibrators import PriorShift
 from calibrant.monitoring._features import confidences
+from calibrant.monitoring._permutation import STATISTIC_ROUNDING
 from calibrant.predictions import Predictions
 
 MAX_SHIFT_CLASSES = 20
 MIN_CLASS_ROWS = 5  # labeled examples of every class
-NUM_SCORE_CELLS = 10  # of the score of two classes
+NUM_PROBABILITY_BINS = 10  # for two classes
 NUM_BOOTSTRAP_DRAWS = 999
-_MIN_SINGULAR_VALUE = 1e-9  # relative, below which a moment carries no information
+_MIN_SINGULAR_VALUE = 1e-9  # relative to the largest; smaller ones are noise of an exactly singular matrix
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,31 @@ class LabelShift:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
-    """Row counts in cells of predicted class and confidence, and the class of each cell."""
+class _BinCounts:
+    """Row counts in m bins of predicted class and confidence, and the predicted class of each bin."""
 
     by_class: np.ndarray  # (k, m) counts of the reference, by label
     new: np.ndarray  # (m) counts of the new rows
-    predicted: np.ndarray  # (m) predicted class of the cell
+    predicted: np.ndarray  # (m)
+
+
+class _Bootstrap(NamedTuple):
+    """Results of the draws of a parametric bootstrap."""
+
+    statistics: np.ndarray  # (draws)
+    shares: np.ndarray  # (draws, k) that attain the statistics
+    accuracy_errors: np.ndarray  # (draws) estimated accuracy minus the accuracy that the drawn labels show
 
 
 def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0) -> LabelShift | str:
     r"""Estimate the new class shares, and test whether they alone explain the new predictions.
 
     The shares are the maximum likelihood estimates of `PriorShift` (EM; Saerens et al. 2002, Alexandari et al. 2020).
-    If only the shares $\pi$ have changed, the share of new rows in each cell of predictions is $\sum_y \pi_y m_y$, with
-    the shares m of the cells among the rows of class y in the reference. The test statistic is the minimum over $\pi$
-    of the distance to that, in the metric of its covariance (Hansen's J, 1982), and the p-value that of a parametric
-    bootstrap. Cells are ten ranges of the probability for two classes, and each predicted class with a high or low
-    confidence for more.
+    If only the shares $\pi$ have changed, the share of new rows in each bin of predictions is $\sum_y \pi_y m_y$, with
+    the shares $m_y$ of the bins among the rows of class y in the reference. The test statistic is the minimum over
+    $\pi$ of the distance to this sum, in the metric of its covariance (Hansen's J, 1982). Its p-value comes from a
+    parametric bootstrap. Bins are ten ranges of the probability for two classes, and each predicted class with a high
+    or low confidence for more.
 
     Returns:
         The estimates, or a sentence on why there are none.
@@ -72,59 +82,62 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         return f"Class shares are estimated for at most {MAX_SHIFT_CLASSES} classes, not for {reference.k}."
     if counts.min() < MIN_CLASS_ROWS:
         return f"Class shares need at least {MIN_CLASS_ROWS} labeled examples of every class."
-    if any(getattr(p, name) is not None for p in (reference, new) for name in ("weights", "clusters")):
+    if any(p.weights is not None or p.clusters is not None for p in (reference, new)):
         return "Class shares are estimated for independent examples that count once, not for weights or clusters."
     from scipy.special import stdtrit  # slow to import
 
-    cells = _count_cells(reference, new)
+    bins = _count_bins(reference, new)
     shares = _shares_by_em(reference, new, counts)
-    statistic, moment_shares = _hansen_statistic(cells.by_class, cells.new)
-    statistics, share_draws, errors = _bootstrap(cells, moment_shares, seed)
-    p_value = (1 + int((statistics >= statistic * (1 - 1e-9)).sum())) / (1 + len(statistics))  # 1e-9: for rounding
-    recall = _recalls(cells.by_class, cells.predicted)
-    accuracy = float(shares @ recall)
+    statistic, moment_shares = _hansen_statistic(bins.by_class, bins.new)
+    draws = _bootstrap(bins, moment_shares, seed)
+    num_larger = int((draws.statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
+    accuracy = float(shares @ _recalls(bins.by_class, bins.predicted))
     quantile = float(stdtrit(counts.min() - 1, 0.95))  # of Student's t; the smallest class is known least
-    accuracy_margin = quantile * float(errors.std())
-    share_margins = quantile * share_draws.std(0)
+    accuracy_margin = quantile * float(draws.accuracy_errors.std())
+    share_margins = quantile * draws.shares.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
-    # Limits are around the shares that fit best, as those of EM are shrunk toward the old ones in small samples
+    # Limits are around the shares that fit best, as EM shrinks its shares toward the old ones in small samples
     low = np.minimum(moment_shares - share_margins, shares).clip(0, 1)
     high = np.maximum(moment_shares + share_margins, shares).clip(0, 1)
-    columns = (column.tolist() for column in (counts / counts.sum(), shares, low, high))
-    rows = tuple(map(ClassShare, names, *columns))
-    low_accuracy, high_accuracy = max(0.0, accuracy - accuracy_margin), min(1.0, accuracy + accuracy_margin)
-    return LabelShift(rows, accuracy, low_accuracy, high_accuracy, p_value)
+    columns = np.stack([counts / counts.sum(), shares, low, high], axis=1)  # as the fields of `ClassShare`
+    return LabelShift(
+        shares=tuple(ClassShare(name, *row) for name, row in zip(names, columns.tolist(), strict=True)),
+        accuracy=accuracy,
+        accuracy_low=max(0.0, accuracy - accuracy_margin),
+        accuracy_high=min(1.0, accuracy + accuracy_margin),
+        p_value=(1 + num_larger) / (1 + len(draws.statistics)),  # the data count as a draw
+    )
 
 
 def _shares_by_em(reference: Predictions, new: Predictions, counts: np.ndarray) -> np.ndarray:
     """Return the class shares that `PriorShift` estimates."""
     fitted = PriorShift.fit(reference, calibrator="Identity", unlabeled=new)
-    # the old shares as `PriorShift` counts them, with one more example that is spread over the classes
-    shares = (counts + 1 / len(counts)) / (counts.sum() + 1) * fitted.shift.exp().cpu().numpy()
+    # `PriorShift` counts the old shares with one more example, which is spread over the classes
+    old_shares = (counts + 1 / len(counts)) / (counts.sum() + 1)
+    shares = old_shares * fitted.shift.exp().cpu().numpy()
     return shares / shares.sum()
 
 
-def _count_cells(reference: Predictions, new: Predictions) -> _Cells:
-    """Divide the rows of both sets into cells, as in `estimate_label_shift`."""
-    k = reference.k
+def _count_bins(reference: Predictions, new: Predictions) -> _BinCounts:
+    """Count the rows of both sets in bins, as in `estimate_label_shift`."""
+    k, n = reference.k, len(reference)
     if k == 2:
-        scores = [p.logits.double().softmax(1)[:, 1].cpu().numpy() for p in (reference, new)]
-        edges = np.quantile(np.concatenate(scores), np.linspace(0, 1, NUM_SCORE_CELLS + 1)[1:-1])
-        edges = np.unique(np.append(edges, 0.5))  # on whose two sides the predicted classes differ
-        cells = [np.searchsorted(edges, score, side="left") for score in scores]
-        predicted = (np.append(edges, 1.0) > 0.5).astype(np.int64)  # by the upper edge of each cell
+        probs = np.concatenate([p.logits.double().softmax(1)[:, 1].cpu().numpy() for p in (reference, new)])
+        edges = np.quantile(probs, np.linspace(0, 1, NUM_PROBABILITY_BINS + 1)[1:-1])
+        edges = np.unique(np.append(edges, 0.5))  # at 0.5, the predicted class changes
+        index = np.searchsorted(edges, probs, side="left")
+        predicted = (np.append(edges, 1.0) > 0.5).astype(np.int64)  # by the upper edge of each bin
     else:
-        confidence = [confidences(p.with_event("top")) for p in (reference, new)]
-        top = [p.predicted.cpu().numpy() for p in (reference, new)]
-        all_confidence, all_top = np.concatenate(confidence), np.concatenate(top)
+        confidence = np.concatenate([confidences(p.with_event("top")) for p in (reference, new)])
+        top = np.concatenate([p.predicted.cpu().numpy() for p in (reference, new)])
         medians = np.ones(k)  # of the confidence of each predicted class
-        for j in np.unique(all_top):
-            medians[j] = np.median(all_confidence[all_top == j])
-        cells = [2 * t + (c > medians[t]) for t, c in zip(top, confidence, strict=True)]
+        for j in np.unique(top):
+            medians[j] = np.median(confidence[top == j])
+        index = 2 * top + (confidence > medians[top])
         predicted = np.repeat(np.arange(k), 2)
     by_class = np.zeros((k, len(predicted)))
-    np.add.at(by_class, (reference.labels.cpu().numpy(), cells[0]), 1)
-    return _Cells(by_class, np.bincount(cells[1], minlength=len(predicted)).astype(float), predicted)
+    np.add.at(by_class, (reference.labels.cpu().numpy(), index[:n]), 1)
+    return _BinCounts(by_class, np.bincount(index[n:], minlength=len(predicted)).astype(float), predicted)
 
 
 def _recalls(by_class: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -137,21 +150,19 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
     """Return Hansen's J and the shares (k) that attain it, by two steps of generalized least squares.
 
     Args:
-        by_class: Counts of cells by class in the reference, (k, m).
-        new: Counts of cells of the new rows, (m).
+        by_class: Counts of bins by class in the reference, (k, m).
+        new: Counts of bins of the new rows, (m).
     """
     n_class, n_new = by_class.sum(1), new.sum()
     means, observed = by_class / n_class[:, None], new / n_new
     shares = n_class / n_class.sum()
     statistic = math.nan
-    for _ in range(2):  # the second step has the covariance at the shares of the first
-        positive = np.clip(shares, 0, None)
-        mixture = positive / positive.sum() @ means
-        covariance = (np.diag(mixture) - np.outer(mixture, mixture)) / n_new
+    for _ in range(2):  # the second step uses the covariance at the shares of the first
+        covariance = _multinomial_covariance(_positive_shares(shares) @ means) / n_new
         for share, mean, n in zip(shares, means, n_class, strict=True):  # noise of the reference
-            covariance += share**2 * (np.diag(mean) - np.outer(mean, mean)) / n
+            covariance += share**2 * _multinomial_covariance(mean) / n
         inverse = np.linalg.pinv(covariance, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
-        # As shares sum to 1, the last class has the rest: the cells have the shares base + free @ directions. `free`,
+        # As shares sum to 1, the last class has the rest: the bins have the shares base + free @ directions. `free`,
         # the shares of the other classes, solves the normal equations
         base, directions = means[-1], means[:-1] - means[-1]
         normal_matrix = directions @ inverse @ directions.T
@@ -163,26 +174,31 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
     return statistic, shares
 
 
-def _bootstrap(cells: _Cells, shares: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw reference and new rows from the fitted mixture.
+def _multinomial_covariance(mean: np.ndarray) -> np.ndarray:
+    """Return the covariance of one multinomial draw with these probabilities (m), (m, m)."""
+    return np.diag(mean) - np.outer(mean, mean)
 
-    Returns:
-        The statistics (draws), the shares that attain them (draws, k), and the errors of the estimated accuracy: the
-        estimate minus the accuracy that the drawn labels show (draws).
-    """
-    rng = np.random.default_rng(seed)
+
+def _positive_shares(shares: np.ndarray) -> np.ndarray:
+    """Return shares with negative ones, which least squares may give, set to 0 and the rest scaled to sum to 1."""
     positive = np.clip(shares, 0, None)
-    positive /= positive.sum()
-    n_class, n_new = cells.by_class.sum(1).astype(int), int(cells.new.sum())
-    means = cells.by_class / n_class[:, None]
-    is_right = cells.predicted == np.arange(len(means))[:, None]
+    return positive / positive.sum()
+
+
+def _bootstrap(bins: _BinCounts, shares: np.ndarray, seed: int) -> _Bootstrap:
+    """Draw reference and new rows from the mixture with these class shares, and estimate from every draw."""
+    rng = np.random.default_rng(seed)
+    class_probs = _positive_shares(shares)
+    n_class, n_new = bins.by_class.sum(1).astype(int), int(bins.new.sum())
+    means = bins.by_class / n_class[:, None]
+    is_right = bins.predicted == np.arange(len(means))[:, None]
     statistics, share_draws, errors = list[float](), list[np.ndarray](), list[float]()
     for _ in range(NUM_BOOTSTRAP_DRAWS):
         drawn_class = rng.multinomial(n_class, means).astype(float)
-        drawn_new = rng.multinomial(rng.multinomial(n_new, positive), means)  # by class, which is then forgotten
+        drawn_new = rng.multinomial(rng.multinomial(n_new, class_probs), means)  # (k, m), by the unseen label
         statistic, drawn_shares = _hansen_statistic(drawn_class, drawn_new.sum(0).astype(float))
         statistics.append(statistic)
         share_draws.append(drawn_shares)
-        estimate = drawn_shares @ _recalls(drawn_class, cells.predicted)
+        estimate = drawn_shares @ _recalls(drawn_class, bins.predicted)
         errors.append(float(estimate - (drawn_new * is_right).sum() / n_new))
-    return np.array(statistics), np.stack(share_draws), np.array(errors)
+    return _Bootstrap(np.array(statistics), np.stack(share_draws), np.array(errors))

@@ -15,18 +15,18 @@ MAX_FACTORS = 2_000_000  # in memory at once
 
 
 class Looks(NamedTuple):
-    """What `Wealth.advance` and `Periods.advance` take."""
+    """Arguments of `Wealth.advance` and `Periods.advance`, for s tests and e bets."""
 
     log_factors: np.ndarray  # (looks s e)
-    sums: np.ndarray  # (looks s 5)
-    period_columns: np.ndarray  # (n 5)
+    sums: np.ndarray  # (looks s 5) as SUM_NAMES
+    period_columns: np.ndarray  # (n 5) as PERIOD_COLUMNS
 
 
 @dataclass(frozen=True)
 class LookSettings:
     """The tests of a watch, in this order: the event, classes, groups, and a spare one that new groups copy."""
 
-    of: int | str  # "top" or the index of a class
+    event: int | str  # "top" or the index of a class
     classes: tuple[int, ...]
     num_groups: int | None
     alpha: float
@@ -35,16 +35,15 @@ class LookSettings:
     def weights(self) -> np.ndarray:
         """The share of alpha for each test. Their sum is at most 1, however many groups appear.
 
-        The event has one half. Classes and groups have equal parts of the other half, and the event has all of it if
-        there are neither. Classes share equally; the g-th group has the share 1 / (g (g + 1)).
+        The event has one half, and classes and groups share the other half equally. The event has all if there are
+        neither. Within their part, classes share equally, and the g-th group has 1 / (g (g + 1)).
         """
-        num_kinds = bool(self.classes) + (self.num_groups is not None)
-        event = 0.5 if num_kinds else 1.0
-        kind = 0.5 / max(1, num_kinds)
-        classes = np.full(len(self.classes), kind / max(1, len(self.classes)))
+        num_parts = bool(self.classes) + (self.num_groups is not None)
+        event_weight, part = (0.5, 0.5 / num_parts) if num_parts else (1.0, 0.0)
+        class_weights = [part / len(self.classes) for _ in self.classes]
         g = np.arange(1, (self.num_groups or 0) + 1)
-        groups = kind / (g * (g + 1.0))  # 1 / (g (g + 1)) sums to 1 over all g
-        return np.concatenate([[event], classes, groups, [0.0]])
+        group_weights = part / (g * (g + 1.0))  # 1 / (g (g + 1)) sums to 1 over all g
+        return np.concatenate([[event_weight], class_weights, group_weights, [0.0]])
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -54,7 +53,7 @@ class LookSettings:
 
     def split(self, rows: Rows) -> Iterator[Rows]:
         """Yield the rows in parts whose factors fit into memory."""
-        # a row has factors of the event and of each class, but groups only one product per look
+        # Factors of the event and of each class are computed by row, factors of groups only by look
         factors_per_row = len(BETS) * (1 + len(self.classes) + (self.num_groups or 0) / LOOK_ROWS)
         size = max(1, int(MAX_FACTORS / factors_per_row) // LOOK_ROWS) * LOOK_ROWS
         for start in range(0, len(rows), size):
@@ -64,22 +63,27 @@ class LookSettings:
 def compute_looks(rows: Rows, settings: LookSettings) -> Looks:
     """Return the log factors and sums of blocks of LOOK_ROWS rows."""
     p, y = rows.probs, rows.labels
-    n, tests = len(rows), len(settings.weights)
-    c, outcome = _event(rows, settings.of)
+    n, num_tests = len(rows), len(settings.weights)
+    c, outcome = _event(rows, settings.event)
     factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome, p, y)
-    log_factors = np.zeros((n // LOOK_ROWS, tests, len(BETS)))
-    sums = np.zeros((n // LOOK_ROWS, tests, len(SUM_NAMES)))
-    log_factors[:, 0], sums[:, 0] = _block_products(factors), _block_sums(columns)
-    first_group = 1 + len(settings.classes)  # index of its test; the event is 0
+    log_factors = np.zeros((n // LOOK_ROWS, num_tests, len(BETS)))
+    sums = np.zeros((n // LOOK_ROWS, num_tests, len(SUM_NAMES)))
+    log_factors[:, 0], sums[:, 0] = _block_log_products(factors), _block_sums(columns)
+    first_group = 1 + len(settings.classes)  # index of the first test of a group, after the event (0) and the classes
     if settings.classes:
         class_probs = p[:, list(settings.classes)]
         is_class = (y[:, None] == np.array(settings.classes)).astype(float)
-        log_factors[:, 1:first_group] = _block_products(bet_factors(class_probs, is_class))
+        log_factors[:, 1:first_group] = _block_log_products(bet_factors(class_probs, is_class))
         residual = is_class - class_probs
         class_columns = np.stack([np.ones_like(residual), residual, residual**2], -1)
         sums[:, 1:first_group, :3] = _block_sums(class_columns)  # classes have no Brier score
     if settings.num_groups:
-        _add_groups(rows.groups, first_group, factors, columns, log_factors, sums)
+        block = np.arange(n) // LOOK_ROWS * settings.num_groups + rows.groups  # number of the look and group
+        order = np.argsort(block, kind="stable")
+        used_blocks, start = np.unique(block[order], return_index=True)  # `start`: first row of each, in this order
+        look, group = np.divmod(used_blocks, settings.num_groups)
+        log_factors[look, first_group + group] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
+        sums[look, first_group + group] = np.add.reduceat(columns[order], start, axis=0)
     brier = columns[:, SUM_NAMES.index("brier")]
     period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), brier], axis=1)  # as PERIOD_COLUMNS
     return Looks(log_factors, sums, period_columns)
@@ -96,17 +100,18 @@ def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:
 def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the values of each row as SUM_NAMES.
 
-    The Brier score of a calibrated model has the mean 1 - |p|^2, its predictable guess. It deviates from that by
-    2 (|p|^2 - p_y), at most 2 in size, so that the deviation counts in halves.
+    The Brier score of a calibrated model has the mean 1 - |p|^2, its predictable guess. It deviates from this
+    guess by 2 (|p|^2 - p_y), at most 2 in size, so that half of the deviation counts.
     """
-    square = (p * p).sum(1)  # |p|^2
+    squared_norm = (p * p).sum(1)  # |p|^2
     p_y = p[np.arange(len(y)), y]
     residual = outcome - c
-    brier = square - 2 * p_y + 1
-    return np.stack([np.ones(len(y)), residual, residual**2, brier, (square - p_y) ** 2], axis=1)
+    brier = squared_norm - 2 * p_y + 1
+    half_deviation = squared_norm - p_y
+    return np.stack([np.ones(len(y)), residual, residual**2, brier, half_deviation**2], axis=1)
 
 
-def _block_products(factors: np.ndarray) -> np.ndarray:
+def _block_log_products(factors: np.ndarray) -> np.ndarray:
     """Return the log product of the factors in each look."""
     return np.log(factors.reshape(-1, LOOK_ROWS, *factors.shape[1:]).prod(axis=1))
 
@@ -114,21 +119,3 @@ def _block_products(factors: np.ndarray) -> np.ndarray:
 def _block_sums(columns: np.ndarray) -> np.ndarray:
     """Return the sums over the rows of each look."""
     return columns.reshape(-1, LOOK_ROWS, *columns.shape[1:]).sum(axis=1)
-
-
-def _add_groups(
-    groups: np.ndarray,
-    first_group: int,
-    factors: np.ndarray,
-    columns: np.ndarray,
-    log_factors: np.ndarray,
-    sums: np.ndarray,
-) -> None:
-    """Write the log factors and sums of each look and group, whose tests begin at index `first_group`."""
-    look = np.arange(len(groups)) // LOOK_ROWS
-    keys = look * (groups.max() + 1) + groups  # by look, then by group
-    order = np.argsort(keys, kind="stable")
-    start = np.unique(keys[order], return_index=True)[1]  # first row of each look and group, in this order
-    cells = look[order[start]], first_group + groups[order[start]]
-    log_factors[cells] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
-    sums[cells] = np.add.reduceat(columns[order], start, axis=0)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 MAX_LISTED_TESTS = 50  # the test of the event included
 MAX_SENTENCES = 8  # on alarms
-MODEL_QUANTILE = 1.96  # of the range of a calibrated model in one period
+MODEL_QUANTILE = 1.96  # standard deviations within which the gap of a calibrated model lies in 95 % of periods
 
 
 class _Period(NamedTuple):
-    """The numbers of a period."""
+    """Statistics of a period."""
 
     name: str
     predicted: int  # rows, processed or waiting
@@ -55,50 +55,44 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     periods = _processed_periods(watch.periods)[-num_periods:]
     if not periods:
         return report.note("No period has processed rows yet.")
-    evidence = [period.evidence for period in periods]
     since = _first_deviating_period(watch.verdict, periods)
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
-        gap_timeline([x.gap for x in periods], [x.margin for x in periods], since=since, ax=upper)
-        evidence_timeline(evidence, since=since, ax=lower)
+        gaps, margins = [period.gap for period in periods], [period.margin for period in periods]
+        gap_timeline(gaps, margins, since=since, ax=upper)
+        evidence_timeline([period.evidence for period in periods], since=since, ax=lower)
         upper.set(xlabel="")
 
-    gap_texts = [f"{x.name}: gap {_percent(x.gap)}" for x in periods]
-    hover_points = [
-        report.HoverPoint(float(n), x.gap, f"{text}, {x.rows:,} rows")
-        for n, (x, text) in enumerate(zip(periods, gap_texts, strict=True), start=1)
+    gap_texts = [f"{period.name}: gap {_percent(period.gap)}" for period in periods]
+    hover_points = [  # periods are counted from 1
+        report.HoverPoint(float(i + 1), period.gap, f"{gap_texts[i]}, {period.rows:,} rows")
+        for i, period in enumerate(periods)
     ]
-    body = [
-        [
-            x.name,
-            f"{x.rows:,} of {x.predicted:,}" if x.rows < x.predicted else f"{x.rows:,}",
-            f"{100 * x.outcome:.1f} %",
-            f"{100 * x.confidence:.1f} %",
-            _percent(x.gap),
-            f"{100 * x.margin:.2f} %",
-            f"{x.evidence:.2f}",
-        ]
-        for x in periods
-    ]
-    head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
-    description = f"Gap by period. {'; '.join(gap_texts)}."
-    return report.join_html(
-        [
-            report.figure(draw, description, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points),
-            report.note(
-                "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
-                "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
-                "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
-                "line is the estimated start of a deviation."
-            ),
-            report.table(head, body, caption="periods", highlighted=[share >= 1 for share in evidence]),
-        ]
+    alt_text = f"Gap by period. {'; '.join(gap_texts)}."
+    figure = report.figure(draw, alt_text, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points)
+    explanation = (
+        "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
+        "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
+        "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
+        "line is the estimated start of a deviation."
     )
+    head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
+    body = [_period_cells(period) for period in periods]
+    highlighted = [period.evidence >= 1 for period in periods]
+    table = report.table(head, body, caption="periods", highlighted=highlighted)
+    return report.join_html([figure, report.note(explanation), table])
+
+
+def _period_cells(period: _Period) -> list[str]:
+    """Return the row of a period."""
+    rows = f"{period.rows:,}" + (f" of {period.predicted:,}" if period.rows < period.predicted else "")
+    shares = [f"{100 * share:.1f} %" for share in (period.outcome, period.confidence)]
+    return [period.name, rows, *shares, _percent(period.gap), f"{100 * period.margin:.2f} %", f"{period.evidence:.2f}"]
 
 
 def _processed_periods(periods: Periods) -> list[_Period]:
-    """Return the numbers of each period that has processed rows."""
+    """Return the statistics of each period that has processed rows."""
     processed: list[_Period] = []
     for i, (rows, outcomes, confidence, variance, _) in enumerate(periods.sums.tolist()):  # as PERIOD_COLUMNS
         if rows:
@@ -131,21 +125,21 @@ def _first_deviating_period(verdict: WatchVerdict, periods: list[_Period]) -> fl
 
 
 def _tests_section(verdict: WatchVerdict) -> Markup:
-    """Return the table of tests: first the test of the event, then those with the strongest evidence."""
+    """Return the table of tests: the test of the event, then the tests with the strongest evidence."""
     if not verdict.tests:
         return report.note("There are no predictions yet.")
     listed = verdict.strongest_tests(MAX_LISTED_TESTS)
-    head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
-    body = [_test_cells(test) for test in listed]
     explanation = (
         f"An alarm needs evidence of {1 / verdict.alpha:,.0f} to 1. A calibrated model ever reaches it, in any of the "
         f"tests, with probability at most {100 * verdict.alpha:g} %. The intervals hold at all times at once, each "
         "for its own test, and cover the average over all rows of the epoch."
     )
-    hidden = len(verdict.tests) - len(listed)
-    parts = [report.table(head, body, caption="tests", highlighted=[test.alarm for test in listed])]
-    parts.append(report.note(explanation + (f" {hidden:,} tests with less evidence are not listed." if hidden else "")))
-    return report.join_html(parts)
+    if hidden := len(verdict.tests) - len(listed):
+        explanation += f" {hidden:,} tests with less evidence are not listed."
+    head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
+    body = [_test_cells(test) for test in listed]
+    table = report.table(head, body, caption="tests", highlighted=[test.alarm for test in listed])
+    return report.join_html([table, report.note(explanation)])
 
 
 def _test_cells(test: TestState) -> list[str]:

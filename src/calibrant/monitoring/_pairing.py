@@ -41,11 +41,12 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
         raise InputError(f"Expected models of {old.k} classes, got {new.k}.", code="num_classes")
     if old_ids is not None and new_ids is not None:
         old_rows, new_rows = _rows_by_id(old_ids, "old"), _rows_by_id(new_ids, "new")
-        shared = [name for name in new_rows if name in old_rows]
-        if shared:
-            rows = (torch.tensor([rows[name] for name in shared]) for rows in (old_rows, new_rows))
-            return _paired_by_id(old, new, *rows)
-    if len(old) == len(new) and torch.equal(old.labels, new.labels) and old_ids is None and new_ids is None:
+        shared_ids = [name for name in new_rows if name in old_rows]
+        if shared_ids:
+            old_index = torch.tensor([old_rows[name] for name in shared_ids])
+            new_index = torch.tensor([new_rows[name] for name in shared_ids])
+            return _paired_by_id(old, new, old_index, new_index)
+    if old_ids is None and new_ids is None and torch.equal(old.labels, new.labels):  # also of the same length
         _check_same_weights(old, new)
         note = f"Paired {old.num_examples:,} examples by their order, as all labels agree."
         return ModelPair(old, new, paired_by="order", note=note)

@@ -17,7 +17,7 @@ class Periods:
 
     first: int  # number of periods before those that are kept
     names: tuple[str, ...]
-    predicted: np.ndarray  # (p) int64, number of predictions
+    predicted: np.ndarray  # (p) int64, number of predictions of each of the p periods
     first_row: np.ndarray  # (p) int64, processed rows before the first one of the period, or -1
     sums: np.ndarray  # (p 5) as PERIOD_COLUMNS
     peak: np.ndarray  # (p) largest share of the alarm threshold that the log wealth of any test reached
@@ -26,7 +26,8 @@ class Periods:
     def empty(cls) -> "Periods":
         """Return no periods."""
         integers = np.zeros(0, dtype=np.int64)
-        return cls(0, (), integers, integers, np.zeros((0, len(PERIOD_COLUMNS))), np.zeros(0))
+        sums = np.zeros((0, len(PERIOD_COLUMNS)))
+        return cls(first=0, names=(), predicted=integers, first_row=integers, sums=sums, peak=np.zeros(0))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -39,7 +40,9 @@ class Periods:
     def appended(self, name: str, predicted: int) -> "Periods":
         """Return the periods and a new one with this number of predictions, none of them processed."""
         sums = np.zeros((1, len(PERIOD_COLUMNS)))
-        return self.then(Periods(0, (name,), np.array([predicted]), np.array([-1]), sums, peak=np.zeros(1)), 0)
+        size, first_row = np.array([predicted]), np.array([-1])
+        added = Periods(first=0, names=(name,), predicted=size, first_row=first_row, sums=sums, peak=np.zeros(1))
+        return self.then(added, row=0)
 
     def advance(self, row: int, periods: np.ndarray, columns: np.ndarray, peaks: np.ndarray) -> "Periods":
         """Return the periods after further rows.
@@ -58,13 +61,13 @@ class Periods:
         np.maximum.at(peak, looks[looks >= 0], peaks[looks >= 0])
         for period in np.unique(index[is_kept]):
             if first_row[period] < 0:
-                first_row[period] = row + int(np.argmax(index == period))  # the first row of the period
+                first_row[period] = row + int(np.argmax(index == period))  # argmax: the first match
         return replace(self, sums=sums, peak=peak, first_row=first_row)
 
     def then(self, later: "Periods", row: int) -> "Periods":
         """Return the last `MAX_PERIODS` of these and later periods, whose rows come after `row` rows."""
         later = replace(later, first_row=np.where(later.first_row < 0, -1, later.first_row + row))
-        if later.first:  # the later ones have lost their first periods, and are MAX_PERIODS by themselves
+        if later.first > 0:  # so many later periods that their own first ones were dropped
             return replace(later, first=self.count + later.first)
         surplus = max(0, len(self) + len(later) - MAX_PERIODS)
         arrays = {name: np.concatenate([getattr(self, name), getattr(later, name)])[surplus:] for name in PERIOD_ARRAYS}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 NUM_SWAPS = 1999  # draws; p-values are multiples of 1 / 2000
-_TIE_ROUNDING = 1e-9  # relative, up to which two statistics are equal
+STATISTIC_ROUNDING = 1e-9  # relative, up to which two statistics are equal
 Statistics = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from sums (draws, m) of old and new to (draws, tests)
 
 
@@ -23,7 +23,7 @@ def paired_p_values(
     total_old, total_new, difference = old.sum(0), new.sum(0), new - old
     rng = np.random.default_rng(seed)
     is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
-    change = is_swapped.astype(np.float64) @ difference  # of the old sums, by the swaps
+    change = is_swapped.astype(np.float64) @ difference  # how the swaps change the old sums
     change = np.concatenate([np.zeros((1, old.shape[1])), change])  # row 0 is the data
     return step_down(statistics(total_old + change, total_new - change))
 
@@ -36,7 +36,7 @@ def unpaired_p_values(
     Args:
         old: Sums of every unit of the first sample, (u, m).
         new: Sums of every unit of the second sample, (v, m).
-        statistics: As for `paired_p_values`.
+        statistics: Function from total sums (draws, m) of old and new to statistics, large if they differ.
         seed: Seed of the draws.
     """
     units = np.concatenate([old, new])
@@ -51,9 +51,9 @@ def unpaired_p_values(
 def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return raw and step-down adjusted p-values of the first row among exchangeable rows (draws, tests).
 
-    The adjusted p-value of a test is the share of draws in which the smallest p-value, of this test and of all tests
-    with larger p-values, is as small (Westfall & Young 1993, minP). If it is below .05, the probability to call any
-    test of the family different without reason is at most 5 %.
+    The adjusted p-value of a test is the share of draws whose smallest p-value, among this test and all tests with
+    larger observed p-values, is at most the observed p-value (Westfall & Young 1993, minP). If tests with an adjusted
+    p-value up to .05 are called different, the probability that any of them is so by chance is at most 5 %.
     """
     p_values = np.stack([_upper_ranks(column) for column in statistics.T], 1) / len(statistics)
     observed = p_values[0]
@@ -62,11 +62,11 @@ def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         smallest = np.minimum(smallest, p_values[:, j])
         adjusted[j] = np.mean(smallest <= observed[j])
     order = np.argsort(observed, kind="stable")
-    adjusted[order] = np.maximum.accumulate(adjusted[order])  # in the order of the p-values
+    adjusted[order] = np.maximum.accumulate(adjusted[order])  # so that both p-values have the same order
     return observed, adjusted
 
 
 def _upper_ranks(values: np.ndarray) -> np.ndarray:
     """Return for each value how many are at least as large, apart from rounding."""
     ordered = np.sort(values)
-    return len(values) - np.searchsorted(ordered, values - _TIE_ROUNDING * np.abs(values), side="left")
+    return len(values) - np.searchsorted(ordered, values - STATISTIC_ROUNDING * np.abs(values), side="left")

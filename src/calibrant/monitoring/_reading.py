@@ -44,7 +44,7 @@ def add_file(
         path: A file as for `Predictions.load`; labels may be missing in some rows of a table, or in all.
         time: Column of times. Default: time, timestamp, datetime or date, if there is one.
         of: Event of the first batch.
-        calibrate: Function that calibrates predictions, if the file has those of the network.
+        calibrate: Function that calibrates the predictions, if the file has uncalibrated ones.
         on_note: Function that is called with each note on how the file was read, and on rows that were given before.
         **options: For tables, as in `Predictions.from_table`.
     """
@@ -73,20 +73,23 @@ def add_file(
             arrays = read(path, table_options, needs_labels=False)
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
         if p.examples is not None:
-            raise _fractions_refused()
-        labeled = np.full(len(p), has_labels) if labeled is None else labeled
+            raise _fractional_outcomes_error()
+        if labeled is None:
+            labeled = np.full(len(p), has_labels)
         if len(p) != len(labeled):
             raise InputError(
                 f"Expected {len(labeled):,} complete rows, got {len(p):,}. Try removing the others first, without "
                 "--drop.",
                 code="incomplete_rows",
             )
-        p = p if of is None else p.with_event(of)
-        p = p if calibrate is None else calibrate(p)
+        if of is not None:
+            p = p.with_event(of)
+        if calibrate is not None:
+            p = calibrate(p)
         result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
     for note in p.notes:
         on_note(note)
-    added = result.rows + len(result.pending) - watch.rows - len(watch.pending)
+    added = (result.rows + len(result.pending)) - (watch.rows + len(watch.pending))
     if repeated := len(p) - added:
         on_note(f"{repeated:,} rows were given before, and count once.")
     return result
@@ -125,7 +128,7 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Wat
             )
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
         if bool((correct != correct.round()).any()):
-            raise _fractions_refused()
+            raise _fractional_outcomes_error()
         return frame[columns.id], correct.astype(np.int64), note
     values = label_values(frame[label])
     if options.labels_from is not None:
@@ -133,7 +136,7 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Wat
     return frame[columns.id], values, note
 
 
-def _fractions_refused() -> InputError:
+def _fractional_outcomes_error() -> InputError:
     """Return the error for outcomes between 0 and 1, on which a watch cannot bet."""
     return InputError(
         "Expected outcomes 0 or 1 to watch, got fractional ones. Try check or compare, which accept them.",
@@ -144,7 +147,7 @@ def _fractions_refused() -> InputError:
 def _read_predictions(
     frame: Any, columns: Columns, options: TableOptions, class_names: tuple[str, ...] | None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the arrays of predictions and which rows have a label. Others get the first label."""
+    """Return the arrays of predictions and which rows have a label. The other rows get the first label."""
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)

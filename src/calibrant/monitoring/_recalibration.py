@@ -80,10 +80,10 @@ class OnlineScaling:
     def __call__(self, logits: Logits) -> Logits:
         """Return the log-probabilities of the mixture for any number of samples."""
         z = self._check_classes(logits)
-        used = self.log_weights > -40  # other maps change no digit
-        weights = self.log_weights[used, None, None]
-        parts = z.split(max(1, MAX_LOGITS // (self.k * len(weights))))
-        return torch.cat([torch.logsumexp(self._log_probs(part, used) + weights, dim=0) for part in parts])
+        used = self.log_weights > -40  # smaller weights, below e^-40 = 4e-18, do not change a float64
+        log_weights = self.log_weights[used, None, None]
+        chunks = z.split(max(1, MAX_LOGITS // (self.k * len(log_weights))))
+        return torch.cat([torch.logsumexp(self._log_probs(chunk, used) + log_weights, dim=0) for chunk in chunks])
 
     def update(self, predictions: Any, labels: Any = None) -> "OnlineScaling":
         """Return the mixture after one more batch. Batches come in the order of prediction.
@@ -100,10 +100,10 @@ class OnlineScaling:
                 raise InputError("Expected predictions without weights. Try one row per sample.", code="weights")
             z, y = self._check_classes(p.logits), p.labels
             step = max(1, MAX_LOGITS // (self.k * len(self.slopes)))
-            parts = [
-                self._log_probs(chunk, slice(None))[:, torch.arange(len(chunk_labels)), chunk_labels]
-                for chunk, chunk_labels in zip(z.split(step), y.split(step), strict=True)
-            ]
+            parts: list[Tensor] = []
+            for chunk, chunk_labels in zip(z.split(step), y.split(step), strict=True):
+                log_probs = self._log_probs(chunk, maps=slice(None))  # (m n k)
+                parts.append(log_probs[:, torch.arange(len(chunk)), chunk_labels])
         log_likelihoods = torch.cat(parts, dim=1)  # (m n)
         batch_loss = -float(torch.logsumexp(log_likelihoods + self.log_weights[:, None], dim=0).sum())
         log_weights, loss = self._update_weights(log_likelihoods)
@@ -124,12 +124,12 @@ class OnlineScaling:
 
     @property
     def regret(self) -> float:
-        """Total log loss of the mixture, updated after every row, beyond that of the best fixed map."""
+        """Total log loss of the mixture, updated after every row, minus the total log loss of the best fixed map."""
         return self.loss - float(self.losses.min())
 
     @property
     def batch_regret(self) -> float:
-        """Total log loss of the mixture, updated after every batch, beyond that of the best fixed map."""
+        """Total log loss of the mixture, updated after every batch, minus the total log loss of the best fixed map."""
         return self.batch_loss - float(self.losses.min())
 
     @property
@@ -152,26 +152,27 @@ class OnlineScaling:
         return scaled.log_softmax(-1)
 
     def _update_weights(self, log_likelihoods: Tensor) -> tuple[Tensor, float]:
-        """Return the weights after all rows, and the loss of the mixture, by fixed share (Herbster & Warmuth 1998).
+        """Return the log weights after all rows, and the loss of the mixture, by fixed share (Herbster & Warmuth 1998).
 
         Args:
-            log_likelihoods: Log-likelihood of every row under every map (maps n).
+            log_likelihoods: Log-likelihood of every row under every map (m n).
         """
-        if self.share == 0:  # the losses of the rows sum to that of all rows at once
-            weights = self.log_weights + log_likelihoods.sum(1)
-            log_total = torch.logsumexp(weights, 0)
-            return weights - log_total, -float(log_total)
-        weights, loss = self.log_weights, 0.0
+        log_weights = self.log_weights
+        if self.share == 0:  # the losses of single rows sum to the loss of all rows at once
+            log_weights = log_weights + log_likelihoods.sum(1)
+            log_total = torch.logsumexp(log_weights, 0)
+            return log_weights - log_total, -float(log_total)
+        loss = 0.0
         log_kept = math.log1p(-self.share)
-        log_spread = torch.tensor(math.log(self.share / len(self.slopes)), dtype=torch.float64)  # to each map
+        log_spread = torch.tensor(math.log(self.share / len(self.slopes)), dtype=torch.float64)  # added to each map
         for log_likelihood in log_likelihoods.T:
-            weights = weights + log_likelihood
-            log_total = torch.logsumexp(weights, 0)
+            log_weights = log_weights + log_likelihood
+            log_total = torch.logsumexp(log_weights, 0)
             loss -= float(log_total)
-            weights = torch.logaddexp(weights - log_total + log_kept, log_spread)
-        return weights, loss
+            log_weights = torch.logaddexp(log_weights - log_total + log_kept, log_spread)
+        return log_weights, loss
 
 
 def _slope_grid(n: int) -> Tensor:
-    """Return n geometrically spaced numbers from 1/4 to 4."""
+    """Return n geometrically spaced slopes from 1/4 to 4."""
     return torch.linspace(-math.log(4), math.log(4), n, dtype=torch.float64).exp()

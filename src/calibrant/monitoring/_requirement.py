@@ -12,7 +12,7 @@ from calibrant.types import InputError
 _REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*")
 _RELATIVE_LIMIT = re.compile(r"old\s*(?:(?P<sign>[+-])\s*(?P<margin>\S.*))?")
 _LIMIT_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
-BOUNDED_BY_L2 = ("ece", "adaptive_ece")  # errors of norm 1, which those of norm 2 exceed
+BOUNDED_BY_L2 = ("ece", "adaptive_ece")  # L1 errors, which are at most the L2 error
 EXAMPLE = "ece < 0.02"
 
 
@@ -78,7 +78,7 @@ def _check_metric(requirement: Requirement) -> None:
     """Raise `InputError` if there are no bounds for this metric, or for its difference, with its settings."""
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
-    if requirement.is_relative:
+    if requirement.is_relative:  # each value per example of AUROC depends on all other examples
         is_usable = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
         expected = "a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
     elif not is_metric or not (metric.has_interval or is_l2_bounded):

@@ -33,7 +33,7 @@ def _parse_dates(values: np.ndarray) -> np.ndarray:
         if values.dtype.kind != "M":  # numpy converts durations and truth values to dates, too
             raise TypeError
         dates = values.astype("datetime64[us]")
-    except InputError:
+    except InputError:  # a ValueError too
         raise
     except (TypeError, ValueError):
         raise _unknown_time(f"an array of {values.dtype}") from None

@@ -10,6 +10,7 @@ from calibrant.io.results import result_json
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import mean_sequence
+from calibrant.monitoring._rows import UNKNOWN_LABEL
 
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
@@ -149,14 +150,20 @@ def describe_alarm(test: TestState) -> str:
 
 def build_verdict(watch: "Watch") -> WatchVerdict:
     """Return the verdict of a watch."""
-    unlabeled = int((watch.pending.labels < 0).sum())
-    counts: dict[str, Any] = {"rows": watch.rows, "pending": len(watch.pending), "unlabeled": unlabeled}
-    if not watch.k:
-        return WatchVerdict(False, watch.alpha, watch.epoch, **counts, tests=())
-    weights = watch.settings.weights
-    kinds = _test_kinds(watch)
-    tests = tuple(_test_state(watch, i, kind, name, float(weights[i])) for i, (kind, name) in enumerate(kinds))
-    return WatchVerdict(any(test.alarm for test in tests), watch.alpha, watch.epoch, **counts, tests=tests)
+    tests: list[TestState] = []
+    if watch.k:  # after the first batch
+        weights = watch.settings.weights.tolist()
+        for i, (kind, name) in enumerate(_test_kinds(watch)):
+            tests.append(_test_state(watch, i, kind=kind, name=name, weight=weights[i]))
+    return WatchVerdict(
+        alarm=any(test.alarm for test in tests),
+        alpha=watch.alpha,
+        epoch=watch.epoch,
+        rows=watch.rows,
+        pending=len(watch.pending),
+        unlabeled=int((watch.pending.labels == UNKNOWN_LABEL).sum()),
+        tests=tuple(tests),
+    )
 
 
 def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
@@ -175,14 +182,14 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
     return [("event", event), *classes, *(("group", name) for name in watch.group_names or ())]
 
 
-def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> TestState:
+def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) -> TestState:
     """Return the state of test i of the evidence."""
     evidence = watch.evidence
     rows, residual, squared_residual, brier, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
     gap = mean_sequence(rows, residual, squared_residual, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
-    brier_score = None
+    brier_interval = None
     if kind != "class":  # a Brier score is of all classes; it deviates from its guess by at most 2
-        brier_score = mean_sequence(rows, brier, squared_brier, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
+        brier_interval = mean_sequence(rows, brier, squared_brier, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
     alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
     since_row = None if alarm_row is None else int(evidence.peak_since[i])
     return TestState(
@@ -192,7 +199,7 @@ def _test_state(watch: "Watch", i: int, kind: Any, name: str, weight: float) -> 
         weight=weight,
         log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),
         gap=gap,
-        brier=brier_score,
+        brier=brier_interval,
         alarm_row=alarm_row,
         since_row=since_row,
         since=None if since_row is None else watch.periods.name_at(since_row),

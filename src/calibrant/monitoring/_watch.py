@@ -39,7 +39,7 @@ class Watch:
 
     Args:
         alpha: Probability that a calibrated model ever raises an alarm, in each epoch.
-        of: Event to test, as for `Predictions`. Default: that of the first batch.
+        of: Event to test, as for `Predictions`. Default: the event of the first batch.
         by_class: Whether to test each class too, if there are at most 200.
 
     >>> from calibrant import Predictions
@@ -114,7 +114,9 @@ class Watch:
                 another prediction or label than before.
         """
         with as_predictions(predictions, labels) as p:
-            batch = Batch.from_predictions(p, self.of, self.class_names, labeled, ids, times)
+            batch = Batch.from_predictions(
+                p, event=self.of, class_names=self.class_names, labeled=labeled, ids=ids, times=times
+            )
         state = self if self.k else self._with_settings(batch)  # k is 0 before the first batch
         state._check_batch(batch)
         state, is_new = state._merge_known_rows(batch)
@@ -154,16 +156,16 @@ class Watch:
                 )
             if self.k == 2 and (positive is not None or None in map(parse_number, texts)):
                 names = binary_names(texts, positive, required=positive is not None)
-        index = to_class_indices(labels, names, self.k)[0].numpy()
-        if index.shape != keys.shape:
-            raise InputError(f"Expected one label per id, got {len(index)} for {len(keys)} ids.", code="labels")
-        if len(index) and not 0 <= index.min() <= index.max() < self.k:
+        classes = to_class_indices(labels, names, self.k)[0].numpy()  # of the labels
+        if classes.shape != keys.shape:
+            raise InputError(f"Expected one label per id, got {len(classes)} for {len(keys)} ids.", code="labels")
+        if len(classes) and not 0 <= classes.min() <= classes.max() < self.k:
             raise InputError(
-                f"Expected labels in 0 .. {self.k - 1}, got {index.min()} .. {index.max()}. Try to subtract 1 "
+                f"Expected labels in 0 .. {self.k - 1}, got {classes.min()} .. {classes.max()}. Try to subtract 1 "
                 "(--labels-from 1) if they are counted from 1.",
                 code="labels",
             )
-        pending, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)
+        pending, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)  # indices, or -1
         if unknown := int(((pending < 0) & (recent < 0)).sum()):
             raise InputError(
                 f"Expected ids of predictions that were given before, got {unknown:,} others of {len(keys):,}. Try the "
@@ -171,8 +173,8 @@ class Watch:
                 code="unknown_id",
             )
         is_pending = pending >= 0
-        check_same_labels(self.recent.labels[recent[~is_pending]], index[~is_pending])
-        return replace(self, pending=self.pending.with_labels(pending[is_pending], index[is_pending]))._process()
+        check_same_labels(self.recent.labels[recent[~is_pending]], classes[~is_pending])
+        return replace(self, pending=self.pending.with_labels(pending[is_pending], classes[is_pending]))._process()
 
     def give_up(self, rows: int | None = None) -> "Watch":
         """Return the state without the rows that wait for a label, so that later rows can be processed.
@@ -209,7 +211,8 @@ class Watch:
             return self if self.k else later
         names = ("alpha", "of", "by_class", "k", "class_names", "contract")
         different = [name for name in names if getattr(self, name) != getattr(later, name)]
-        different += ["groups"] if (self.group_names is None) != (later.group_names is None) else []
+        if (self.group_names is None) != (later.group_names is None):
+            different.append("groups")
         if different:
             raise InputError(
                 f"Expected states with the same settings, got a different {', '.join(different)}.", code="settings"
@@ -277,7 +280,7 @@ class Watch:
     def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
         """Return the state with labels of rows that it has, and a mask of the rows that are new."""
         rows = batch.rows
-        pending, recent = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
+        pending, recent = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)  # indices, or -1
         is_pending = pending >= 0
         is_recent = ~is_pending & (recent >= 0)
         if not np.array_equal(self.pending.probs[pending[is_pending]], rows.probs[is_pending]):
@@ -288,7 +291,7 @@ class Watch:
             )
         check_same_labels(self.recent.labels[recent[is_recent]], rows.labels[is_recent])
         state = replace(self, pending=self.pending.with_labels(pending[is_pending], rows.labels[is_pending]))
-        # without ids, rows that are no longer recent are known by the digest of their batch only
+        # Without ids, only the digest of a batch still identifies rows that are no longer recent
         is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
         return state, is_new
 
@@ -313,12 +316,12 @@ class Watch:
     def _with_groups(self, batch: "Batch", is_new: np.ndarray) -> tuple["Watch", np.ndarray]:
         """Return the state with tests of new groups, and the group of each new row."""
         batch_names = batch.predictions.group_names
+        groups = batch.rows.groups[is_new]  # indices of the names of the batch, or -1 without groups
         if batch_names is None or self.group_names is None:
-            return self, np.full(int(is_new.sum()), -1)
-        groups = batch.rows.groups[is_new]  # indices of the names of the batch
+            return self, groups
         used, first_row = np.unique(groups, return_index=True)
-        names = [batch_names[i] for i in used[np.argsort(first_row)]]
-        group_names = tuple(dict.fromkeys([*self.group_names, *names]))  # new ones by their first row
+        names = [batch_names[i] for i in used[np.argsort(first_row)]]  # by their first row
+        group_names = tuple(dict.fromkeys([*self.group_names, *names]))  # without repetition
         index_of = {name: i for i, name in enumerate(group_names)}
         new_index = np.array([index_of.get(name, -1) for name in batch_names])  # -1: a name without rows
         state = replace(self, group_names=group_names, evidence=_arrange_groups(self, group_names))
@@ -332,7 +335,7 @@ class Watch:
         processed, settings = self.pending[:count], self.settings
         thresholds = settings.thresholds
         evidence, periods, row = self.evidence, self.periods, self.rows
-        for part in settings.split(processed):
+        for part in settings.split(processed):  # to bound memory
             looks = compute_looks(part, settings)
             evidence, totals = evidence.advance(row, looks.log_factors, looks.sums, thresholds)
             peaks = (totals / thresholds).max(1)  # 1 raises an alarm
@@ -353,9 +356,8 @@ def _join(first: Watch, later: Watch) -> Watch:
 
     Groups that only the later watch has seen come last. The first watch has no pending rows.
     """
-    group_names = first.group_names
+    group_names, groups = first.group_names, later.pending.groups
     evidence, later_evidence = first.evidence, later.evidence
-    groups = later.pending.groups
     if first.group_names is not None and later.group_names is not None:
         group_names = tuple(dict.fromkeys([*first.group_names, *later.group_names]))
         evidence = _arrange_groups(first, group_names)
@@ -363,14 +365,13 @@ def _join(first: Watch, later: Watch) -> Watch:
         new_index = np.array([group_names.index(name) for name in later.group_names])
         groups = new_index[groups] if len(groups) else groups  # without rows, the later watch may have no group
     joined = replace(first, group_names=group_names)  # its settings have a threshold for every group
-    pending = replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count)
     return replace(
         joined,
         rows=first.rows + later.rows,
         last_time=max(first.last_time, later.last_time),
         evidence=evidence.then(later_evidence, first.rows, joined.settings.thresholds),
         periods=first.periods.then(later.periods, first.rows),
-        pending=pending,
+        pending=replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count),
         recent=first.recent.extended(later.recent),
         batches=np.concatenate([first.batches, later.batches]),
     )

@@ -201,7 +201,7 @@ def test_a_tree_makes_the_best_split():
     hessian = hessian.abs()
     is_category = torch.tensor([False, True, False])
     cuts = [torch.arange(5.0, dtype=torch.float64), torch.arange(6.0, dtype=torch.float64)]
-    tree = grow_tree(SplitGrid.from_cuts(x, [*cuts, cuts[0]], is_category), gradient, hessian, 1, 20)
+    tree = grow_tree(SplitGrid.from_cuts(x, [*cuts, cuts[0]], is_category), gradient, hessian, depth=1, min_rows=20)
 
     def score(mask):
         return float(gradient[mask].sum() ** 2 / (hessian[mask].sum() + LEAF_PRIOR))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from calibrant._text import shorten_list
 from calibrant._validation.columns import split_columns
+from calibrant.subgroups._trees import TreeSplit
 from calibrant.types import InputError
 
 MAX_CUTS = 31  # of a numeric feature
@@ -47,17 +48,16 @@ class FeatureSchema:
         ]
         return torch.from_numpy(np.stack(encoded, axis=1))
 
-    def describe(self, feature: int, cut: float, *, is_left: bool) -> str:
+    def describe(self, split: TreeSplit) -> str:
         """Return the side of a split in words, such as "age <= 31"."""
-        if feature == len(self.names):
-            return f"{PROBABILITY_NAME} {'<=' if is_left else '>'} {cut:.3g}"
-        name, categories = self.names[feature], self.categories[feature]
+        cut = split.cut
+        comparison, verb = ("<=", "is") if split.is_left else (">", "is not")
+        if split.feature == len(self.names):
+            return f"{PROBABILITY_NAME} {comparison} {cut:.3g}"
+        name, categories = self.names[split.feature], self.categories[split.feature]
         if categories:
-            text = "missing" if cut == MISSING else categories[int(cut)]
-            return f"{name} {'is' if is_left else 'is not'} {text}"
-        if cut == -np.inf:
-            return f"{name} is {'' if is_left else 'not '}missing"
-        return f"{name} {'<=' if is_left else '>'} {cut:.4g}"
+            return f"{name} {verb} {'missing' if cut == MISSING else categories[int(cut)]}"
+        return f"{name} {verb} missing" if cut == -np.inf else f"{name} {comparison} {cut:.4g}"
 
 
 def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
@@ -78,9 +78,9 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
 
 
 def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
-    """Yield where each feature may be split: the categories that occur, or numbers below the maximum.
+    """Yield where each feature may be split: the categories that occur, or values below the maximum.
 
-    These are all that occur, or quantiles if there are many. The last column is the probability.
+    These are all values, or quantiles if there are more than `MAX_CUTS`. The last column is the probability.
     """
     for j, column in enumerate(x.T):
         values = column.unique()
@@ -99,9 +99,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
-    """Return the most frequent texts, the most frequent first, or none for a column of numbers and missing values."""
-    has_objects = values.dtype.kind in "OUS"  # or texts
-    present = [value for value in values.tolist() if not _is_missing(value)] if has_objects else []
+    """Return the most frequent texts, the most frequent first, or () for a column of numbers and missing values."""
+    if values.dtype.kind not in "OUS":  # neither Python objects nor texts
+        return ()
+    present = [value for value in values.tolist() if not _is_missing(value)]
     if all(isinstance(value, int | float) for value in present):
         return ()
     texts, counts = np.unique(list(map(str, present)), return_counts=True)
@@ -117,7 +118,7 @@ def _encode_texts(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray
 def _to_numbers(name: str, values: np.ndarray) -> np.ndarray:
     """Return a column as numbers, with -inf if missing. Raise `InputError` for texts."""
     try:
-        numbers = np.array([np.nan if _is_missing(v) else v for v in values.tolist()], dtype=np.float64)
+        numbers = np.array([np.nan if _is_missing(x) else x for x in values.tolist()], dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"Expected numbers in the feature {name!r}, as in the fit, got texts.", code="texts") from None
     return np.where(np.isnan(numbers), -np.inf, numbers)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._validation import check_range
-from calibrant.metrics import Interval, Sample, nll, signed_gap
+from calibrant.metrics import Sample, nll, signed_gap
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units, split_folds
 from calibrant.subgroups._features import FeatureSchema, cut_points, read_columns
@@ -83,8 +83,8 @@ class MultiCalibrated:
             InputError: If there is not one row of features per example, or there are too few examples.
         """
         check_range("a depth", depth, "[1, 4]", DEPTH, code="depth_range")
-        with as_predictions(predictions) as predicted:
-            p = predicted.double()
+        with as_predictions(predictions) as p:
+            p = p.double()
             if num_units(p) < folds * MIN_ROWS:
                 raise InputError(
                     f"Expected at least {folds * MIN_ROWS} examples, or clusters, got {num_units(p):,}.",
@@ -93,19 +93,20 @@ class MultiCalibrated:
             columns = read_columns(features, len(p))
             schema = FeatureSchema.from_columns(columns)
             x = schema.encode(columns)
-            name = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
+            calibrator = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
             log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)  # held-out, by number of trees
             for training, is_held_out in split_folds(p, folds, seed):
-                common = calibrators.fit(name, training)
+                common = calibrators.fit(calibrator, training)
                 trees = _boost(training.apply(common), x[~is_held_out], schema, depth)
                 held_out = p[is_held_out].apply(common)
                 log_likelihood[is_held_out] = _held_out_curve(trees, held_out, x[is_held_out])
-            count = _number_of_trees(log_likelihood, p)
-            common = calibrators.fit(name, p)
+            num_trees = _number_of_trees(log_likelihood, p)
+            common = calibrators.fit(calibrator, p)
             calibrated = p.apply(common)
-            # At least one tree, because no trees would have no shape
-            trees = join_trees([*islice(_boost(calibrated, x, schema, depth), max(count, 1))])[:count]
-            return cls(common, schema, trees, _worst_subgroups(calibrated, x, schema, depth), p.k, p.class_names)
+            # Without trees, the first one gives the shapes of the empty ensemble
+            trees = join_trees([*islice(_boost(calibrated, x, schema, depth), max(num_trees, 1))])[:num_trees]
+            subgroups = _worst_subgroups(calibrated, x, schema, depth)
+            return cls(common, schema, trees, subgroups, k=p.k, class_names=p.class_names)
 
     def apply(self, predictions: Predictions, features: Any) -> Predictions:
         """Return calibrated predictions.
@@ -115,7 +116,7 @@ class MultiCalibrated:
             features: Their features, as in the fit; columns may come in any order.
 
         Raises:
-            InputError: If the classes or the features are not those of the fit.
+            InputError: If the classes or the features differ from the fit.
         """
         p = self._apply_common(predictions)
         return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
@@ -127,24 +128,24 @@ class MultiCalibrated:
         is right.
 
         Args:
-            predictions: Labeled predictions, other than those of the fit.
+            predictions: Labeled predictions that were not used in the fit.
             features: Their features.
             level: Level of the intervals.
         """
-        with as_predictions(predictions) as predicted:
-            p = self._apply_common(predicted)
-            x = self._features(p, features)
-            corrected = p.with_logits(_correct(p.logits, self.trees, x))
-            before, after = (part.with_event(_evaluated_event(p)) for part in (p, corrected))
-            members = self.subgroups.outputs_by_tree(_with_probability(x, p))[:, :, 0] == 1  # (n, subgroups)
+        with as_predictions(predictions) as p:
+            before = self._apply_common(p)
+            before = before.with_event(_evaluated_event(before))
+            x = self._features(before, features)
+            after = before.with_logits(_correct(before.logits, self.trees, x))
+            members = self.subgroups.outputs_by_tree(_with_probability(x, before))[:, :, 0] == 1  # (n, subgroups)
             rows = list[SubgroupRow]()
             for tree, is_member in enumerate(members.T):
                 if is_member.any():
                     gaps = [signed_gap.interval(part[is_member], level=level) for part in (before, after)]
                     rows.append(SubgroupRow(self._describe(tree), int(is_member.sum()), *gaps))
             gains = nll.values(before) - nll.values(after)
-            nll_gain = Sample.from_values(gains, p.weights, p.clusters, p.examples).normal_interval(level)
-            return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), nll_gain)
+            sample = Sample.from_values(gains, before.weights, before.clusters, before.examples)
+            return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), sample.normal_interval(level))
 
     def save(self, path: str | Path) -> None:
         """Write to a .safetensors file."""
@@ -172,7 +173,7 @@ class MultiCalibrated:
         """Return predictions in float64, with the classes in the order of the fit, after the common calibrator.
 
         Raises:
-            InputError: If the classes are not those of the fit.
+            InputError: If the number of classes differs from the fit.
         """
         p = predictions.reorder_classes(self.class_names)
         if p.k != self.k:
@@ -185,8 +186,7 @@ class MultiCalibrated:
 
     def _describe(self, tree: int) -> str:
         """Return the conditions of a subgroup in words."""
-        conditions = self.subgroups.path(tree)
-        return " and ".join(self.schema.describe(j, cut, is_left=is_left) for j, cut, is_left in conditions) or "all"
+        return " and ".join(self.schema.describe(split) for split in self.subgroups.path(tree)) or "all"
 
 
 def _evaluated_event(p: Predictions) -> int | str:
@@ -196,7 +196,8 @@ def _evaluated_event(p: Predictions) -> int | str:
 
 def _with_probability(x: Tensor, p: Predictions) -> Tensor:
     """Return features and, as the last one, the calibrated probability of the event."""
-    return torch.cat([x, p.with_event(_evaluated_event(p)).events.confidence.cpu().double()[:, None]], 1)
+    confidence = p.with_event(_evaluated_event(p)).events.confidence.cpu().double()
+    return torch.cat([x, confidence[:, None]], 1)
 
 
 def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
@@ -211,7 +212,7 @@ def _to_logits(values: Tensor, k: int) -> Tensor:
 
 
 def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
-    """Return all splits of the features, and last those of the probability."""
+    """Return all splits of the features and, last, of the probability."""
     is_category = torch.tensor([*map(bool, schema.categories), False])
     return SplitGrid.from_cuts(x, list(cut_points(x, schema)), is_category)
 
@@ -221,12 +222,12 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
     truth = torch.nn.functional.one_hot(p.labels, p.k)
-    columns = slice(1, 2) if p.k == 2 else slice(None)  # of two classes, the second one tells both
+    w = _weights(p)[:, None]
+    columns = slice(1, 2) if p.k == 2 else slice(None)  # of two classes, the first mirrors the second
     while True:
         q = z.softmax(1)
-        w = _weights(p)[:, None]
         gradient, hessian = w * (q - truth)[:, columns], w * (q * (1 - q))[:, columns]  # of the NLL
-        tree = grow_tree(grid, gradient, hessian, depth, MIN_ROWS).scale(LEARNING_RATE)
+        tree = grow_tree(grid, gradient, hessian, depth, min_rows=MIN_ROWS).scale(LEARNING_RATE)
         z = z + _to_logits(tree(x), p.k)
         yield tree
 
@@ -241,33 +242,45 @@ def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) ->
 
     It stays at the last value as soon as its sum has not risen for `PATIENCE` trees.
     """
-    x, z = _with_probability(x, p), p.logits
-    curve, sums = [p.log_likelihood], [float(_weights(p) @ p.log_likelihood)]
+    x, z, w = _with_probability(x, p), p.logits, _weights(p)
+    curve, sums = [p.log_likelihood], [float(w @ p.log_likelihood)]
     for tree in islice(trees, MAX_TREES):
         z = z + _to_logits(tree(x), p.k)
-        curve.append(z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1))
-        sums.append(float(_weights(p) @ curve[-1]))
+        log_likelihood = z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1)
+        curve.append(log_likelihood)
+        sums.append(float(w @ log_likelihood))
         if max(sums[-PATIENCE:]) < max(sums):
             break
-    curve += curve[-1:] * (MAX_TREES + 1 - len(curve))
-    return torch.stack(curve, 1)
+    num_missing = MAX_TREES + 1 - len(curve)
+    return torch.stack(curve + curve[-1:] * num_missing, 1)
 
 
 def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
     """Return the smallest number of trees that is not clearly worse on held-out examples than the best number.
 
-    It is 0 if none is clearly better than no tree.
+    It is 0 if no number is clearly better than no tree. Columns of `log_likelihood` are numbers of trees.
     """
     best = int((_weights(p) @ log_likelihood).argmax())
-    if best == 0 or _gain(log_likelihood, 0, best, p, GAIN_LEVEL).low <= 0:
+
+    def best_is_clearly_better(num_trees: int, level: float) -> bool:
+        """Return whether the interval of the mean gain from this to the best number of trees lies above 0."""
+        gains = log_likelihood[:, best] - log_likelihood[:, num_trees]
+        return Sample.from_values(gains, p.weights, p.clusters, p.examples).normal_interval(level).low > 0
+
+    if best == 0 or not best_is_clearly_better(0, GAIN_LEVEL):
         return 0
-    return next(t for t in range(1, best + 1) if t == best or _gain(log_likelihood, t, best, p, TIE_LEVEL).low <= 0)
+    num_trees = 1
+    while num_trees < best and best_is_clearly_better(num_trees, TIE_LEVEL):
+        num_trees += 1
+    return num_trees
 
 
-def _gain(log_likelihood: Tensor, first: int, second: int, p: Predictions, level: float) -> Interval:
-    """Return the mean gain in log-likelihood from one number of trees to another."""
-    values = log_likelihood[:, second] - log_likelihood[:, first]
-    return Sample.from_values(values, p.weights, p.clusters, p.examples).normal_interval(level)
+class _Subgroup(NamedTuple):
+    """A subgroup of the fitting data, the leaf of a tree."""
+
+    z_squared: float  # squared z-statistic of its gap
+    is_member: Tensor  # (n)
+    path: TreeEnsemble  # one tree whose value is 1 in the leaf and 0 elsewhere
 
 
 def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
@@ -276,23 +289,28 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
     Candidates are the leaves of one tree per feature, which begins with a split by this feature. Of two candidates with
     nearly the same examples, the less significant one is left out.
     """
-    events = p.with_event(_evaluated_event(p)).events
+    events, w = p.with_event(_evaluated_event(p)).events, _weights(p)
     c = events.confidence.double()
-    gradient, hessian = _weights(p) * (c - events.outcome), _weights(p) * c * (1 - c)
+    gradient, hessian = w * (c - events.outcome), w * c * (1 - c)
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
-    paths = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic, members, tree
+    candidates = list[_Subgroup]()
     for feature in range(x.shape[1]):
-        tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows, feature)
+        tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows=min_rows, root_feature=feature)
         leaf = tree.leaves(x)[:, 0]
         for i in leaf.unique().tolist():
             is_member = leaf == i
-            # The gap over its standard deviation if the probabilities are right
-            z_squared = float(gradient[is_member].sum() ** 2 / hessian[is_member].sum().clamp_min(1e-12))
-            paths.append((z_squared, is_member, tree.indicate(i)))
-    selected = list[tuple[Tensor, TreeEnsemble]]()
-    for _, is_member, path in sorted(paths, key=lambda item: -item[0]):
-        overlaps = [float((is_member & mask).sum() / (is_member | mask).sum()) for mask, _ in selected]
+            variance = hessian[is_member].sum().clamp_min(1e-12)  # if the probabilities are right; above 0, to divide
+            z_squared = float(gradient[is_member].sum() ** 2 / variance)
+            candidates.append(_Subgroup(z_squared, is_member, tree.indicate(i)))
+    selected = list[_Subgroup]()
+    for subgroup in sorted(candidates, key=lambda candidate: -candidate.z_squared):
+        overlaps = [_overlap(subgroup.is_member, listed.is_member) for listed in selected]
         if max(overlaps, default=0.0) <= MAX_OVERLAP and len(selected) < MAX_SUBGROUPS:
-            selected.append((is_member, path))
-    return join_trees([path for _, path in selected])
+            selected.append(subgroup)
+    return join_trees([subgroup.path for subgroup in selected])
+
+
+def _overlap(a: Tensor, b: Tensor) -> float:
+    """Return the Jaccard index of two masks."""
+    return float((a & b).sum() / (a | b).sum())

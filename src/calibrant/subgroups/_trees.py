@@ -1,6 +1,7 @@
 """Shallow trees that split examples by their features where the probabilities are wrong."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +10,17 @@ LEAF_PRIOR = 4.0  # precision of the normal prior of a leaf's correction, on the
 _NO_SPLIT = -1
 
 
+class TreeSplit(NamedTuple):
+    """One side of the split of a node."""
+
+    feature: int
+    cut: float
+    is_left: bool  # whether the feature is at most the cut, or equal to it for a category
+
+
 @dataclass(frozen=True, eq=False)
 class SplitGrid:
-    """The examples and all splits that a tree may use: feature j is at most a cut, or equal to it for a category."""
+    """The n examples and, for each of d features, up to b cuts at which a tree may split."""
 
     bins: Tensor  # (n, d) int64: number of cuts of the feature below the value, or the index of the category
     cuts: Tensor  # (d, b) float64, padded by NaN
@@ -20,16 +29,16 @@ class SplitGrid:
     @classmethod
     def from_cuts(cls, x: Tensor, cuts: list[Tensor], is_category: Tensor) -> "SplitGrid":
         """Return the grid of features (n, d) and the cuts of each."""
-        table = torch.full((len(cuts), max(1, *map(len, cuts))), torch.nan, dtype=torch.float64)
+        padded_cuts = torch.full((len(cuts), max(1, *map(len, cuts))), torch.nan, dtype=torch.float64)
         for j, points in enumerate(cuts):
-            table[j, : len(points)] = points
+            padded_cuts[j, : len(points)] = points
         bins = [torch.searchsorted(points, column.contiguous()) for points, column in zip(cuts, x.T, strict=True)]
-        return cls(torch.stack(bins, 1), table, is_category)
+        return cls(torch.stack(bins, 1), padded_cuts, is_category)
 
 
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
-    """Complete binary trees of one depth, in the order of a heap. Node i has the children 2 i + 1 and 2 i + 2."""
+    """Complete binary trees of one depth. Nodes are numbered as in a heap: i has the children 2 i + 1 and 2 i + 2."""
 
     features: Tensor  # (t, 2^depth - 1) int64, -1 for a node that is not split: all examples go left
     cuts: Tensor  # (t, 2^depth - 1) float64
@@ -54,9 +63,11 @@ class TreeEnsemble:
         trees = torch.arange(len(self))
         for _ in range(self.depth):
             feature, cut = self.features[trees, node], self.cuts[trees, node]
-            value = x.gather(1, feature.clamp_min(0))  # of any feature at a node that is not split
-            is_left = torch.where(self.is_category[feature.clamp_min(0)], value == cut, value <= cut)
-            node = 2 * node + torch.where(is_left | (feature == _NO_SPLIT), 1, 2)
+            is_split = feature != _NO_SPLIT
+            feature = feature.where(is_split, 0)  # any one, for an index that exists
+            value = x.gather(1, feature)
+            is_left = torch.where(self.is_category[feature], value == cut, value <= cut)
+            node = 2 * node + torch.where(is_left | ~is_split, 1, 2)
         return node - self.features.shape[1]
 
     def outputs_by_tree(self, x: Tensor) -> Tensor:
@@ -77,14 +88,15 @@ class TreeEnsemble:
         values[:, leaf] = 1.0
         return replace(self, values=values)
 
-    def path(self, tree: int) -> list[tuple[int, float, bool]]:
-        """Return the splits from the root to the leaf of the largest value: feature, cut, and whether it is left."""
-        node = len(self.features[tree]) + int(self.values[tree, :, 0].argmax())  # leaves come after all splits
-        splits = list[tuple[int, float, bool]]()
+    def path(self, tree: int) -> list[TreeSplit]:
+        """Return the splits from the root to the leaf of the largest value."""
+        features, cuts = self.features[tree].tolist(), self.cuts[tree].tolist()
+        node = len(features) + int(self.values[tree, :, 0].argmax())  # leaves come after all splits
+        splits = list[TreeSplit]()
         while node > 0:
             parent, is_left = (node - 1) // 2, node % 2 == 1  # left children are odd
-            if self.features[tree, parent] != _NO_SPLIT:
-                splits.append((int(self.features[tree, parent]), float(self.cuts[tree, parent]), is_left))
+            if features[parent] != _NO_SPLIT:
+                splits.append(TreeSplit(features[parent], cuts[parent], is_left))
             node = parent
         return splits[::-1]
 
@@ -101,12 +113,12 @@ class TreeEnsemble:
 
 def join_trees(parts: list[TreeEnsemble]) -> TreeEnsemble:
     """Return the trees of several, at least one, in their order."""
-    columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
-    return replace(parts[0], **columns)
+    arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
+    return replace(parts[0], **arrays)
 
 
 def grow_tree(
-    grid: SplitGrid, gradient: Tensor, hessian: Tensor, depth: int, min_rows: int, root_feature: int | None = None
+    grid: SplitGrid, gradient: Tensor, hessian: Tensor, depth: int, *, min_rows: int, root_feature: int | None = None
 ) -> TreeEnsemble:
     r"""Return one tree that reduces the second-order model of a loss most, split by split.
 
@@ -121,14 +133,14 @@ def grow_tree(
         min_rows: Smallest number of examples on each side of a split.
         root_feature: Feature of the first split; by default the best one.
     """
-    nodes = 2**depth - 1
-    features = torch.full((nodes,), _NO_SPLIT)
-    cuts = torch.zeros(nodes, dtype=torch.float64)
-    node = torch.zeros(len(grid.bins), dtype=torch.int64)
+    num_nodes = 2**depth - 1  # that may be split
+    features = torch.full((num_nodes,), _NO_SPLIT)
+    cuts = torch.zeros(num_nodes, dtype=torch.float64)
+    node = torch.zeros(len(grid.bins), dtype=torch.int64)  # of each example
     for level in range(depth):
         first, width = 2**level - 1, 2**level  # nodes of this level
         index = node - first  # of each example's node in the level
-        gain = _split_gains(grid, index, width, gradient, hessian, min_rows)  # (width, d, b)
+        gain = _split_gains(grid, index, width, gradient, hessian, min_rows=min_rows)  # (width, d, b)
         if level == 0 and root_feature is not None:
             is_forbidden = torch.arange(gain.shape[1]) != root_feature
             gain[:, is_forbidden] = -torch.inf
@@ -137,29 +149,30 @@ def grow_tree(
         is_split = best_gain > 0
         features[first : first + width] = torch.where(is_split, feature, _NO_SPLIT)
         cuts[first : first + width] = torch.where(is_split, grid.cuts[feature, cut], 0.0)
+        # A value is at most the cut if its bin is at most the index of the cut
         row_feature, row_cut = feature[index], cut[index]
         row_bin = grid.bins.gather(1, row_feature[:, None]).squeeze(1)
         is_left = torch.where(grid.is_category[row_feature], row_bin == row_cut, row_bin <= row_cut)
         node = 2 * node + torch.where(is_left | ~is_split[index], 1, 2)
-    leaf = node - nodes
-    sums = torch.zeros(2, nodes + 1, gradient.shape[1], dtype=torch.float64)
-    sums[0].index_add_(0, leaf, gradient)
-    sums[1].index_add_(0, leaf, hessian)
-    values = -sums[0] / (sums[1] + LEAF_PRIOR)
+    leaf = node - num_nodes
+    no_sums = torch.zeros(num_nodes + 1, gradient.shape[1], dtype=torch.float64)
+    values = -no_sums.index_add(0, leaf, gradient) / (no_sums.index_add(0, leaf, hessian) + LEAF_PRIOR)
     return TreeEnsemble(features[None], cuts[None], values[None], grid.is_category)
 
 
-def _split_gains(grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, min_rows: int) -> Tensor:
+def _split_gains(
+    grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, *, min_rows: int
+) -> Tensor:
     """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples.
 
     `node` is the index of each example's node (n) among the `width` nodes of a level.
     """
     (d, b), m = grid.cuts.shape, gradient.shape[1]
-    # Index of each example and feature in a flat table of nodes, features and bins
-    cell = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()
+    shape = width, d, b + 1  # of the sums by node, feature and bin, from b cuts
+    flat_index = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()  # of example and feature
     columns = torch.cat([gradient, hessian, torch.ones(len(node), 1, dtype=torch.float64)], 1)
-    cell_sums = [torch.bincount(cell, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]
-    by_bin = torch.stack(cell_sums).view(-1, width, d, b + 1)  # sums of gradients, Hessians and examples
+    flat_sums = [torch.bincount(flat_index, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]
+    by_bin = torch.stack(flat_sums).view(-1, *shape)  # sums of gradients, Hessians and examples
     by_node = by_bin.sum(-1, keepdim=True)
     # Sums left of each cut: the examples of a category, or with at most the value
     left = torch.where(grid.is_category[:, None], by_bin[..., :b], by_bin.cumsum(-1)[..., :b])

@@ -37,7 +37,7 @@ class NetBenefit:
     model: Tensor  # (t)
     low: Tensor  # (t) limits at every threshold by itself
     high: Tensor  # (t)
-    treat_all: Tensor  # (t) net benefit of acting on all examples; that of acting on none is 0
+    treat_all: Tensor  # (t) net benefit of acting on all examples; acting on none has 0
 
 
 def choose_actions(predictions: Any, costs: Any) -> Tensor:
@@ -79,10 +79,9 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
         expected = _action_costs(p.logits, matrix)
         actions = expected.argmin(1)
         realized = matrix.to(p.labels.device)[p.labels]  # (n, actions)
-        model = realized.gather(1, actions[:, None]).squeeze(1)
+        model = realized.gather(1, actions[:, None]).squeeze(1)  # cost of the action of the model
         w = torch.ones_like(model) if p.weights is None else p.weights.double()
-        means = (w[:, None] * realized).sum(0) / w.sum()
-        best_fixed = int(means.argmin())
+        best_fixed = int((w @ realized).argmin())
 
         def mean_interval(values: Tensor, possible: Tensor) -> Interval:
             """Return the mean of costs with its interval within the range of possible costs."""
@@ -132,18 +131,18 @@ def net_benefit(
         raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
-        c, a = p.events.confidence.double(), p.events.outcome.double()
+        confidence, outcome = p.events.confidence.double(), p.events.outcome.double()
         curves = list[tuple[float, float, float, float]]()  # model, low, high, treat_all at each threshold
         for t in cuts.tolist():
             odds = t / (1 - t)  # cost of a false positive
-            gain = a - odds * (1 - a)  # of acting on each example
-            values = torch.where(c >= allow_rounding(t), gain, 0.0)  # t itself, apart from rounding, acts
-            sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
+            gain = outcome - odds * (1 - outcome)  # of acting on each example
+            model_gain = torch.where(confidence >= allow_rounding(t), gain, 0.0)  # acts at t itself too
+            sample = Sample.from_values(model_gain, p.weights, p.clusters, p.examples)
             interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
             curves.append((interval.value, interval.low, interval.high, treat_all))
     model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
-    return NetBenefit(cuts, model, low, high, treat_all)
+    return NetBenefit(cuts, model=model, low=low, high=high, treat_all=treat_all)
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:
@@ -152,7 +151,7 @@ def _cost_matrix(costs: Any, k: int) -> Tensor:
         matrix = torch.as_tensor(costs, dtype=torch.float64)
     except (TypeError, ValueError):  # texts, or rows of different lengths
         matrix = torch.empty(0)
-    if matrix.ndim != 2 or len(matrix) != k or not matrix.shape[1] or not bool(matrix.isfinite().all()):
+    if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] == 0 or not bool(matrix.isfinite().all()):
         raise InputError(
             f"Expected a finite cost of each action in each of {k} classes, ({k}, actions), got shape "
             f"{tuple(matrix.shape)}.",

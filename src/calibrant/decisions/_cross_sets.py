@@ -8,16 +8,17 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores
+from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.decisions._sets import (
     SCORE_TOLERANCE,
     SetTable,
     check_set_settings,
     checked_logits,
-    save_sets,
+    save_atomically,
     set_table,
 )
 from calibrant.decisions._thresholds import check_independent
+from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 
@@ -40,7 +41,7 @@ class CrossSets:
     score: str
     penalty: float
     seed: int
-    maps: tuple[Any, ...]  # calibrator of each fold
+    maps: tuple[Any, ...]  # the calibrator that each fold is held out of
     scores: tuple[Tensor, ...]  # scores of each fold's true classes, in increasing order, float64
     class_names: tuple[str, ...] | None
     k: int
@@ -72,17 +73,24 @@ class CrossSets:
             InputError: If alpha is not in (0, 0.5), or predictions have weights or clusters.
         """
         check_set_settings(alpha, score, penalty)
-        with as_predictions(predictions) as predicted:
-            p = predicted.double()
+        with as_predictions(predictions) as p:
+            p = p.double()
             check_independent(p, "Sets.fit on other data than the calibrator's")
-            fits, scores = list[Any](), list[Tensor]()
+            maps, scores = list[Any](), list[Tensor]()
             for fitting, is_held_out in split_folds(p, folds, seed):
-                fitted, held_out = calibrators.fit(calibrator, fitting), p[is_held_out]
-                logits = held_out.apply(fitted).logits
-                true_scores = class_scores(logits, score, penalty, seed).gather(1, held_out.labels[:, None]).squeeze(1)
-                fits.append(fitted)
-                scores.append(true_scores.sort().values)
-        return cls(alpha, score, penalty, seed, tuple(fits), tuple(scores), p.class_names, p.k)
+                fitted = calibrators.fit(calibrator, fitting)
+                maps.append(fitted)
+                scores.append(label_scores(p[is_held_out].apply(fitted), score, penalty, seed).sort().values)
+        return cls(
+            alpha=alpha,
+            score=score,
+            penalty=penalty,
+            seed=seed,
+            maps=tuple(maps),
+            scores=tuple(scores),
+            class_names=p.class_names,
+            k=p.k,
+        )
 
     @property
     def n(self) -> int:
@@ -109,12 +117,11 @@ class CrossSets:
             InputError: If the number of classes differs, or a logit is NaN or infinite.
         """
         z = checked_logits(logits, self.k).double()
-        # number of scores that are at least that of the class: its own, and those of the fit
-        at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
+        num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # counts the score of the class itself
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
-            at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)
-        return at_least > self.alpha * (self.n + 1)
+            num_at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)
+        return num_at_least > self.alpha * (self.n + 1)
 
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions as the network gives them, with the classes in the order of the fit."""
@@ -128,11 +135,11 @@ class CrossSets:
             level: Level of the intervals of coverage.
         """
         with as_predictions(predictions) as p:
-            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, by=None, level=level)
+            return set_table(self.apply(p), p.reorder_classes(self.class_names), alpha=self.alpha, by=None, level=level)
 
     def save(self, path: str | Path) -> None:
         """Write the sets, with their calibrators, to a .safetensors file."""
-        save_sets(self, path)
+        save_atomically(self, path, CALIBRATOR_SUFFIX)
 
     @classmethod
     def load(cls, path: str | Path) -> "CrossSets":

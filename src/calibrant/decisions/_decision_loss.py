@@ -22,7 +22,7 @@ class DecisionLoss:
 
     loss: Interval
     threshold: float  # probability from which on to act, in the decision that loses most
-    bins: int  # cells of the soft bins
+    bins: int  # number of intervals between the points of the soft bins
 
     def __str__(self) -> str:
         return (
@@ -58,7 +58,7 @@ def decision_loss(
         predictions: Labeled predictions.
         threshold: Threshold of one decision, in (0, 1). Default: the one that loses most.
         of: Event; by default class 1 of two, or that the predicted class is right.
-        bins: Number of cells between the points. Default: the cube root of the number of examples, or clusters, in
+        bins: Number of intervals between the points. Default: the cube root of the number of examples, or clusters, in
             2 .. 20.
         level: Level of the interval.
 
@@ -75,42 +75,43 @@ def decision_loss(
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))
-        c, a = p.events.confidence.double(), p.events.outcome.double()
+        c, outcome = p.events.confidence.double(), p.events.outcome.double()
         weights = torch.ones_like(c) if p.weights is None else p.weights.double()
-        # membership of each example in each point j / bins (n, bins + 1): 1 at the point, 0 from the next one on
-        membership = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
-        shares = weights @ membership / weights.sum()  # of all examples in each point
+        # Nearness of each example to each point j / bins (n, bins + 1): 1 at the point, 0 from the next one on
+        nearness = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
+        shares = weights @ nearness / weights.sum()  # of all examples in each soft bin
         used = (shares > 0).nonzero().squeeze(1)
         bin_level = 1 - (1 - level) / len(used)  # all intervals hold at once (Bonferroni)
         frequencies, confidences = list[Interval](), list[Tensor]()  # of each bin
         for j in used.tolist():
-            rows = membership[:, j] > 0
-            w = (weights * membership[:, j])[rows]
+            rows = nearness[:, j] > 0
+            w = (weights * nearness[:, j])[rows]
             clusters = None if p.clusters is None else p.clusters[rows]
             with strict_limits():
-                frequencies.append(share_interval(a[rows], w, bin_level, clusters))
+                frequencies.append(share_interval(outcome[rows], w, bin_level, clusters))
             confidences.append((w @ c[rows]) / w.sum())
     t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
     value, low, high = torch.tensor([(x.value, x.low, x.high) for x in frequencies], dtype=torch.float64).T
     confidence, shares = torch.stack(confidences).cpu(), shares[used].cpu()
-    scenarios = ((value, value), (high, low), (low, high))  # estimated frequencies, those that lose least, and most
-    curves = torch.stack([_losses(t, shares, confidence, *scenario) for scenario in scenarios])
-    worst = int(curves[0].argmax())
-    estimate, lower, upper = curves.amax(1).tolist()
-    return DecisionLoss(Interval(estimate, lower, upper, level), float(t[worst]), bins)
+    # Acting loses less at a higher frequency, waiting at a lower one
+    loss = _losses(t, shares, confidence, if_acting=value, if_waiting=value)
+    smallest_loss = _losses(t, shares, confidence, if_acting=high, if_waiting=low)
+    largest_loss = _losses(t, shares, confidence, if_acting=low, if_waiting=high)
+    interval = Interval(float(loss.max()), float(smallest_loss.max()), float(largest_loss.max()), level)
+    return DecisionLoss(interval, threshold=float(t[loss.argmax()]), bins=bins)
 
 
-def _losses(t: Tensor, shares: Tensor, confidence: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Return the loss at each threshold.
+def _losses(t: Tensor, shares: Tensor, confidence: Tensor, *, if_acting: Tensor, if_waiting: Tensor) -> Tensor:
+    """Return the loss at each threshold (m).
 
     Args:
         t: Thresholds (m).
         shares: Share of the examples in each bin (b).
         confidence: Mean probability of each bin (b).
-        above: Frequency in each bin (b) if its mean probability is at least the threshold.
-        below: The same if it is less.
+        if_acting: Frequency in each bin (b) where its mean probability is at least the threshold.
+        if_waiting: Frequency in each bin (b) where its mean probability is less.
     """
     t = t[:, None]
-    # below the frequency t, acting loses t - q; above it, waiting loses q - t
-    gains = torch.where(confidence >= allow_rounding(t), t - above, below - t).clamp_min(0)
-    return (gains @ shares) / torch.maximum(t, 1 - t).squeeze(1)
+    # At a frequency q, acting loses t - q if q < t, and waiting q - t if q > t
+    losses = torch.where(confidence >= allow_rounding(t), t - if_acting, if_waiting - t).clamp_min(0)
+    return (losses @ shares) / torch.maximum(t, 1 - t).squeeze(1)

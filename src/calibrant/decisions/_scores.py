@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.overlap import hash_rows
+from calibrant.predictions import Predictions
 
 SetScore = Literal["lac", "aps", "raps", "saps"]
 SET_SCORES: tuple[SetScore, ...] = get_args(SetScore)
 RANK_PENALTY = 0.1  # of RAPS and SAPS, per rank
 _BLOCK_ELEMENTS = 1 << 22
-_GOLDEN_STEP = 0x9E3779B97F4A7C15  # odd, so that seeds give different numbers
+_GOLDEN_STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; odd, so that no two seeds give the same multiple
 
 
 def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
@@ -20,7 +21,8 @@ def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> 
 
     - "lac": $1 - p_j$ (Sadinle et al. 2019).
     - "aps": the probability of all likelier classes, and $u p_j$ of the class itself (Romano et al. 2020).
-    - "raps": that of "aps", and the penalty times the rank of the class, counted from 1 (Angelopoulos et al. 2021).
+    - "raps": the score of "aps" plus the penalty times the rank of the class, counted from 1 (Angelopoulos et al.
+      2021).
     - "saps": $u p_{max}$ for the likeliest class, and for rank r $p_{max} + (r - 2 + u)$ times the penalty (Huang et
       al. 2024).
 
@@ -32,8 +34,13 @@ def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> 
     return torch.cat(list(blocks))
 
 
+def label_scores(p: Predictions, score: SetScore, penalty: float, seed: int) -> Tensor:
+    """Return the nonconformity score of each label (n)."""
+    return class_scores(p.logits, score, penalty, seed).gather(1, p.labels[:, None]).squeeze(1)
+
+
 def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
-    """Return the scores of a block of rows, which all but "lac" compute from the likeliest class on."""
+    """Return the scores of a block of rows. All but "lac" add up from the likeliest class on."""
     p = logits.double().softmax(1)
     if score == "lac":
         return 1 - p
@@ -45,14 +52,15 @@ def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) ->
         by_rank = torch.where(ranks == 0, u * in_order, in_order[:, :1] + penalty * (ranks - 1 + u))
     else:
         by_rank = in_order.cumsum(1) - (1 - u) * in_order  # the sum includes the class itself
-        by_rank += penalty * (ranks + 1) if score == "raps" else 0.0
+        if score == "raps":
+            by_rank += penalty * (ranks + 1)
     return torch.empty_like(p).scatter_(1, order, by_rank)
 
 
 def row_uniforms(logits: Tensor, seed: int) -> Tensor:
-    """Return a number in [0, 1) for every row, which is random as a hash is: equal rows have equal numbers."""
-    labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    hashes = hash_rows(logits, labels) + np.uint64((seed * _GOLDEN_STEP) % 2**64)
+    """Return a pseudorandom value in [0, 1) for every row, a hash of its logits: equal rows have equal values."""
+    no_labels = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    hashes = hash_rows(logits, no_labels) + np.uint64((seed * _GOLDEN_STEP) % 2**64)
     hashes ^= hashes >> np.uint64(31)  # mix high bits into low ones
     hashes *= np.uint64(_GOLDEN_STEP)  # modulo 2^64
     mantissa = (hashes >> np.uint64(11)).astype(np.float64)  # the 53 bits of a float64

@@ -14,7 +14,7 @@ from calibrant._text import format_percent, format_percent_range, parse_number, 
 from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant._validation.names import factorize_samples
-from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores
+from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant.io.files import atomic_write
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.io.results import check_suffix
@@ -23,8 +23,8 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
-SCORE_TOLERANCE = 1e-12  # above a threshold, which scores that are computed in another way may lie
-_RANK_ROUNDING = 1e-9  # (n + 1) (1 - alpha) that exceeds a whole number by less equals it
+SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
+_RANK_ROUNDING = 1e-9  # by which rounding may lift 1 - alpha
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Sets:
     The set of an example holds every class whose nonconformity score is at most a threshold. If the examples to come
     are exchangeable with those of the fit, a set contains the true class with probability at least 1 - `alpha`, and at
     most 1 - alpha + 1 / (n + 1) if no scores are equal (Vovk et al. 2005; Papadopoulos et al. 2002). The probability
-    is that over draws of the fit and of the example together.
+    is taken over draws of the fit and of the example together.
 
     >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
     >>> sets = Sets.fit(p, alpha=0.1)
@@ -112,8 +112,8 @@ class Sets:
         """Fit the thresholds to labeled predictions that were used neither to train nor to calibrate the model.
 
         An integer weight counts as so many examples. With clusters, sets of a random example of a new cluster contain
-        the true class with the same probability; the number of examples is that of clusters, each of whose examples
-        share one count (Lee, Barber & Willett 2023).
+        the true class with the same probability; clusters are counted instead of examples, and the examples of a
+        cluster share one count (Lee, Barber & Willett 2023).
 
         Args:
             predictions: Labeled predictions, with logits as the sets will receive them: calibrated or not. Temperature
@@ -133,15 +133,26 @@ class Sets:
         if by not in (None, "class", "groups"):
             raise InputError(f"Expected by as 'class' or 'groups', got {by!r}.", code="by")
         with as_predictions(predictions) as p:
-            scores = class_scores(p.logits, score, penalty, seed).gather(1, p.labels[:, None]).squeeze(1)
+            scores = label_scores(p, score, penalty, seed)
             names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
-        return cls(alpha, score, penalty, seed, by, names, thresholds, counts, p.class_names, p.k)
+        return cls(
+            alpha=alpha,
+            score=score,
+            penalty=penalty,
+            seed=seed,
+            by=by,
+            names=names,
+            thresholds=thresholds,
+            counts=counts,
+            class_names=p.class_names,
+            k=p.k,
+        )
 
     def __call__(self, logits: Any, groups: Any = None) -> Tensor:
         """Return the sets (n, k), True for the classes in the set.
 
         Args:
-            logits: Logits (n, k), calibrated as those of the fit.
+            logits: Logits (n, k), calibrated as in the fit.
             groups: Group of each row, as a name or number, if the sets were fitted by groups. Unknown groups have the
                 threshold of all.
 
@@ -191,15 +202,16 @@ class Sets:
         """Return coverage and size of the sets of labeled predictions, by class or group as they were fitted.
 
         Args:
-            predictions: Labeled predictions, other than those of the fit.
+            predictions: Labeled predictions that were not used in the fit.
             level: Level of the intervals of coverage.
         """
         with as_predictions(predictions) as p:
-            return set_table(self.apply(p), p.reorder_classes(self.class_names), self.alpha, self.by, level)
+            sets, p = self.apply(p), p.reorder_classes(self.class_names)
+            return set_table(sets, p, alpha=self.alpha, by=self.by, level=level)
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a .safetensors file, which has the format of calibrators."""
-        save_sets(self, path)
+        save_atomically(self, path, CALIBRATOR_SUFFIX)
 
     @classmethod
     def load(cls, path: str | Path) -> "Sets":
@@ -240,22 +252,21 @@ def checked_logits(logits: Any, k: int) -> Tensor:
     return z
 
 
-def save_sets(sets: Any, path: str | Path) -> None:
-    """Write `Sets` or `CrossSets` to a .safetensors file. An existing one is replaced only if writing succeeds."""
+def save_atomically(fitted: object, path: str | Path, suffix: str) -> None:
+    """Write sets or a contract to a file with this suffix. An existing file is replaced only if writing succeeds."""
     path = Path(path)
-    check_suffix(path, (CALIBRATOR_SUFFIX,))
+    check_suffix(path, (suffix,))
     with atomic_write(path) as draft:
-        calibrators.save(sets, draft)
+        calibrators.save(fitted, draft)
 
 
 def set_table(
-    sets: Tensor, p: Predictions, alpha: float, by: Literal["class", "groups"] | None, level: float
+    sets: Tensor, p: Predictions, *, alpha: float, by: Literal["class", "groups"] | None, level: float
 ) -> SetTable:
     """Return coverage and size of sets (n, k) for labeled predictions, in total and for every class or group."""
     check_level(level)
-    rows = [_table_row("all", sets, p, torch.ones_like(p.labels, dtype=torch.bool), level)]
-    rows += [_table_row(name, sets, p, mask, level) for name, mask in _parts(p, by)]
-    return SetTable(alpha, tuple(rows))
+    parts = [("all", torch.ones_like(p.labels, dtype=torch.bool)), *_parts(p, by)]
+    return SetTable(alpha, tuple(_table_row(name, sets, p, mask, level) for name, mask in parts))
 
 
 def _fit_thresholds(
@@ -273,7 +284,7 @@ def _fit_thresholds(
 
 
 def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the examples of every class, or of every group that has some."""
+    """Yield the name and the mask of every class, or of every group with examples, or nothing."""
     if by == "class":
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j
@@ -288,10 +299,10 @@ def _conformal_quantile(
 ) -> tuple[float, int]:
     """Return the least score that (n + 1) (1 - alpha) of n scores do not exceed (inf if n is too small), and n."""
     w = torch.ones_like(scores) if weights is None else weights.to(scores)
-    if clusters is not None:
+    if clusters is not None:  # the examples of a cluster share one count
         index = clusters.unique(return_inverse=True)[1]
         size = torch.bincount(index, w)
-        w = w / size.clamp_min(1e-300)[index]  # the examples of a cluster share one count; a size may be 0
+        w = (w / size[index]).nan_to_num(0.0)  # 0 / 0 in a cluster without weight
         n = float((size > 0).sum())
     else:
         n = float(w.sum())
@@ -315,15 +326,21 @@ def _group_names(p: Predictions) -> list[str]:
 
 def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: float) -> SetRow:
     """Return the row of the examples of a mask, with NaN if they have no weight."""
-    labels, members = p.labels[mask], sets[mask]
-    w = torch.ones_like(labels, dtype=torch.float64) if p.weights is None else p.weights[mask].double()
+    labels, sets = p.labels[mask], sets[mask]
+    weights = None if p.weights is None else p.weights[mask].double()
+    clusters = None if p.clusters is None else p.clusters[mask]
+    w = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights
     total = float(w.sum())
-    if not total:
+    if total == 0:
         unknown = Interval(math.nan, 0.0, 1.0, level)
         return SetRow(name, n=0, coverage=unknown, mean_size=math.nan, empty=math.nan, single=math.nan)
-    hits = members.gather(1, labels[:, None]).squeeze(1).double()
-    clusters = None if p.clusters is None else p.clusters[mask]
-    coverage = share_interval(hits, None if p.weights is None else w, level, clusters)  # exact without weights
-    size = members.sum(1)
-    mean_size, empty, single = (float((w * part).sum()) / total for part in (size, size == 0, size == 1))
-    return SetRow(name, len(labels), coverage, mean_size, empty, single)
+    hits = sets.gather(1, labels[:, None]).squeeze(1).double()
+    size = sets.sum(1)
+    return SetRow(
+        name,
+        n=len(labels),
+        coverage=share_interval(hits, weights, level, clusters),  # exact without weights
+        mean_size=float(w @ size.double()) / total,
+        empty=float(w[size == 0].sum()) / total,
+        single=float(w[size == 1].sum()) / total,
+    )

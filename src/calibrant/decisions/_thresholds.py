@@ -70,21 +70,24 @@ def certify_threshold(
     check_range("risk", risk, "(0, 1)", 0.05, code="risk_range")
     check_range("delta", delta, "(0, 0.5)", 0.1, code="delta_range")  # no level of confidence such as 0.95
     with as_predictions(predictions) as p:
-        p = p if of is None else p.with_event(of)
+        if of is not None:
+            p = p.with_event(of)
         check_independent(p, "one row per cluster, without weights")
         n, errors = _counts_above(p)
     grid = np.array(GRID[::-1])
-    certified = _certified_thresholds(grid, n, errors, risk, delta).nonzero()[0]  # indices
+    certified = _certified_thresholds(grid, n, errors, risk=risk, delta=delta).nonzero()[0]  # indices
     if not len(certified):
-        reason = _refusal(p, n, errors, risk, delta)
+        reason = _refusal(len(p), n, errors, risk=risk, delta=delta)
         return CertifiedThreshold(math.inf, risk, delta, n=0, errors=0, share=0.0, reason=reason)
-    i = int(certified[-1])  # the lowest threshold
+    i = certified[-1]  # the lowest threshold
     reason = (
         f"Predictions with a confidence of at least {grid[i]:g} are wrong in at most {format_percent(risk)}, certified "
         f"with probability {format_percent(1 - delta)}."
     )
     share = float(n[i]) / len(p)
-    return CertifiedThreshold(float(grid[i]), risk, delta, int(n[i]), int(errors[i]), share, reason)
+    return CertifiedThreshold(
+        float(grid[i]), risk, delta, n=int(n[i]), errors=int(errors[i]), share=share, reason=reason
+    )
 
 
 def check_independent(p: Predictions, remedy: str) -> None:
@@ -99,19 +102,22 @@ def check_independent(p: Predictions, remedy: str) -> None:
 
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of examples and errors at or above every threshold in the grid, from the highest down."""
-    by_score = p.events.by_score  # sorted once for all risks
-    # index of the first confidence that reaches each threshold, up to rounding
+    by_score = p.events.by_score  # in increasing order, sorted once for all risks
+    # Index of the first confidence that reaches each threshold, up to rounding, or the length if none does
     first = np.searchsorted(by_score.value.cpu().numpy(), allow_rounding(np.array(GRID[::-1])))
 
     def totals_from_first(counts: torch.Tensor) -> np.ndarray:
         """Return the sum of the counts at or above every threshold, or 0 if no confidence reaches it."""
-        return np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)[first].round().astype(np.int64)
+        sums_from_index = np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)
+        return sums_from_index[first].round().astype(np.int64)
 
     n = totals_from_first(by_score.total_weight)
     return n, n - totals_from_first(by_score.correct)
 
 
-def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
+def _certified_thresholds(
+    grid: np.ndarray, n: np.ndarray, errors: np.ndarray, *, risk: float, delta: float
+) -> np.ndarray:
     """Return at which thresholds of the grid the hypothesis "the error is above `risk`" is rejected (Wiens 2003).
 
     A threshold has the level that the one before it has passed on, and each of STARTS an equal share of delta more. It
@@ -130,16 +136,16 @@ def _certified_thresholds(grid: np.ndarray, n: np.ndarray, errors: np.ndarray, r
     return is_rejected
 
 
-def _refusal(p: Predictions, num_above: np.ndarray, errors_above: np.ndarray, risk: float, delta: float) -> str:
+def _refusal(n: int, num_above: np.ndarray, errors_above: np.ndarray, *, risk: float, delta: float) -> str:
     """Return a sentence on why no threshold is certified, given the counts of predictions and errors above each one.
 
-    Above a threshold without errors, n predictions give the p-value (1 - risk)^n. The first threshold to be certified
+    Above a threshold without errors, m predictions give the p-value (1 - risk)^m. The first threshold to be certified
     has the level delta / len(STARTS), as none before it has passed a level on.
     """
     needed = math.ceil(math.log(delta / len(STARTS)) / math.log1p(-risk))
-    if len(p) < needed:
+    if n < needed:
         return (
-            f"No threshold can be certified: {len(p):,} examples are too few for a risk of {format_percent(risk)}; "
+            f"No threshold can be certified: {n:,} examples are too few for a risk of {format_percent(risk)}; "
             f"even without errors at least {needed:,} are needed."
         )
     is_large = num_above >= needed

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._text import format_percent
-from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold
-from calibrant.io.files import atomic_write
+from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant.io.formats import CONTRACT_SUFFIX
-from calibrant.io.results import check_suffix, provenance
+from calibrant.io.results import provenance
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.types import InputError
@@ -64,13 +63,13 @@ class Contract:
             calibrator: A fitted calibrator.
             predictions: Labeled predictions as the network gives them, which neither the network nor the calibrator
                 has seen.
-            require: Requirements as for `check`, relative ones excepted. All must hold.
+            require: Requirements as in `check`, without relative ones. All must hold.
             level: Probability that the verdict on a requirement is not wrong.
             risk: Largest share of errors among the predictions that are acted on; see `certify_threshold`.
             delta: Probability that the promise of the threshold is broken.
             alpha: Probability that a prediction set misses the true class; see `Sets.fit`.
             score: Nonconformity score of the sets.
-            of: Event of the requirements and the threshold. Default: class 1 of two, else that of the predictions.
+            of: Event of the requirements and the threshold. Default: class 1 of two, else the predictions' event.
 
         Raises:
             InputError: If the calibrator has seen the predictions, a requirement does not hold, or no threshold can
@@ -138,10 +137,10 @@ class Contract:
         Raises:
             InputError: If there are no requirements.
         """
-        requirements = _promise(self.requirements, "requirements", "require=...", "no_requirement")
+        requirements = _get_part(self.requirements, "requirements", option="require=...", code="no_requirement")
         calibrated = self.calibrate(predictions)
         result = check(calibrated, requirements, of=self.of, by_group=by_group, level=self.level)
-        new_notes = calibrated.notes[len(predictions.notes) :]  # such as other rows that the calibrator was fitted on
+        new_notes = calibrated.notes[len(predictions.notes) :]  # such as rows that the calibrator was fitted on
         return replace(result, notes=(*result.notes, *new_notes))
 
     def acts_on(self, predictions: Predictions) -> Tensor:
@@ -150,7 +149,7 @@ class Contract:
         Raises:
             InputError: If there is no threshold.
         """
-        threshold = _promise(self.threshold, "a threshold", "risk=0.05", "no_threshold")
+        threshold = _get_part(self.threshold, "a threshold", option="risk=0.05", code="no_threshold")
         return threshold.acts_on(self.calibrate(predictions))
 
     def prediction_sets(self, predictions: Predictions) -> Tensor:
@@ -159,17 +158,14 @@ class Contract:
         Raises:
             InputError: If there are no sets.
         """
-        sets = _promise(self.sets, "prediction sets", "alpha=0.1", "no_sets")
+        sets = _get_part(self.sets, "prediction sets", option="alpha=0.1", code="no_sets")
         return sets.apply(self.calibrate(predictions))
 
     # Files
 
     def save(self, path: str | Path) -> None:
         """Write the contract to a .contract file, which has the format of calibrators."""
-        path = Path(path)
-        check_suffix(path, (CONTRACT_SUFFIX,))
-        with atomic_write(path) as draft:
-            calibrators.save(self, draft)
+        save_atomically(self, path, CONTRACT_SUFFIX)
 
     @classmethod
     def load(cls, path: str | Path) -> "Contract":
@@ -181,7 +177,7 @@ class Contract:
         return calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
 
 
-def _promise(part: Any, name: str, option: str, code: str) -> Any:
+def _get_part(part: Any, name: str, *, option: str, code: str) -> Any:
     """Return a part of a contract, or raise `InputError` if it is None or empty."""
     if not part:
         raise InputError(f"Expected a contract with {name}, got none. Try Contract.create(..., {option}).", code=code)
@@ -191,6 +187,7 @@ def _promise(part: Any, name: str, option: str, code: str) -> Any:
 def _check_holds(result: CheckResult) -> tuple[str, ...]:
     """Return the values and bounds of all conditions, or raise `InputError` unless all hold."""
     if result.status != "holds":
-        failed = [" ".join(str(x).split()) for x in result.conditions if x.status != "holds"]  # without padding
+        not_met = [condition for condition in result.conditions if condition.status != "holds"]
+        failed = [" ".join(str(condition).split()) for condition in not_met]  # without the padding of columns
         raise InputError(f"Expected requirements that hold, got {'; '.join(failed)}.", code="requirement_not_met")
     return tuple(condition.description for condition in result.conditions)

@@ -74,24 +74,25 @@ def export(
     if to not in get_args(ExportFormat):
         raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
     check_suffix(path, (EXPORT_FORMATS[to],))
-    is_fusion = isinstance(calibrator, Fusion)
-    if not is_fusion:
-        check_is_calibrator(calibrator)
-    k = 0 if is_fusion else calibrators.num_classes(calibrator)  # 0: any number
+    is_calibrator_alone = sets is None and threshold is None
+    if isinstance(calibrator, Fusion):
+        if to != "numpy" or not is_calibrator_alone:
+            raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
+        write_text(path, fusion_source(calibrator))
+        return
+    check_is_calibrator(calibrator)
+    k = calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
     if isinstance(threshold, float | int):
         check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
-    if is_fusion and (to != "numpy" or sets is not None or threshold is not None):
-        raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
     if to == "numpy":
-        text = fusion_source(calibrator) if is_fusion else numpy_source(calibrator, sets, threshold)
-        write_text(path, text)
-        return
-    if sets is not None or threshold is not None:
+        write_text(path, numpy_source(calibrator, sets, threshold))
+    elif is_calibrator_alone:
+        _export_network(calibrator, path, to, num_classes)
+    else:
         raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}.", code="format")
-    _export_network(calibrator, path, to, num_classes)
 
 
 def numpy_source(
@@ -102,17 +103,18 @@ def numpy_source(
     Raises:
         InputError: If the calibrator, or one inside it, is not of this package.
     """
-    fitted, k = serialize(calibrator), calibrators.num_classes(calibrator) or "k"
     functions = _source_of("calibrant.deployment", "_numpy_maps.py")
-    parts, usage, code = "", "", [_NUMBERS, f"FITTED: Fitted = {_format(fitted)}", _CALIBRATE]
+    code = [_CONSTANTS, f"FITTED: Fitted = {_format(serialize(calibrator))}", _CALIBRATE]
+    parts = usage = ""  # of the docstring: exported parts beside the calibrator, and how to call them
     if sets is not None:
         parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
-        code.append(f"SETS: Fitted = {_format(_set_numbers(sets))}")
+        code.append(f"SETS: Fitted = {_format(_set_fields(sets))}")
         code.append(_CROSS_SETS if isinstance(sets, CrossSets) else _PREDICTION_SETS)
     if threshold is not None:
         value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
         usage += " acts_on(logits) tells which rows to act on."
         code += [f"THRESHOLD = {_format(value)}", _ACTS_ON]
+    k = calibrators.num_classes(calibrator) or "k"
     head = _EXPORT_HEAD.format(parts=parts, version=__version__, k=k, usage=usage)
     return "\n\n".join([head.strip(), functions.strip(), *code]) + "\n"
 
@@ -126,7 +128,7 @@ def fusion_source(fusion: Fusion) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
     head = _FUSION_HEAD.format(version=__version__, signals=", ".join(fusion.signals))
     learned = {key: _to_plain(value) for key, value in fusion.learned.items()}
-    code = [_NUMBERS, f"FITTED: Fitted = {_format(learned)}", _FUSE]
+    code = [_CONSTANTS, f"FITTED: Fitted = {_format(learned)}", _FUSE]
     return "\n\n".join([head.strip(), _source_of("calibrant", "_fusion_map.py").strip(), *code]) + "\n"
 
 
@@ -136,7 +138,7 @@ probability_right(signals, groups) takes a mapping of the signals {signals}: one
 missing; and the group of each answer, or None.
 """
 '''
-_NUMBERS = "inf, nan = np.inf, np.nan"
+_CONSTANTS = "inf, nan = np.inf, np.nan"  # names in the values that `_format` writes
 _FUSE = '''
 def probability_right(signals: Mapping[str, Any], groups: Any = None) -> Array:
     """Return the probability that each answer is right (n)."""
@@ -189,7 +191,7 @@ def serialize(calibrator: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return arrays and tuples as lists, a calibrator as its numbers, and anything else as it is."""
+    """Return arrays and tuples as lists, a calibrator as `serialize` does, and anything else as it is."""
     if isinstance(value, np.ndarray | Tensor):
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
@@ -197,14 +199,14 @@ def _to_plain(value: Any) -> Any:
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _set_numbers(sets: Sets | CrossSets) -> dict[str, Any]:
+def _set_fields(sets: Sets | CrossSets) -> dict[str, Any]:
     """Return the fields of prediction sets that the exported numpy functions read."""
-    keys = hash_keys((sets.k + 1) // 2).tolist()  # of the hash of the logits, one for two of them
-    numbers = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
+    keys = hash_keys((sets.k + 1) // 2).tolist()  # for the hash of a row, one for each pair of logits
+    fields = {"score": sets.score, "penalty": sets.penalty, "seed": sets.seed, "keys": keys}
     if isinstance(sets, CrossSets):
         scores = [part.tolist() for part in sets.scores]
-        return numbers | {"alpha": sets.alpha, "calibrators": list(map(serialize, sets.maps)), "scores": scores}
-    return numbers | {"by": sets.by, "names": list(sets.names), "thresholds": list(sets.thresholds)}
+        return fields | {"alpha": sets.alpha, "calibrators": list(map(serialize, sets.maps)), "scores": scores}
+    return fields | {"by": sets.by, "names": list(sets.names), "thresholds": list(sets.thresholds)}
 
 
 def _format(value: Any) -> str:
@@ -230,7 +232,7 @@ def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: 
         )
     module = CalibratedNetwork(torch.nn.Identity(), calibrator).eval()
     example = torch.linspace(-1, 1, 2 * k).view(2, k)
-    shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)  # torch takes a batch of 1 for a constant
+    shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)  # torch would export a batch of 1 as a constant
     with atomic_write(path) as draft:
         if to == "torch":
             torch.export.save(torch.export.export(module, (example,), dynamic_shapes=shapes), draft)

@@ -1,6 +1,6 @@
 """All calibrators as functions of numpy arrays, whose text becomes a part of every exported .py file.
 
-A calibrator takes logits z (n, k) in float64 and the fitted numbers by name, and returns calibrated logits (n, k).
+A calibrator takes logits z (n, k) in float64 and the fitted values by name, and returns calibrated logits (n, k).
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ LOG_FLOOR = -87.0  # smallest log-probability of `beta`
 MAX_SCORE = 10_000.0  # largest size of log-odds
 TOP_LEAD = 1e-6  # relative, of the predicted class before all others
 SCORE_ROUNDING = 1e-12  # of nonconformity scores
-TIE_ROUNDING = 2.0**-48  # relative, up to which numbers are equal
+TIE_ROUNDING = 2.0**-48  # relative difference up to which two values are equal
 
 
 def log_sum_exp(z: Array) -> Array:
     """Return the log-sum-exp of each row, (n, 1)."""
     top = z.max(-1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)  # -inf - -inf is NaN
+    top = np.where(np.isfinite(top), top, 0.0)  # as -inf - (-inf) is NaN
     return top + np.log(np.exp(z - top).sum(-1, keepdims=True))
 
 
@@ -94,8 +94,9 @@ def structured_matrix(z: Array, fitted: Fitted) -> Array:
 
 def ensemble_temperature(z: Array, fitted: Fitted) -> Array:
     """Return the log of a mixture of the scaled, unscaled and uniform distributions."""
-    members = np.exp(log_softmax(z / fitted["temperature"])), np.exp(log_softmax(z)), np.full_like(z, 1 / z.shape[-1])
-    return np.log(sum(w * p for w, p in zip(fitted["weights"], members)))
+    scaled_p, p = np.exp(log_softmax(z / fitted["temperature"])), np.exp(log_softmax(z))
+    scaled_weight, weight, uniform_weight = fitted["weights"]
+    return np.log(scaled_weight * scaled_p + weight * p + uniform_weight / z.shape[-1])
 
 
 def beta(z: Array, fitted: Fitted) -> Array:
@@ -109,10 +110,10 @@ def quadratic(z: Array, fitted: Fitted) -> Array:
     """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
     s = score(z, fitted)
     low, high = fitted["ends"]
-    length = high - low if high > low else 1e-300  # above 0, to divide by
+    length = high - low if high > low else 1.0  # equal ends make the position 0
     position = (np.clip(s, low, high) - low) / length
     rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1
-    falling = length * position - rising  # integral of one that falls from 1 to 0
+    falling = length * position - rising  # integral of a slope that falls from 1 to 0
     columns = np.stack([falling - np.maximum(low - s, 0), rising + np.maximum(s - high, 0)], 1)
     return score_to_logits(columns @ fitted["slopes"] + fitted["bias"])
 
@@ -133,10 +134,10 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
     Up to a number per row, the function is v s_R + sum_{r < R} (s_r - s_{r+1}) min(v, v_(r+1)), with R slopes.
     """
     v, knots, slopes = -log_softmax(apply(fitted["monotone"], z)), fitted["knots"], fitted["slopes"]
-    lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # finite, also for probabilities of 0
+    lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # at most 1e4, as v is inf at probability 0
     lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]  # contexts are clipped at 100 as in the fit
     contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
-    # position of a context between two knots, 0 before and 1 after them; weights of knots are differences of positions
+    # Position of a context between two knots, 0 before and 1 after them; weights of knots are differences of positions
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
     knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
     row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
@@ -167,7 +168,7 @@ def focal_map(z: Array, gamma: Any) -> Array:
 
 
 def isotonic(z: Array, fitted: Fitted) -> Array:
-    """Map the probability of each class by its points. Class j has those from start[j] to start[j + 1]."""
+    """Map the probability of each class j by its points, start[j] to start[j + 1]."""
     p, points, values, bounds = softmax(z), fitted["p"], fitted["value"], fitted["start"]
     columns = [interpolate(points[i:j], values[i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
     return log_shares(np.maximum(np.stack(columns, 1), fitted["floor"]))
@@ -244,7 +245,7 @@ def data_bins(z: Array, fitted: Fitted, name: str = "value") -> Array:
 
 
 def top_label_binning(z: Array, fitted: Fitted) -> Array:
-    """Replace the confidence by the accuracy of its bin among those of the predicted class's group."""
+    """Replace the confidence by the accuracy of its bin, one of the bins of the predicted class's group."""
     index = z.argmax(-1) if fitted["of"] == "top" else np.full(len(z), fitted["of"])
     rows = np.arange(len(z))
     without_top = z.copy()
@@ -337,14 +338,15 @@ MAPS: dict[str, Any] = {
 
 def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
     """Return the calibrated logits of a fitted calibrator, by its class."""
-    numbers = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
-    numbers |= {"members": fitted["members"]} if "members" in fitted else {}  # calibrators
+    arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
+    if "members" in fitted:
+        arrays["members"] = fitted["members"]  # calibrators remain a list
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         if fitted["class"] == "Chain":
             return apply(fitted["second"], apply(fitted["first"], z, groups), groups)
         if fitted["class"] == "GroupCalibrated":
-            return group_calibrated(z, numbers, groups)
-        return MAPS[fitted["class"]](z, numbers)
+            return group_calibrated(z, arrays, groups)
+        return MAPS[fitted["class"]](z, arrays)
 
 
 def class_scores(z: Array, sets: Fitted) -> Array:
@@ -359,14 +361,15 @@ def class_scores(z: Array, sets: Fitted) -> Array:
         by_rank = np.where(rank == 0, u * in_order, in_order[:, :1] + sets["penalty"] * (rank - 1 + u))
     else:
         by_rank = np.cumsum(in_order, 1) - (1 - u) * in_order
-        by_rank = by_rank + (sets["penalty"] * (rank + 1) if sets["score"] == "raps" else 0.0)
+        if sets["score"] == "raps":
+            by_rank = by_rank + sets["penalty"] * (rank + 1)
     scores = np.empty_like(p)
     np.put_along_axis(scores, order, by_rank, 1)
     return scores
 
 
 def uniforms(z: Array, sets: Fitted) -> Array:
-    """Return a number in [0, 1) for every row: a hash of its logits in float32 and of the seed.
+    """Return a pseudorandom value in [0, 1) for every row: a hash of its logits in float32 and of the seed.
 
     A word is the bits of two logits. The sum of all words, each times a key, is mixed (splitmix64, Steele et al. 2014).
     """
@@ -399,8 +402,10 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
 
 def cross_sets_of(z: Array, sets: Fitted) -> Array:
     """Return the cross-conformal sets of logits as the network gives them, True for the classes in the set."""
-    at_least = np.ones(z.shape, dtype=np.int64)
+    num_at_least = np.ones(
+        z.shape, dtype=np.int64
+    )  # scores at least as large as the score of the class, itself included
     for fitted, scores in zip(sets["calibrators"], sets["scores"]):
         new_scores = class_scores(apply(fitted, z), sets)
-        at_least += len(scores) - np.searchsorted(scores, new_scores - SCORE_ROUNDING)
-    return at_least > sets["alpha"] * (sum(map(len, sets["scores"])) + 1)
+        num_at_least += len(scores) - np.searchsorted(scores, new_scores - SCORE_ROUNDING)
+    return num_at_least > sets["alpha"] * (sum(map(len, sets["scores"])) + 1)

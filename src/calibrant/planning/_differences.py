@@ -16,10 +16,11 @@ from calibrant.types import InputError
 
 NUM_PAIRS = 20_000  # pairs of scores drawn from an assumption
 MAX_TILT = 200.0
+MIN_LABEL_PROBABILITY = 1e-300  # above 0, for a finite NLL
 ASSUMED_SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {  # of confidence c and outcome a
     "accuracy": lambda c, a: a,
     "error": lambda c, a: 1 - a,
-    "nll": lambda c, a: -np.log(np.clip(np.where(a > 0, c, 1 - c), 1e-300, None)),
+    "nll": lambda c, a: -np.log(np.maximum(np.where(a > 0, c, 1 - c), MIN_LABEL_PROBABILITY)),
     "event_brier": lambda c, a: (c - a) ** 2,
     "brier": lambda c, a: 2 * (c - a) ** 2,
     "signed_gap": lambda c, a: c - a,
@@ -40,24 +41,24 @@ class PairedUnits:
         """Add up the differences of examples by unit, or draw examples by weight if there are no units.
 
         Args:
-            values: Difference of each example: the smallest over its possible labels, the actual, the largest, (3, n).
+            values: Smallest difference of each example over its possible labels, actual one, and largest one, (3, n).
             weight: Weight of each example (n).
-            unit: Index of its unit (n), or None.
+            unit: Index of the unit of each example (n), or None.
         """
         low, difference, high = values
-        # the test needs the mean square, and those of the extremes, which bound the difference of an unseen example
+        # The test needs the squares of the difference and of its extremes, which bound it for an unseen example
         squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
             return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
         columns = np.ones(len(unit)), difference, *squares
-        size, sums, *square_sums = (np.bincount(unit, weight * column) for column in columns)
+        size, difference_sum, *square_sums = (np.bincount(unit, weight * column) for column in columns)
         share = np.full(len(size), 1 / len(size))
-        return cls(weight=size, difference=sums, share=share, squares=np.stack(square_sums))
+        return cls(weight=size, difference=difference_sum, share=share, squares=np.stack(square_sums))
 
     @property
     def mean(self) -> float:
         """Mean difference per example."""
-        return float(self.share @ self.difference) / float(self.share @ self.weight)
+        return float(self.share @ self.difference) / self.unit_size
 
     @property
     def unit_size(self) -> float:
@@ -77,11 +78,11 @@ class PairedUnits:
     def tilt(self, mean: float) -> "PairedUnits":
         r"""Return units drawn with probabilities proportional to $e^{\lambda r}$, whose mean difference is `mean`.
 
-        r is the sum of a unit minus `mean` times its examples. Among all weights with that mean these are closest to
-        the given ones (Efron 1981), and every difference remains one that occurred.
+        r is the difference of a unit minus `mean` times its examples. Among all probabilities with this mean, these are
+        closest to the given ones (Efron 1981), and only differences that occurred are drawn.
 
         Raises:
-            InputError: If the mean exceeds what the scores differ by.
+            InputError: If the mean is at least the mean absolute difference of the scores.
         """
         residual = self.difference - mean * self.weight
         largest = float(self.share @ np.abs(self.difference)) / self.unit_size
@@ -106,7 +107,8 @@ class PairedUnits:
         """Draw n units and return the p-value of the paired test of `metrics.compare`."""
         if n < len(self.weight):
             index = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
-            index, count = np.minimum(index, len(self.share) - 1), np.ones(n)
+            index = np.minimum(index, len(self.share) - 1)  # the last sum may be below 1 by rounding
+            count = np.ones(n)
         else:  # count how often each unit is drawn
             index, count = slice(None), rng.multinomial(n, self.share)
         w, d = self.weight[index], self.difference[index]
@@ -137,11 +139,12 @@ def to_finite_array(scores: Sequence[torch.Tensor]) -> np.ndarray:
 def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | None, seed: int) -> PairedUnits:
     """Return differences of two models whose scores have the given distribution and correlation.
 
-    The second score equals the first with probability `correlation` and is drawn anew otherwise. In a cluster, a
-    difference equals that of the cluster with probability sqrt(icc): two of them then have the correlation icc.
+    The second score equals the first with probability `correlation` and is drawn anew otherwise. In a cluster, an
+    example has the difference of the cluster with probability sqrt(icc), and one of its own otherwise: two examples
+    then have the correlation icc.
 
     Args:
-        scores: The smallest, actual and largest score (3, n) of examples over their labels.
+        scores: Smallest score of each example over its possible labels, actual one, and largest one, (3, n).
         correlation: Correlation of the scores of the two models.
         clusters: Clusters of future examples.
         seed: Seed of the draws.
@@ -151,7 +154,8 @@ def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | N
     def draw(n: int) -> np.ndarray:
         """Draw the smallest, actual and largest difference (3, n)."""
         first_index, second_index = rng.integers(scores.shape[1], size=(2, n))
-        difference = scores[:, second_index] - scores[::-1, first_index]  # smallest minus largest, ..., and vice versa
+        # The rows are second minus first: smallest - largest, actual - actual, largest - smallest
+        difference = scores[:, second_index] - scores[::-1, first_index]
         return difference * (rng.random(n) >= correlation)  # 0 if the second score equals the first
 
     if clusters is None:

@@ -85,7 +85,7 @@ class Population:
             return to_events(self.confidence[index], rng.random(n) < self.truth[index])
         count = rng.multinomial(n, self.share)
         hits = rng.binomial(count, self.truth)  # events that happen
-        weights = np.concatenate([hits, count - hits])
+        weights = np.concatenate([hits, count - hits])  # of each confidence with outcome 1, then with outcome 0
         outcome = np.repeat([True, False], len(self.confidence))
         is_drawn = weights > 0
         return to_events(np.tile(self.confidence, 2)[is_drawn], outcome[is_drawn], weights[is_drawn])
@@ -100,13 +100,15 @@ class Population:
         if clusters.start is None:
             index = rng.choice(len(self.share), len(cluster), p=self.share)
         else:
-            index_in_cluster = np.arange(len(cluster)) - np.repeat(sizes.cumsum() - sizes, sizes)
+            first_row = sizes.cumsum() - sizes  # of each drawn cluster
+            index_in_cluster = np.arange(len(cluster)) - first_row[cluster]
             index = clusters.start[drawn][cluster] + index_in_cluster
         latent = self._latent_correlation
         effect = math.sqrt(latent) * rng.standard_normal(n)[cluster]
         residual = math.sqrt(1 - latent) * rng.standard_normal(len(cluster))
+        outcome = effect + residual < ndtri(self.truth[index])
         weights = None if clusters.weights is None else clusters.weights[index]
-        return to_events(self.confidence[index], effect + residual < ndtri(self.truth[index]), weights, cluster)
+        return to_events(self.confidence[index], outcome, weights, cluster)
 
 
 def to_events(confidence: Any, outcome: Any, weights: Any = None, clusters: Any = None) -> Events:
@@ -132,7 +134,8 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
         return 0.0
     step = max(1, len(p) // 500)  # 500 to 1,000 probabilities are precise enough
     p, share = p[::step], share[::step] / share[::step].sum()
-    t, goal = ndtri(p), icc * float(share @ np.sqrt(p * (1 - p))) ** 2
+    t = ndtri(p)
+    required_covariance = icc * float(share @ np.sqrt(p * (1 - p))) ** 2
     z, weight = np.polynomial.hermite_e.hermegauss(NUM_QUADRATURE_NODES)
     weight /= weight.sum()
 
@@ -141,7 +144,7 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
         mean = share @ ndtr((t[:, None] - math.sqrt(tau) * z) / math.sqrt(1 - tau))
         return float(weight @ mean**2) - float(weight @ mean) ** 2
 
-    return find_root(lambda tau: covariance(tau) - goal, 0.0, 1.0)
+    return find_root(lambda tau: covariance(tau) - required_covariance, 0.0, 1.0)
 
 
 def find_root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -161,10 +164,11 @@ def observed_population(by_score: GroupedScores, chance: float) -> Population:
     half_weight = weight.sum() / 2
     is_continuous = len(value) > half_weight > MIN_CONTINUOUS  # most examples have a value of their own
     if is_continuous or len(value) > MAX_CONFIDENCES:  # interpolate the quantiles
-        quantile = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
-        value = np.interp(quantile, (weight.cumsum() - weight / 2) / weight.sum(), value)
+        levels = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
+        level_of_value = (weight.cumsum() - weight / 2) / weight.sum()
+        value = np.interp(levels, level_of_value, value)
         weight = np.ones(MAX_CONFIDENCES)
-    return Population(value, weight / weight.sum(), value, chance=chance)
+    return Population(confidence=value, share=weight / weight.sum(), truth=value, chance=chance)
 
 
 def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
@@ -176,7 +180,8 @@ def clustered_population(events: Events, chance: float, icc: float | None) -> Po
     w = np.ones(len(order)) if weights is None else weights
     if icc is None:
         icc = cluster_correlation(outcome - confidence, confidence * (1 - confidence), w, start)
-    return Population(confidence, w / w.sum(), confidence, Clusters(sizes, icc, start, weights), chance)
+    clusters = Clusters(sizes, icc, start, weights)
+    return Population(confidence=confidence, share=w / w.sum(), truth=confidence, clusters=clusters, chance=chance)
 
 
 def score_clusters(scores: np.ndarray, w: np.ndarray, clusters: np.ndarray, icc: float | None) -> Clusters:
@@ -208,15 +213,19 @@ def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
-    """Return the correlation within clusters, the mean product of two residuals over that of their scales.
+    """Return the correlation within clusters, which start at these rows: at least 0, and 0 without variance.
 
-    Residuals are values minus their mean, scales standard deviations. A negative estimate counts as 0.
+    It is the sum of the products of residuals, over all pairs of rows in a cluster, divided by the same sum of their
+    standard deviations.
     """
-    residual = w * (values - w @ values / w.sum())
-    scale = w * np.sqrt(variance)
-    # the square of a sum is all products of two, of which those of a row with itself are left out
-    products, scales = (float((np.add.reduceat(x, start) ** 2).sum() - (x**2).sum()) for x in (residual, scale))
-    return min(max(products / scales, 0.0), MAX_CLUSTER_CORRELATION) if scales > 0 else 0.0
+
+    def pair_products(x: np.ndarray) -> float:
+        """Return the sum of x_i x_j over all pairs in a cluster: the square of its sum, without the squares x_i^2."""
+        return float((np.add.reduceat(x, start) ** 2).sum() - (x**2).sum())
+
+    covariance = pair_products(w * (values - np.average(values, weights=w)))
+    scale = pair_products(w * np.sqrt(variance))
+    return min(max(covariance / scale, 0.0), MAX_CLUSTER_CORRELATION) if scale > 0 else 0.0
 
 
 def assumed_population(confidence: Any) -> Population:

@@ -32,7 +32,7 @@ START_FACTOR = 7.0  # squared ratio of an error to its standard error that about
 
 @dataclass(frozen=True, eq=False)
 class PlanningData:
-    """What is given about future examples."""
+    """The information about future examples that the caller of `sample_size` gives."""
 
     predictions: Predictions | None
     second: Predictions | None  # of a second model
@@ -68,7 +68,7 @@ def check_whole_outcomes(p: Predictions | None) -> None:
 
 
 class Problem(NamedTuple):
-    """A simulation of n units, and facts about the units."""
+    """A simulation of n units, and a description of the units."""
 
     trial: Trial
     start: float  # a first guess of n
@@ -78,14 +78,14 @@ class Problem(NamedTuple):
 
 
 def event_problem(
-    data: PlanningData, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
+    data: PlanningData, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, level: float
 ) -> Problem:
     """Return the simulation for a goal of one model, in units of examples or clusters."""
     if data.second is not None:
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
-    trial = event_trial(population, method, goal, effect, pattern, level)
-    # from independent examples to dependent ones of the same precision, and from these to clusters
+    trial = event_trial(population, method, goal, effect, pattern=pattern, level=level)
+    # From independent examples to dependent ones of the same precision, and from these to clusters
     start = event_start(population, effect) * population.design_effect / population.unit_size
     miscalibration = {
         "shift": f"The true probabilities are {'lower' if population.mean >= 0.5 else 'higher'} than the confidences.",
@@ -98,7 +98,7 @@ def event_problem(
 
 
 def event_trial(
-    population: Population, method: registry.Method, goal: Goal, effect: float, pattern: Pattern, level: float
+    population: Population, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, level: float
 ) -> Trial:
     """Return the simulation of a test or of an upper bound on the error."""
     metric: Any = method.target
@@ -117,11 +117,12 @@ def event_trial(
 
 def event_start(population: Population, effect: float) -> float:
     """Return a first guess of the number of independent examples."""
-    return START_FACTOR * max(population.variance, 1e-3) / effect**2
+    min_variance = 1e-3  # of confidences near 0 or 1
+    return START_FACTOR * max(population.variance, min_variance) / effect**2
 
 
 def _build_population(data: PlanningData) -> Population:
-    """Return the population of assumed confidences, or that of given predictions and their clusters."""
+    """Return the population of assumed confidences, or of given predictions and their clusters."""
     if data.predictions is None:
         population = assumed_population(data.confidence)
     else:
@@ -149,12 +150,12 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
 
 
 def difference_problem(
-    data: PlanningData, method: registry.Method, effect: float, correlation: float, level: float, seed: int
+    data: PlanningData, method: registry.Method, effect: float, *, correlation: float, level: float, seed: int
 ) -> Problem:
     """Return the simulation of the paired test for two models, of which one or both may be assumed."""
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
-        first, second = (p if data.of is None else p.with_event(data.of) for p in (data.predictions, data.second))
+        first, second = (_with_event(p, data.of) for p in (data.predictions, data.second))
         metrics.compare(first, second, names=[], groups=2)  # refuses different examples
         pairs = observed_pairs(first, second, metric)
         pairs = pairs.tilt(math.copysign(effect, pairs.mean))  # the model that is better stays better
@@ -182,7 +183,7 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
         population = assumed_population(data.confidence)
         return population_scores(population, method.text, seed), _assumed_clusters(data)
     metric: Any = method.target
-    p = data.predictions if data.of is None else data.predictions.with_event(data.of)
+    p = _with_event(data.predictions, data.of)
     scores = to_finite_array(metrics.score_values(metric, p))
     w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy()
     clusters = _assumed_clusters(data)
@@ -190,6 +191,11 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
         clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)  # of the actual scores
     rng = np.random.default_rng([seed, 2])
     return rng.choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
+
+
+def _with_event(p: Predictions, event: str | int | None) -> Predictions:
+    """Return the predictions with this event, or with their own if it is None."""
+    return p if event is None else p.with_event(event)
 
 
 # Sentences
@@ -220,7 +226,7 @@ def _cluster_text(clusters: Clusters | None, values: str = "outcomes") -> tuple[
 
 
 def select_goal(**goals: float | None) -> tuple[Any, float]:
-    """Return the name and the number of the only goal that is given."""
+    """Return the name and the value of the only goal that is given."""
     values = {name: value for name, value in goals.items() if value is not None}
     if len(values) != 1:
         names = " and ".join(values) or "none"
@@ -234,14 +240,18 @@ def select_goal(**goals: float | None) -> tuple[Any, float]:
 def select_metric(text: str | None, goal: Goal) -> registry.Method:
     """Return the metric of a goal, or raise `InputError` if it lacks the test, interval or mean that this needs."""
     method = registry.METRICS.method(text or GOAL_METRICS[goal])
-    metric = method.target
-    is_mean = isinstance(metric, Metric) and metric.per_example is not None and not method.settings
-    needed, is_suitable = {
-        "detect": ("a metric with a test", lambda m: m.has_test and m.is_of_event),
-        "bound": ("a calibration error with an interval", _is_error_with_interval),
-        "difference": ("a metric that is a mean over examples", lambda _: is_mean),
-    }[goal]
-    if not isinstance(metric, Metric) or not is_suitable(metric):
+    metric: Any = method.target
+    is_suitable = isinstance(metric, Metric)
+    if goal == "detect":
+        needed = "a metric with a test"
+        is_suitable = is_suitable and metric.has_test and metric.is_of_event
+    elif goal == "bound":
+        needed = "a calibration error with an interval"
+        is_suitable = is_suitable and _is_error_with_interval(metric)
+    else:
+        needed = "a metric that is a mean over examples"
+        is_suitable = is_suitable and metric.per_example is not None and not method.settings
+    if not is_suitable:
         raise InputError(f"Expected {needed}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
     return method
 

@@ -92,15 +92,16 @@ def sample_size(
     check_settings(power, level, pattern, draws, seed)
     if confidence is not None and accuracy is not None:
         raise InputError("Expected a confidence or an accuracy, got both. Try one.", code="confidence_and_accuracy")
-    confidence = accuracy if confidence is None else confidence
+    if confidence is None:
+        confidence = accuracy
     if isinstance(confidence, str) and (mean := parse_number(confidence)) is not None:
         confidence = mean
-    data = PlanningData(predictions, second, confidence, of, cluster_size, icc)
+    data = PlanningData(predictions, second, confidence, of=of, cluster_size=cluster_size, icc=icc)
     method = select_metric(metric, goal)
     if goal == "difference":
-        problem = difference_problem(data, method, effect, correlation, level, seed)
+        problem = difference_problem(data, method, effect, correlation=correlation, level=level, seed=seed)
     else:
-        problem = event_problem(data, method, goal, effect, pattern, level)
+        problem = event_problem(data, method, goal, effect, pattern=pattern, level=level)
     curve = PowerCurve(problem.trial, seed)
     is_slow = problem.unit == "cluster" and goal != "difference"
     draws = draws or (NUM_CLUSTER_DRAWS if is_slow else NUM_DRAWS)

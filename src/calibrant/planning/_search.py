@@ -71,8 +71,8 @@ def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -
         if abs(confirmed[n] - power) <= error:
             return n
         fitted = math.ceil(fitted_size(curve.points, power, n))
-        # after too little power, n grows by 1 % at least
-        n = max(MIN_UNITS, fitted) if confirmed[n] > power else max(n + 1, math.ceil(1.01 * n), fitted)
+        min_size = MIN_UNITS if confirmed[n] > power else math.ceil(1.01 * n)  # grow by 1 % after too little power
+        n = max(min_size, fitted)
         if n in confirmed:
             break
     sufficient = [n for n, simulated_power in confirmed.items() if simulated_power >= power - error]
@@ -122,15 +122,15 @@ def simulate_curve(curve: PowerCurve, n: int, draws: int) -> None:
 
 
 def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
-    """Return the n at which the line of `fit_power` around `center` has the given power."""
+    """Return the n at which the line of `fit_power` around `center` has the given power, at most 1.5 `center`."""
     from scipy.special import ndtri  # slow to import
 
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
     intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)
     if slope <= 0:  # noise: more units cannot lower the power
         return float(center)
-    root = (float(ndtri(power)) - intercept) / slope  # of n
-    return min(max(root, 0.0) ** 2, 1.5 * center)
+    root_n = (float(ndtri(power)) - intercept) / slope
+    return min(max(root_n, 0.0) ** 2, 1.5 * center)
 
 
 def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
@@ -142,13 +142,13 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     from scipy.special import ndtri  # slow to import
 
     x = np.sqrt([p.n for p in points])
+    draws = np.array([p.draws for p in points])
     share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])  # never 0 or 1
-    y = ndtri(share)
-    density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
-    # one over the standard error of the probit: that of the share, divided by the slope of the distribution function
-    root_weight = density * np.sqrt([p.draws for p in points] / (share * (1 - share)))
+    probit = ndtri(share)
+    density = np.exp(-(probit**2) / 2) / math.sqrt(2 * math.pi)
+    probit_error = np.sqrt(share * (1 - share) / draws) / density  # delta method: d share / d probit = density
     max_degree = len(set(x)) - 1  # two points give a line at most
-    coefficients = np.polynomial.polynomial.polyfit(x, y, min(degree, max_degree), w=root_weight)
+    coefficients = np.polynomial.polynomial.polyfit(x, probit, min(degree, max_degree), w=1 / probit_error)
     return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
 
 
@@ -156,7 +156,7 @@ def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
     """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
     from scipy.special import ndtr  # slow to import
 
-    a, b, c = fit_power(points, degree=2)  # probit = a + b sqrt(n) + c n
-    inside = math.sqrt(min(max(n, points[0].n), points[-1].n))
-    slope = max(b + 2 * c * inside, 0.0)  # the power does not fall
-    return float(ndtr(a + b * inside + c * inside**2 + slope * (math.sqrt(n) - inside)))
+    a, b, c = fit_power(points, degree=2)  # probit = a + b x + c x^2 with x = sqrt(n)
+    x = math.sqrt(min(max(n, points[0].n), points[-1].n))  # the nearest one in the simulated range
+    slope = max(b + 2 * c * x, 0.0)  # the power does not fall
+    return float(ndtr(a + b * x + c * x**2 + slope * (math.sqrt(n) - x)))

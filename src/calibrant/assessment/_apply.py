@@ -129,7 +129,7 @@ def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the new columns for every row of a frame, null for rows that were left out, and notes on the rows."""
-    # only scores and groups are read, and the row number as id: it tells which rows were left out
+    # Only scores and groups are read, and the row number as id: it tells which rows were left out
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )
@@ -137,7 +137,7 @@ def calibrate_frame(
     rows = arrays.pop("ids")
     if _is_multilabel(calibrator, columns, arrays):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        new_columns, notes = _label_columns(calibrator, arrays, names, options.are_logits)
+        new_columns, notes = _label_columns(calibrator, arrays, names, are_logits=options.are_logits)
     else:
         p, _ = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
         new_columns, notes = _class_columns(calibrator, p, columns.positive)
@@ -173,7 +173,7 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:
     """Return the new columns of a table with one label per row, by name, and notes.
 
-    They are the calibrated probability of the single score, or that of every class and the predicted class.
+    They are the calibrated probability of the single score, or of every class, and then the predicted class.
     """
     calibrated = calibrator.calibrate(p)
     probs = calibrated.logits.softmax(1).numpy()
@@ -202,14 +202,14 @@ def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str
 
 
 def _label_columns(
-    calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], are_logits: bool
+    calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], *, are_logits: bool
 ) -> NewColumns:
     """Return the calibrated probabilities of each label by column name, and notes."""
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}
-    unused_labels = torch.zeros_like(scores)
-    p = Predictions.multilabel(scores, unused_labels, names=names, **score_kind)  # a row per label of each example
+    no_labels = torch.zeros_like(scores)  # calibration does not read them
+    p = Predictions.multilabel(scores, no_labels, names=names, **score_kind)  # a row per label of each example
     calibrated = calibrator.calibrate(p)
     probs = calibrated.logits.softmax(1)[:, 1].view(scores.shape).numpy()
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}

@@ -99,8 +99,8 @@ def assess(
         calibrators: Names such as "Temperature", paths of saved ones (.safetensors), classes with a `fit`, or fitted
             calibrators. Default: Identity, Temperature, StructuredMatrix (StructuredVector beyond 1000 classes),
             HistogramBinning and Auto.
-        metrics: Metrics that compare the calibrators. Default: those of the evaluated event; for "top" accuracy, nll,
-            brier, ece, adaptive_ece and classwise_ece.
+        metrics: Metrics that compare the calibrators. Default: by event; for "top" accuracy, nll, brier, ece,
+            adaptive_ece and classwise_ece.
         choose: Calibrator to select instead.
         folds: Number of folds.
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
@@ -122,7 +122,17 @@ def assess(
     num_elements = sum(len(p) * p.k for p in (val, test) if isinstance(p, Predictions))
     with thread_limit(num_elements):
         on_progress = progress or (lambda _: None)
-        plan = plan_assessment(val, test, calibrators, metrics, choose, folds, of, tolerance, on_progress)
+        plan = plan_assessment(
+            val,
+            test,
+            calibrators=calibrators,
+            metrics=metrics,
+            choose=choose,
+            folds=folds,
+            of=of,
+            tolerance=tolerance,
+            on_progress=on_progress,
+        )
         fits = {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
         evaluation = evaluate_fits(plan, fits)
         choice = choose_calibrator(plan, fits, evaluation)
@@ -155,6 +165,7 @@ class Plan:
 def plan_assessment(
     val: Predictions,
     test: EvaluationData,
+    *,
     calibrators: Sequence[Any] | None,
     metrics: Sequence[str] | None,
     choose: str | None,
@@ -164,17 +175,16 @@ def plan_assessment(
     on_progress: Progress,
 ) -> Plan:
     """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit."""
-    candidates, requested_name = resolve_candidates(
-        default_calibrators(val.k) if calibrators is None else calibrators, choose
-    )
+    calibrators = default_calibrators(val.k) if calibrators is None else calibrators
+    candidates, requested_name = resolve_candidates(calibrators, choose)
     for candidate in candidates:  # saved calibrators need the order of the classes that they were fitted on
         val = candidate.align_classes(val)
-    test = test.reorder_classes(val.class_names) if isinstance(test, Predictions) else test
+    if isinstance(test, Predictions):
+        test = test.reorder_classes(val.class_names)
     selector = select_event(test if isinstance(test, Predictions) else val, of)
     val, event = val.with_event(selector), describe_event(selector, val.k, val.class_names)
-    metric_names = [
-        registry.METRICS.normalize(text) for text in as_list(event.compared_metrics if metrics is None else metrics)
-    ]
+    metric_texts = event.compared_metrics if metrics is None else metrics
+    metric_names = [registry.METRICS.normalize(text) for text in as_list(metric_texts)]
     guard = OverlapGuard(val, candidates)
     if test is None:
         guard.check_fitted(val)  # loaded calibrators are evaluated on `val` itself
@@ -187,7 +197,18 @@ def plan_assessment(
             metric_names = [name for name in metric_names if fits_summary(name, by_class=by_class)]
         summary = Summary.empty(of=selector, by_class=True).add(val[:1])
         measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
-    return Plan(val, test, candidates, requested_name, event, metric_names, folds, tolerance, guard, on_progress)
+    return Plan(
+        val=val,
+        test=test,
+        candidates=candidates,
+        requested_name=requested_name,
+        event=event,
+        metric_names=metric_names,
+        folds=folds,
+        tolerance=tolerance,
+        guard=guard,
+        on_progress=on_progress,
+    )
 
 
 # 2. Evaluation
@@ -257,23 +278,26 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
     """
     held_out = compare_held_out(plan.val, plan.candidates, fits, plan.on_progress)
     if plan.requested_name:
-        return Choice(plan.requested_name, "requested", {}, held_out)
-    if plan.test is None:  # the evaluation is cross-fitted, so its NLL is already that of held-out folds
+        return Choice(plan.requested_name, "requested", held_out_nll={}, held_out=held_out)
+    if plan.test is None:  # the evaluation is cross-fitted: its NLL was measured on held-out folds
         nll = {name: measurement["nll"].value for name, measurement in evaluation.measurements.items()}
     else:
         nll = _held_out_nll(plan, plan.candidates, fits)
     comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
+    selection: Selection = "held_out"
     if held_out.simplest:  # None unless labels are few
-        return Choice(held_out.simplest, "held_out", nll, held_out)
-    if comparable:
-        return Choice(min(comparable, key=comparable.__getitem__), "held_out", nll, held_out)
-    return Choice(plan.candidates[0].name, "first", nll, held_out)
+        name = held_out.simplest
+    elif comparable:
+        name = min(comparable, key=comparable.__getitem__)
+    else:
+        name, selection = plan.candidates[0].name, "first"
+    return Choice(name, selection, held_out_nll=nll, held_out=held_out)
 
 
 def _held_out_nll(plan: Plan, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any]) -> dict[str, float]:
-    """Return the NLL of each candidate on held-out folds of the fitting data, or nothing if there are too few rows.
+    """Return the NLL of each candidate on held-out folds of the fitting data, or {} if there are too few rows.
 
-    It is NaN for a loaded calibrator that was fitted on these data, the fit's own number if the fit held out every fold
+    It is NaN for a loaded calibrator that was fitted on these data, the value of the fit if that held out every fold
     itself (`Auto`), and infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
     """
     max_folds = num_units(plan.val)
@@ -301,7 +325,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
     If the selected calibrator loses accuracy, the accuracy-preserving `Auto` is shown beside it: the one among the
     candidates, or a new one if `Auto` is selected.
     """
-    changes = evaluation.data.compare_metrics(choice.name, plan.event.tested_metrics)
+    changes = evaluation.data.compare_metrics(choice.name, plan.event.tested_metrics)  # uncalibrated to calibrated
     assessment = Assessment(
         uncalibrated=evaluation.uncalibrated,
         measurements=evaluation.measurements,

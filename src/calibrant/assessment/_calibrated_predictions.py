@@ -23,7 +23,7 @@ class CalibratedPredictions(Predictions):
 
     def __init__(self, source: Predictions, calibrator: Map) -> None:
         fields = {name: getattr(source, name) for name in FIELD_NAMES if name != "logits"}
-        self.__dict__.update(fields, source=source, calibrator=calibrator)  # predictions are frozen
+        self.__dict__.update(fields, source=source, calibrator=calibrator)  # not by assignment, which is frozen
 
     @property
     def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -66,7 +66,7 @@ class CalibratedPredictions(Predictions):
             self.outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]) for rows, logits in self._blocks()
         ]
         predictions = CalibratedPredictions(self.source.with_labels(labels), self.calibrator)
-        predictions.__dict__["outcomes"] = Outcomes.concatenate(outcomes)  # in the place of the cached property
+        predictions.__dict__["outcomes"] = Outcomes.concatenate(outcomes)  # where `cached_property` keeps its value
         return predictions
 
     def double(self) -> Predictions:

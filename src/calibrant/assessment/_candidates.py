@@ -22,7 +22,7 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True, eq=False)
 class CandidateCalibrator:
-    """A calibrator to assess: `source`, what it is to be fitted by, or else `fitted`."""
+    """A calibrator to assess: either `source`, a method that is still to be fitted, or `fitted`."""
 
     name: str
     source: Any = None
@@ -39,15 +39,21 @@ class CandidateCalibrator:
             from calibrant.deployment import Contract  # slow to import
 
             contract = Contract.load(calibrator)
-            digests = frozenset(calibrators_.fitting_digests(contract.calibrator))
-            name, fitted, class_names = str(calibrator), contract.calibrator, contract.class_names
-            return cls(name, fitted=fitted, fitting_digests=digests, class_names=class_names, contract=contract)
+            return cls(
+                str(calibrator),
+                fitted=contract.calibrator,
+                fitting_digests=frozenset(calibrators_.fitting_digests(contract.calibrator)),
+                class_names=contract.class_names,
+                contract=contract,
+            )
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
-            digests, sketch, class_names = frozenset(origin.fitted_on), origin.rows, origin.class_names
-            fitted = calibrators_.load(calibrator)
             return cls(
-                str(calibrator), fitted=fitted, fitting_digests=digests, fitting_sketch=sketch, class_names=class_names
+                str(calibrator),
+                fitted=calibrators_.load(calibrator),
+                fitting_digests=frozenset(origin.fitted_on),
+                fitting_sketch=origin.rows,
+                class_names=origin.class_names,
             )
         if isinstance(calibrator, str):  # the name of a method, with settings
             method = registry.CALIBRATORS.method(calibrator)
@@ -116,7 +122,8 @@ def default_calibrators(k: int) -> tuple[str, ...]:
 def resolve_candidates(calibrators: Sequence[Any], choose: str | None) -> tuple[list[CandidateCalibrator], str | None]:
     """Return the distinct candidates, and the name of the one to select if it is given."""
     specs = [calibrators] if isinstance(calibrators, str | Path) else list(calibrators)
-    specs += [] if choose is None else [choose]
+    if choose is not None:
+        specs.append(choose)
     candidates = [CandidateCalibrator.of(spec) for spec in specs]
     if not candidates:
         raise InputError("Expected at least one calibrator. Try `measure` to fit none.", code="no_calibrators")

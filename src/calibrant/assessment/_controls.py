@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from markupsafe import Markup
 from torch import Tensor
 
@@ -11,11 +12,12 @@ from calibrant import metrics
 from calibrant._text import format_percent
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._evaluation import Mistake, mistakes_by_class
-from calibrant.assessment._results import AssessmentData, MeasurementData
+from calibrant.assessment._results import AssessmentData, MeasurementData, Row
 from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.calibrators import Temperature
 from calibrant.io.results import null_nonfinite
+from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
@@ -58,18 +60,25 @@ def assessment_temperature_control(assessment: AssessmentData) -> Markup:
     measurements = {UNCALIBRATED: assessment.uncalibrated, **assessment.measurements}
     measurements.pop("Identity", None)  # the same as uncalibrated
     return _temperature_control(
-        assessment.uncalibrated, UNCALIBRATED, measurements, temperatures, MAX_ASSESSMENT_LOGITS
+        assessment.uncalibrated,
+        UNCALIBRATED,
+        menu=measurements,
+        fitted_temperatures=temperatures,
+        max_logits=MAX_ASSESSMENT_LOGITS,
     )
 
 
 def measurement_temperature_control(measurement: MeasurementData) -> Markup:
     """Return the temperature slider."""
-    return _temperature_control(measurement, AS_MEASURED, {}, {}, MAX_MEASUREMENT_LOGITS)
+    return _temperature_control(
+        measurement, AS_MEASURED, menu={}, fitted_temperatures={}, max_logits=MAX_MEASUREMENT_LOGITS
+    )
 
 
 def _temperature_control(
     uncalibrated: MeasurementData,
     label: str,
+    *,
     menu: Mapping[str, MeasurementData],
     fitted_temperatures: Mapping[str, float],
     max_logits: int,
@@ -80,8 +89,8 @@ def _temperature_control(
 
     Args:
         uncalibrated: The measurement at T = 1.
-        label: Its name.
-        menu: Uncalibrated measurement and those after each calibrator, by name.
+        label: Name of this measurement.
+        menu: The measurements without calibration and after each calibrator, by name.
         fitted_temperatures: Temperatures with a button that moves the slider there, by calibrator.
         max_logits: Budget of logits to process for all temperatures together.
     """
@@ -99,7 +108,7 @@ def _temperature_control(
             button_labels[_nearest_index(temperatures, t)] = f"{name}: {t:.2f}"
     content = {
         "heading": "Try a temperature or a calibrator" if has_menu else "Try a temperature",
-        "note": _temperature_note(uncalibrated, label, bool(temperatures), has_menu),
+        "note": _temperature_note(uncalibrated, label, has_slider=bool(temperatures), has_menu=has_menu),
         "reference": label,
         "words": _diagram_labels(uncalibrated),
         "tiles": ["ECE", "NLL", f"Mean {event.probability}", capitalize(event.frequency)],
@@ -115,16 +124,18 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
-def _temperature_note(uncalibrated: MeasurementData, label: str, has_slider: bool, has_menu: bool) -> str:
+def _temperature_note(uncalibrated: MeasurementData, label: str, *, has_slider: bool, has_menu: bool) -> str:
     """Return the text below the control: how to use the slider, or why there is none, and the menu if there is one."""
     event = uncalibrated.event
-    sentences = ["There is no temperature slider because the predictions were read in chunks or are too many."]
+    sentences: list[str] = []
     if has_slider:
-        sentences = [
+        sentences.append(
             "Logits are divided by the temperature T: above 1 it moves all probabilities toward uniform, below 1 away "
             f"from it. All numbers are computed from {event.count(uncalibrated.n)}. Do not pick a temperature here, "
             f"which would tune it on the evaluated {event.units}. Use a fitted calibrator."
-        ]
+        )
+    else:
+        sentences.append("There is no temperature slider because the predictions were read in chunks or are too many.")
     if has_menu:
         sentences.append("The menu shows the predictions after each calibrator.")
     reference = "uncalibrated predictions" if label == UNCALIBRATED else f"predictions {label}"
@@ -152,7 +163,7 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
     The page has a button that moves the slider here if `button_label` is not empty.
     """
     p, num_bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
-    assert isinstance(p, Predictions)
+    assert isinstance(p, Predictions)  # there are no temperatures for summaries
     scaled = p if temperature == 1 else CalibratedPredictions(p, lambda logits: logits / temperature)
     scaled.outcomes  # noqa: B018  computes and caches the statistics below in one pass
     events = scaled.events
@@ -161,7 +172,8 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
     nll = uncalibrated["nll"].info.text(float(metrics.nll(scaled)))
     floor = metrics.noise_floor.interval(events, level=level, bins=num_bins)
     mean_confidence = float((bins.weight * bins.confidence).nansum())  # the confidence of empty bins is NaN
-    tiles = _tiles(ece, nll, mean_confidence, uncalibrated.observed_frequency.value, floor.value, floor.high)
+    frequency = uncalibrated.observed_frequency.value
+    tiles = _tiles(ece, nll, mean_confidence=mean_confidence, frequency=frequency, floor=floor)
     step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_rows(bins, _bin_level(uncalibrated))}
     if button_label:
         step["stop"] = button_label
@@ -169,18 +181,20 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
 
 
 def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
-    """Return the numbers of the diagram after a calibrator, as `_temperature_step` does for a temperature."""
-    ece, nll, floor = (measurement[row] for row in ("ece", "nll", "noise_floor"))
-    frequency = measurement.observed_frequency.value
-    tiles = _tiles(ece.text, nll.text, measurement.mean_confidence, frequency, floor.value, floor.high)
+    """Return the data of the diagram after a calibrator, as `_temperature_step` does for a temperature."""
+    tiles = _tiles(
+        measurement["ece"].text,
+        measurement["nll"].text,
+        mean_confidence=measurement.mean_confidence,
+        frequency=measurement.observed_frequency.value,
+        floor=measurement["noise_floor"],
+    )
     return {"name": name, "tiles": tiles, "cells": _bin_rows(measurement.reliability_bins, _bin_level(measurement))}
 
 
-def _tiles(
-    ece: str, nll: str, mean_confidence: float, frequency: float, floor: float, floor_high: float
-) -> list[list[str]]:
+def _tiles(ece: str, nll: str, *, mean_confidence: float, frequency: float, floor: Interval | Row) -> list[list[str]]:
     """Return the texts of four tiles, each a value and a note: ECE, NLL, mean confidence and frequency."""
-    floor_text = f"noise floor {format_percent(floor)}, up to {format_percent(floor_high)}"
+    floor_text = f"noise floor {format_percent(floor.value)}, up to {format_percent(floor.high)}"
     return [
         [f"{ece} %", floor_text],
         [nll, ""],
@@ -200,12 +214,12 @@ def _bin_rows(bins: Bins, level: float | None) -> list[list[int]]:
     Shares are in millionths. The limits hold for all bins simultaneously. Without a level they are left out.
     """
     limits = () if level is None else frequency_limits(bins, level)
-    columns = [column.tolist() for column in (bins.confidence, bins.accuracy, *limits)]
-    return [
-        [i, n, *map(_to_millionths, shares)]
-        for i, (n, *shares) in enumerate(zip(bins.count.tolist(), *columns, strict=True))
-        if n
-    ]
+    columns = torch.stack([bins.confidence, bins.accuracy, *limits])
+    rows: list[list[int]] = []
+    for i, count in enumerate(bins.count.tolist()):
+        if count:
+            rows.append([i, count, *map(_to_millionths, columns[:, i].tolist())])
+    return rows
 
 
 def _to_millionths(share: float) -> int:
@@ -257,9 +271,9 @@ def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
     columns = [column.tolist() for column in (t.threshold, t.share, t.precision, t.recall, *limits)]
     rows: list[list[Any]] = []
     for threshold, share, precision, recall, low, high in zip(*columns, strict=True):
-        numbers = null_nonfinite([round(x, 6) for x in (share, precision, recall)])  # JSON lacks NaN
+        shares = null_nonfinite([round(x, 6) for x in (share, precision, recall)])  # JSON lacks NaN
         error, interval = _error_texts(precision, low, high, format_level(measurement.level))
-        rows.append([threshold, *numbers, format_percent(share), error, interval])
+        rows.append([threshold, *shares, format_percent(share), error, interval])
     return rows
 
 
@@ -283,13 +297,11 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
     indices = class_tables[0].worst_first[:MAX_CLASS_CURVES].tolist()
     p = measurement.source
     mistakes = mistakes_by_class(p, indices, MAX_CLASS_MISTAKES) if isinstance(p, Predictions) else None
-    rows = [
-        {
-            "layers": [_class_bin_rows(class_table.cells[j], measurement) for class_table in class_tables],
-            "mistakes": None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes[j]],
-        }
-        for j in indices
-    ]
+    rows: list[dict[str, Any]] = []
+    for j in indices:
+        curves = [_class_bin_rows(class_table.cells[j], measurement) for class_table in class_tables]
+        errors = None if mistakes is None else [_mistake_cells(measurement, m) for m in mistakes[j]]
+        rows.append({"layers": curves, "mistakes": errors})
     words = _diagram_labels(measurement) | {
         "probability": "probability of the class",
         "frequency": "frequency of the class",

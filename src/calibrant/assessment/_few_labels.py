@@ -27,8 +27,8 @@ class HeldOutComparison:
     Without few labels only `Auto` is listed, whose fit holds out every fold itself.
     """
 
-    gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus that of the calibrator
-    deficits: dict[str, Interval]  # NLL minus that of the best calibrator; empty unless there are few labels
+    gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus NLL of the calibrator
+    deficits: dict[str, Interval]  # NLL minus NLL of the best calibrator; empty unless there are few labels
 
     @property
     def indistinguishable(self) -> tuple[str, ...]:
@@ -41,10 +41,10 @@ class HeldOutComparison:
 
         `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
         """
-        simplest, second, *_ = (*self.indistinguishable, None, None)
-        if simplest == "Identity" and second is not None and self.gains[second].value > 0:
-            return second
-        return simplest
+        names = self.indistinguishable
+        if len(names) > 1 and names[0] == "Identity" and self.gains[names[1]].value > 0:
+            return names[1]
+        return names[0] if names else None
 
 
 def has_few_labels(val: Predictions) -> bool:
@@ -60,11 +60,12 @@ def compare_held_out(
     With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time.
     """
     if not has_few_labels(val):
-        gains = {name: _own_gain(fitted, val) for name, fitted in fits.items()}
-        return HeldOutComparison({name: gain for name, gain in gains.items() if gain is not None}, deficits={})
+        stated_gains = {name: _stated_gain(fitted, val) for name, fitted in fits.items()}
+        gains = {name: gain for name, gain in stated_gains.items() if gain is not None}
+        return HeldOutComparison(gains, deficits={})
     p = val.double()
     folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
-    # calibrators that were fitted on these data have no held-out loss
+    # Loaded calibrators that were fitted on these data have no held-out loss
     eligible = [c for c in candidates if c.fitted is None or not c.overlap_message(val)]
     losses: dict[str, list[Tensor]] = {}
     for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
@@ -72,7 +73,7 @@ def compare_held_out(
         losses[c.name] = [_losses(q, p) for q in calibrated]
     means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}
     best = min(means, key=lambda name: means[name].value)
-    uncalibrated = [_losses(p, p)] * NUM_REPEATS
+    uncalibrated = [_losses(p, p)] * NUM_REPEATS  # the same in every repetition
 
     def difference(first: list[Tensor], second: list[Tensor]) -> Interval:
         """Return the mean of the first losses minus the second ones, repetition by repetition."""
@@ -85,7 +86,7 @@ def compare_held_out(
 
 
 def num_parameters(fitted: Any) -> int:
-    """Return how many numbers a calibrator, or one of its parts, learned: the fewer, the simpler."""
+    """Return the number of parameters that a calibrator, or one of its parts, learned: the fewer, the simpler."""
     if isinstance(fitted, Tensor):
         return fitted.numel()
     if isinstance(fitted, tuple | list):
@@ -93,8 +94,8 @@ def num_parameters(fitted: Any) -> int:
     return sum(num_parameters(value) for name, value in learned_fields(fitted).items() if name != "certificate")
 
 
-def _own_gain(fitted: Any, val: Predictions) -> Interval | None:
-    """Return the interval of the gain that `Auto` estimates from its own folds, or None if the fit has none."""
+def _stated_gain(fitted: Any, val: Predictions) -> Interval | None:
+    """Return the interval of the gain that `Auto` estimates from its own folds, or None for other calibrators."""
     gain = getattr(fitted, "gain", math.nan)
     standard_error = getattr(fitted, "gain_error", math.nan)
     if math.isnan(gain + standard_error):
@@ -107,13 +108,16 @@ def _mean_interval(losses: list[Tensor], folds: list[Tensor], p: Predictions) ->
 
     `losses` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
 
-    The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the variance of the
-    mean of J folds is that of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified
-    folds vary less than chance, so that the variance of a mean over examples or clusters is added.
+    The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the mean of J folds
+    has the variance of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified folds vary
+    less than chance, so that the variance of a mean over examples or clusters is added.
     """
     w = torch.ones_like(losses[0]) if p.weights is None else p.weights.to(losses[0])
-    in_fold = [(loss, w * (fold == i)) for loss, fold in zip(losses, folds, strict=True) for i in range(FOLDS)]
-    fold_means = torch.stack([_weighted_mean(loss, weight) for loss, weight in in_fold if float(weight.sum()) > 0])
+    means: list[Tensor] = []  # of each fold of each repetition that has weight
+    for loss, fold in zip(losses, folds, strict=True):
+        weights_by_fold = [w * (fold == i) for i in range(FOLDS)]
+        means += [_weighted_mean(loss, weight) for weight in weights_by_fold if float(weight.sum()) > 0]
+    fold_means = torch.stack(means)
     mean_losses = torch.stack(losses).mean(0)  # over the repetitions
     mean = float(_weighted_mean(mean_losses, w))
     if not math.isfinite(mean):
@@ -140,7 +144,8 @@ def _student_interval(value: float, error: float, degrees: int) -> Interval:
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
     """Return the NLL per example (n), infinite for all if the calibrator introduces a probability of 0."""
-    return -calibrated.log_likelihood + (math.inf if introduces_zeros(calibrated, uncalibrated) else 0.0)
+    losses = -calibrated.log_likelihood
+    return losses + math.inf if introduces_zeros(calibrated, uncalibrated) else losses
 
 
 def introduces_zeros(calibrated: Predictions, uncalibrated: Predictions) -> bool:

@@ -105,10 +105,12 @@ def measure(
     if isinstance(predictions, Summary):
         if fit is not None:
             raise InputError("Expected predictions to fit to, got a summary. Leave out `fit`.", code="fit_on_summary")
-        return _measure_summary(predictions, extra_methods, of, bins, level, tolerance)
+        return _measure_summary(predictions, extra_methods, of=of, bins=bins, level=level, tolerance=tolerance)
     with as_predictions(predictions) as p:
         p = p.with_event(select_event(p, of))
-        return _measure_in_memory(p, extra_methods, bins or DEFAULT_BINS, level, tolerance, fit)
+        return _measure_in_memory(
+            p, extra_methods, bins=bins or DEFAULT_BINS, level=level, tolerance=tolerance, fit=fit
+        )
 
 
 def summarize(
@@ -154,7 +156,7 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 
 
 def _measure_in_memory(
-    p: Predictions, extra_methods: list[Method], bins: int, level: float, tolerance: float, fit: Any
+    p: Predictions, extra_methods: list[Method], *, bins: int, level: float, tolerance: float, fit: Any
 ) -> Measurement:
     """Measure predictions in memory (parameters as in `measure`)."""
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
@@ -200,6 +202,7 @@ def _has_repeated_labels(p: Predictions) -> bool:
 def _measure_summary(
     summary: Summary,
     extra_methods: list[Method],
+    *,
     of: str | int | None,
     bins: int | None,
     level: float,
@@ -208,10 +211,12 @@ def _measure_summary(
     """Measure a summary with the metrics that it can compute (parameters as in `measure`).
 
     Raises:
-        InputError: The event or the number of bins is not that of the summary, or it lacks what a metric needs.
+        InputError: The event or the number of bins differs from the summary, or it lacks what a metric needs.
     """
-    class_name = summary.class_names[summary.of] if summary.class_names and isinstance(summary.of, int) else None
-    if of not in (None, summary.of, class_name):
+    accepted_events: list[Any] = [None, summary.of]
+    if summary.class_names and isinstance(summary.of, int):
+        accepted_events.append(summary.class_names[summary.of])
+    if of not in accepted_events:
         raise InputError(
             f"Expected of={summary.of!r}, the event of this summary, got {of!r}. Try Summary.empty(of={of!r}).",
             code="summary_event",

@@ -44,8 +44,10 @@ class OverlapGuard:
                 code="class_order",
             )
         self.check_fitted(chunk)
-        sketch, hashes = self.evaluation_sketch, chunk.row_hashes
-        self.evaluation_sketch = Sketch.from_hashes(hashes) if sketch is None else sketch.add(hashes)
+        if self.evaluation_sketch is None:
+            self.evaluation_sketch = Sketch.from_hashes(chunk.row_hashes)
+        else:
+            self.evaluation_sketch = self.evaluation_sketch.add(chunk.row_hashes)
         self.evaluation_counts += class_counts(chunk)
 
     def overlap_report(self) -> str:
@@ -67,7 +69,7 @@ class OverlapGuard:
             if message := candidate.row_overlap_message(self.evaluation_sketch):
                 raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
         report = f" {capitalize(overlap.text)}." if overlap.excess else ""
-        # the test of class frequencies needs independent rows, and is about classes
+        # The test of class frequencies needs independent rows; stated confidences have no classes of their own
         if self.val.clusters is not None or self.val.class_names == CORRECTNESS.classes:
             return report
         return report + label_shift_sentence(class_counts(self.val), self.evaluation_counts, self.val.class_names)
@@ -88,14 +90,14 @@ def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ..
     """
     from scipy.special import chdtrc  # slow to import
 
-    n, m = float(fitted.sum()), float(evaluated.sum())  # totals of the two data sets
-    present = fitted + evaluated > 0
+    n, m = float(fitted.sum()), float(evaluated.sum())
+    is_present = fitted + evaluated > 0
     difference = fitted / n - evaluated / m
-    frequency = (fitted + evaluated) / (n + m)  # of both data sets together
+    pooled_frequency = (fitted + evaluated) / (n + m)
     distance = float(difference.abs().sum()) / 2  # total variation
-    # chi-squared with k - 1 degrees of freedom without a shift, k the number of present classes
-    statistic = float((difference.square() / frequency)[present].sum()) / (1 / n + 1 / m)
-    degrees = int(present.sum()) - 1
+    # Chi-squared with k - 1 degrees of freedom without a shift, for k present classes
+    statistic = float((difference.square() / pooled_frequency)[is_present].sum()) / (1 / n + 1 / m)
+    degrees = int(is_present.sum()) - 1
     if distance < MIN_SHIFT_DISTANCE or degrees < 1 or chdtrc(degrees, statistic) > MAX_SHIFT_P_VALUE:
         return ""
     worst = int(difference.abs().argmax())

@@ -120,11 +120,15 @@ def _held_out_table(assessment: AssessmentData) -> Markup:
     if not held_out.deficits:
         return Markup()
 
-    def cell(x: Interval | None) -> str:
+    def cell(interval: Interval | None) -> str:
         """Return an interval in nats, or a dash if it is missing (Identity has no gain) or infinite."""
-        return "–" if x is None or not math.isfinite(x.low) else _change_cell(info, x.value, x.low, x.high)
+        if interval is None or not math.isfinite(interval.low):
+            return "–"
+        return _change_cell(info, interval.value, interval.low, interval.high)
 
-    rows = [[display_name(name), cell(held_out.gains.get(name)), cell(x)] for name, x in held_out.deficits.items()]
+    rows: list[list[str]] = []
+    for name, deficit in held_out.deficits.items():
+        rows.append([display_name(name), cell(held_out.gains.get(name)), cell(deficit)])
     head = ["calibrator", "gain over uncalibrated (nats)", "NLL above the best (nats)"]
     level = format_level(next(iter(held_out.deficits.values())).level)
     explanation = (
@@ -159,10 +163,9 @@ def groups_table(measurements: LabeledMeasurements) -> Markup:
     """Return a row per group, worst first, before and after calibration, with a note on how to read it."""
     first = next(iter(measurements.values()))
     event, body = first.event, Markup()
-    head = group_headings(event)
+    head, suffix = group_headings(event), ""
     for name, measurement in measurements.items():
         *rows, mean_row, total_row = group_rows(measurement)
-        suffix = ""
         if len(measurements) > 1:
             suffix = f" {name}"
             body += report.render("<h3>{}</h3>", report.typeset(capitalize(name)))
@@ -288,7 +291,7 @@ def share_text(x: Tensor) -> str:
 def confidence_text(p: float) -> str:
     """Return a probability in percent, with enough digits that only certainty reads "100 %"."""
     digits = 2
-    if 0.999 <= p < 1:  # as many as show two digits of 1 - p
+    if 0.999 <= p < 1:  # as many as show two digits of 1 - p, such as 99.9988 %
         digits = math.ceil(-math.log10(1 - p)) - 1
     return f"{100 * p:.{digits}f} %"
 

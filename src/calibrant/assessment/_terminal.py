@@ -40,7 +40,7 @@ def assessment_text(assessment: AssessmentData) -> Group:
     return Group(
         _metrics_table(measurements),
         Text(),
-        *((_calibrators_table(assessment), Text()) if len(assessment.measurements) > 1 else ()),
+        *([_calibrators_table(assessment), Text()] if len(assessment.measurements) > 1 else []),
         *map(escape_markup, expert_text.fit_warnings(assessment)),
         *_group_tables(measurements),
         f"[bold]{escape_markup(expert_text.headline(before))}[/bold]",

@@ -29,27 +29,27 @@ class Verdict:
 
     @classmethod
     def decide(cls, *, p_value: float, gap: tuple[float, float], error_high: float, tolerance: float) -> "Verdict":
-        """Decide from the numbers of a table of metrics.
+        """Decide from the values of a table of metrics.
 
-        The L2 error is at least the distance of the mean confidence from the frequency. Its upper bound is therefore at
-        least that of this distance: a bound that contradicts the interval of the signed gap would be too small.
+        The L2 error is at least |signed gap|, the distance of the mean confidence from the frequency. Its upper bound
+        is therefore raised to the upper bound of |signed gap|.
 
         Args:
-            p_value: Of the Kuiper test.
+            p_value: p-value of the Kuiper test.
             gap: Interval of the signed gap.
             error_high: Upper end of the interval of the debiased L2 error.
             tolerance: Largest acceptable L2 error.
         """
         low, high = gap
         bound = max(error_high, high, -low)
+        status, direction = "no_evidence" if bound <= tolerance else "too_little_data", None
         if p_value < MISCALIBRATION_P_VALUE:
-            direction = None
+            status = "miscalibrated"
             if low > 0:
                 direction = "over"
             elif high < 0:
                 direction = "under"
-            return cls("miscalibrated", direction, p_value, bound, tolerance)
-        return cls("no_evidence" if bound <= tolerance else "too_little_data", None, p_value, bound, tolerance)
+        return cls(status, direction, p_value=p_value, bound=bound, tolerance=tolerance)
 
     @property
     def is_miscalibrated(self) -> bool:

@@ -124,7 +124,8 @@ def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], st
     miscalibrated = [i for i in groups.worst_first if float(groups.significant_gap[i]) > 0]
     num_unnamed = len(miscalibrated) - MAX_NAMED_GROUPS
     names = [describe_group(i) for i in miscalibrated[:MAX_NAMED_GROUPS]]
-    names += [f"{num_unnamed} more"] if num_unnamed > 0 else []
+    if num_unnamed > 0:
+        names.append(f"{num_unnamed} more")
     return len(miscalibrated), join_names(names) if names else ""
 
 
@@ -232,13 +233,17 @@ def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
 def direction_change_sentences(assessment: AssessmentData) -> list[str]:
     """Compare the directions before and after calibration, or say nothing if neither is significant."""
     before, after = assessment.uncalibrated, assessment.calibrated
-    start, end = (m.event.predicate(m.verdict.direction) for m in (before, after))  # verb phrases, or empty
-    if not (start or end):
+    predicate_before, predicate_after = (m.event.predicate(m.verdict.direction) for m in (before, after))  # or ""
+    if not (predicate_before or predicate_after):
         return []
-    end_points = f"by {gap_points(after)} points"
-    first = f"it {start} by {gap_points(before)} points" if start else "there is no clear direction"
-    second = f"it {end} {end_points}" if end else "there is no clear direction"
-    return [f"Before calibration, {first}; afterwards, {end_points if start == end else second}."]
+    first = second = "there is no clear direction"
+    if predicate_before:
+        first = f"it {predicate_before} by {gap_points(before)} points"
+    if predicate_after == predicate_before:
+        second = f"by {gap_points(after)} points"
+    elif predicate_after:
+        second = f"it {predicate_after} by {gap_points(after)} points"
+    return [f"Before calibration, {first}; afterwards, {second}."]
 
 
 def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
@@ -292,7 +297,7 @@ def significance_answer(assessment: AssessmentData) -> str:
         return f"These {units} do not allow a test."
     change, level = changes[0], format_level(assessment.changes.level)
     info = assessment.uncalibrated[change.name].info
-    nll_rows = [m["nll"] for m in (assessment.uncalibrated, assessment.calibrated)]
+    nll_rows = assessment.uncalibrated["nll"], assessment.calibrated["nll"]
     infinite_nll = next((row for row in nll_rows if math.isinf(row.value)), None)
     name = "NLL" if infinite_nll is None else f"the {info.title}"
     verb = "falls" if change.difference < 0 else "rises"

@@ -81,7 +81,8 @@ def assessment_page(
         *_detail_sections(measurements),
         *([report.Section("Most confident errors", _tables.mistakes_table(assessment))] if assessment.mistakes else []),
         report.Section(
-            "Using the calibrator", _usage_instructions(assessment, calibrator_path, "command" in extra_facts)
+            "Using the calibrator",
+            _usage_instructions(assessment, calibrator_path, from_command_line="command" in extra_facts),
         ),
     ]
     lead = f"{before.n:,} {before.population}. {assessment.protocol} {event_sentence(before)}"
@@ -131,7 +132,7 @@ def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Markup:
-    """Return the key numbers below the lead: mean confidence and frequency before, ECE and NLL before and after."""
+    """Return the tiles below the lead: mean confidence and frequency before, ECE and NLL before and after."""
     event, frequency = before.event, before.observed_frequency
     ece = _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2)
     floor = f"calibrated model: up to {format_percent(after['noise_floor'].high)}"
@@ -146,7 +147,7 @@ def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Ma
 
 
 def _tile(name: str, value: str, detail: str) -> Markup:
-    """Return a key number with its name above it and a detail below it."""
+    """Return a tile: a value with its name above and a detail below."""
     return report.render("<div><dt>{}</dt><dd>{}</dd></div>", explain_terms(name), two_lines(value, detail))
 
 
@@ -346,7 +347,7 @@ def _reverse_order(measurements: LabeledMeasurements) -> LabeledMeasurements:
 
 
 def _usage_instructions(
-    assessment: AssessmentData, calibrator_path: str | Path | None, from_command_line: bool
+    assessment: AssessmentData, calibrator_path: str | Path | None, *, from_command_line: bool
 ) -> Markup:
     """Return how to apply the selected calibrator, from its file if it was saved."""
     if assessment.is_identity:
@@ -367,5 +368,5 @@ def _usage_instructions(
 
 def _risk_at_coverage(curve: Curve, share: float) -> float:
     """Return the error rate of the most confident predictions at the first coverage of at least a share."""
-    index = int((curve.x < share - 1e-12).sum())  # `share` may be rounded
+    index = int((curve.x < share - 1e-12).sum())  # apart from rounding of coverages
     return float(curve.y[min(index, len(curve.y) - 1)])

@@ -15,33 +15,38 @@ GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE 
 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
     """Return the table rows of groups, worst first, then the mean over groups, then the row "all"."""
-    groups, info = measurement.groups, measurement["nll"].info
+    groups = measurement.groups
     assert groups is not None  # called only for measurements with groups
-    signed_gap, ece, floor = measurement["signed_gap"], measurement["ece"], measurement["noise_floor"]
+    gap, floor, nll = measurement["signed_gap"], measurement["noise_floor"], measurement["nll"]
+    totals = {
+        **{"count": measurement.n, "nll": nll.value, "ece": measurement["ece"].value},
+        **{"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value},
+        **{"gap": gap.value, "low": gap.low, "high": gap.high, "floor": floor.value, "floor_high": floor.high},
+    }
     means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
-    totals = {"count": measurement.n, "nll": measurement["nll"].value}  # of all rows together
-    totals |= {"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value}
-    totals |= {"gap": signed_gap.value, "low": signed_gap.low, "high": signed_gap.high}
-    totals |= {"ece": ece.value, "floor": floor.value, "floor_high": floor.high}
     rows = [(display_name(record["group"]), record) for record in groups.records()]
     rows += [(f"mean over {measurement.event.groups}", means), ("all", totals)]
-    return [_group_cells(name, values, info) for name, values in rows]
+    return [_group_cells(name, values, nll.info) for name, values in rows]
 
 
 def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
     """Return the cells of a row in the table of groups. Means over groups have no count and no intervals."""
-    count_text, floor = "", f"{100 * values['floor']:.2f}"
-    if (count := values.get("count")) is not None:
+    count_text = interval = ""
+    floor = f"{100 * values['floor']:.2f}"
+    if "count" in values:
+        count = values["count"]
         count_text = f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be fractions
+        interval = f"[{100 * values['low']:+z.1f}, {100 * values['high']:+z.1f}]"
+        floor += f", up to {100 * values['floor_high']:.2f}"
     return [
         name,
         count_text,
         format_percent(values["said"], 1),
         format_percent(values["happened"], 1),
         f"{100 * values['gap']:+z.1f}",
-        f"[{100 * values['low']:+z.1f}, {100 * values['high']:+z.1f}]" if "low" in values else "",
+        interval,
         f"{100 * values['ece']:.2f}",
-        f"{floor}, up to {100 * values['floor_high']:.2f}" if "floor_high" in values else floor,
+        floor,
         nll_info.text(values["nll"]),
     ]
 

@@ -113,10 +113,15 @@ def evaluate_chunks(chunks: Iterable[Predictions], fits: Mapping[str, Map], even
     for chunk in chunks:
         evaluation.add(chunk)
     if len(evaluation.uncalibrated) == 0:
-        raise InputError(
-            "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
-        )
+        raise no_chunks_error()
     return evaluation
+
+
+def no_chunks_error() -> InputError:
+    """Return the error for an iterable without predictions."""
+    return InputError(
+        "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
+    )
 
 
 def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:

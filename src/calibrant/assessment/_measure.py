@@ -12,6 +12,7 @@ from torch import Tensor
 from calibrant import calibrators, metrics
 from calibrant._text import format_percent
 from calibrant._validation import check_level
+from calibrant.assessment._evaluation import no_chunks_error
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
@@ -134,9 +135,7 @@ def summarize(
         summary = summary or Summary.empty(of=select_event(chunk, of), bins=bins, by_class=True)
         summary = summary.add(calibrated.with_event(summary.of))
     if summary is None:
-        raise InputError(
-            "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
-        )
+        raise no_chunks_error()
     return summary
 
 

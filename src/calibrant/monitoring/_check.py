@@ -19,7 +19,7 @@ from calibrant.monitoring._bounds import difference_bounds, metric_bounds
 from calibrant.monitoring._features import used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
-from calibrant.planning import quick_sample_size
+from calibrant.planning import quick_sample_size, round_up
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
@@ -287,8 +287,7 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
     needed = max(units * error_ratio**2, units + 1.0)  # the present number does not decide
     if not needed < MAX_REQUIRED_SIZE:  # or NaN
         return None
-    rounding_unit = 10 ** max(0, math.floor(math.log10(needed)) - 1)  # for two significant digits
-    return math.ceil(needed / rounding_unit) * rounding_unit
+    return round_up(needed)
 
 
 _FILE_KEYS: dict[str, tuple[Any, str]] = {  # types, and their description

@@ -1,4 +1,4 @@
-"""Words for the numbers of comparisons."""
+"""Titles of the scores and distributions that comparisons test."""
 
 TITLES = {
     "accuracy": "accuracy",

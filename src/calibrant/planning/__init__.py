@@ -7,6 +7,7 @@ from calibrant.planning._populations import Pattern as Pattern
 from calibrant.planning._result import FIGURE_SUFFIXES as FIGURE_SUFFIXES
 from calibrant.planning._result import SampleSize
 from calibrant.planning._sample_size import quick_sample_size, sample_size
+from calibrant.planning._sample_size import round_up as round_up
 from calibrant.planning._search import PowerPoint
 
 __all__ = ["PowerPoint", "SampleSize", "quick_sample_size", "sample_size"]

@@ -161,5 +161,14 @@ def quick_sample_size(
     n = estimate_size(PowerCurve(trial, seed=0), event_start(population, effect), power, QUICK_DRAWS)
     if grouped_scores.clusters is not None:
         n *= observed_design_effect(grouped_scores.clusters, grouped_scores.variance)
-    rounding_unit = 10 ** max(0, math.floor(math.log10(n)) - 1)  # for two digits, such as 10 for n = 347
+    return round_up(n)
+
+
+def round_up(n: float) -> int:
+    """Round a size up to two significant digits.
+
+    >>> round_up(347), round_up(5.2)
+    (350, 6)
+    """
+    rounding_unit = 10 ** max(0, math.floor(math.log10(n)) - 1)
     return math.ceil(n / rounding_unit) * rounding_unit

@@ -164,7 +164,7 @@ def quick_sample_size(
     return round_up(n)
 
 
-def round_up(n: float) -> int:
+def round_up(n: float | int) -> int:
     """Round a size up to two significant digits.
 
     >>> round_up(347), round_up(5.2)

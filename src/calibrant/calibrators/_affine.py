@@ -118,8 +118,8 @@ class Vector:
         Args:
             p: Validation predictions.
             warm_start: A fit to similar data, to start from.
-            ridge: r of the penalty $r \frac{k}{n} (\lVert v - 1 \rVert^2 + \lVert c \rVert^2)$; 1 is that of
-                `StructuredVector`.
+            ridge: r of the penalty $r \frac{k}{n} (\lVert v - 1 \rVert^2 + \lVert c \rVert^2)$; `StructuredVector` has
+                r = 1.
         """
         start = None if warm_start is None else AffineFit(warm_start.scale, warm_start.bias)
         return fit_vector(FitInput(p), start, ridge=ridge).with_certificate(p)
@@ -170,7 +170,7 @@ class Matrix:
             warm_start: A fit to similar data, to start from.
             penalty: lambda; by default chosen from 1e5 .. 1e-7 by cross-validated NLL. Folds keep clusters together;
                 copies of a row count as one row of that weight if they share a cluster.
-            ridge: Factor of the penalties of Berta et al. (2025), which replace ODIR; 1 is that of `StructuredMatrix`.
+            ridge: Factor of the penalties of Berta et al. (2025), which replace ODIR; `StructuredMatrix` has 1.
 
         Raises:
             InputError: above 1000 classes, and for both a penalty and a ridge.
@@ -287,8 +287,8 @@ def fit_matrix(
 ) -> Solution[Matrix]:
     """Fit `Matrix` without a certificate.
 
-    With a ridge, the penalties are those of Berta et al. (2025); otherwise ODIR with the given penalty, or one chosen
-    by cross-validation.
+    With a ridge, the penalties of Berta et al. (2025); otherwise ODIR with the given penalty, or with one chosen by
+    cross-validation.
     """
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)

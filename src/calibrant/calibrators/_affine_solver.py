@@ -28,6 +28,7 @@ GRADIENT_TOLERANCE = 1e-6  # at which a search ends
 COARSE_GRADIENT_TOLERANCE = 1e-4  # of fits that are only compared: about 1e-6 nats remain
 MAX_REMAINING_NATS = 1e-8  # estimated gain below which a single Newton step finishes the search
 MAX_STEPS_PER_ROUND = 60  # before new coordinates are computed from the Hessian
+VALUE_ROUNDING = 1e-14  # relative increase of the objective that is rounding
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def fit_affine(
 
     Args:
         p: Predictions whose logits are x.
-        identity: w_0, whose shape is that of w.
+        identity: w_0, with the shape of w.
         ridge: r, a number or of the shape of w.
         ridge_bias: r_c.
         start: A fit to similar data, whose preconditioner and curvature pairs are reused.
@@ -91,8 +92,8 @@ def fit_affine(
         min_ridge: An additional ridge on w that keeps the optimum finite, relative to the variance of the column if
             that is below 1. Without a `ridge_bias` it also applies to c, for centered columns.
     """
-    problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, tolerance, min_ridge)
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
+    problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, is_coarse=is_coarse, min_ridge=min_ridge)
     start = start or AffineFit(identity, torch.zeros_like(problem.center))
     change = start.weight - identity
     packed = pack(change, start.bias + _transform_center(change, problem.center))  # intercepts of centered columns
@@ -139,7 +140,7 @@ class _Problem:
     x: Tensor  # (n k) the same in the precision of the passes
     index: Tensor  # (n 1) labels
     row_shares: Tensor  # (n 1) float64, share of each row in the total weight
-    identity: Tensor  # w_0, whose shape is that of w
+    identity: Tensor  # w_0, with the shape of w
     center: Tensor  # (k) mean that was subtracted from the columns, or 0
     ridge: Tensor  # (d) of each packed parameter, including the minimal ridge
     min_ridge: Tensor  # (d) the part of the ridge that only keeps the optimum finite
@@ -151,7 +152,8 @@ class _Problem:
         identity: Tensor,
         ridge: Tensor | float,
         ridge_bias: float,
-        tolerance: float,
+        *,
+        is_coarse: bool,
         min_ridge: float,
     ) -> "_Problem":
         """Build the problem of `fit_affine`, whose parameters these are: center the columns, scale the minimal ridge.
@@ -159,7 +161,7 @@ class _Problem:
         Coarse fits of large matrices compute in float32.
         """
         is_large_matrix = identity.ndim == 2 and identity.numel() > MAX_HESSIAN_PARAMETERS
-        dtype = torch.float32 if tolerance >= COARSE_GRADIENT_TOLERANCE and is_large_matrix else torch.float64
+        dtype = torch.float32 if is_coarse and is_large_matrix else torch.float64
         class_ones = torch.ones(p.k, dtype=torch.float64)
         logits, center = p.logits.double(), torch.zeros_like(class_ones)
         min_ridge_weight, min_ridge_bias = torch.zeros_like(identity), 0.0
@@ -167,10 +169,10 @@ class _Problem:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
             column_scale = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
-            # If w is a number, a diagonal, or a matrix, whose other entries have a ridge of their own
-            by_shape = (column_scale.mean(), column_scale, column_scale.diag())
-            min_ridge_weight = min_ridge * by_shape[identity.ndim]
-            if ridge_bias == 0:
+            # For a number w, a diagonal, or a matrix, whose off-diagonal entries have a ridge of their own
+            scale_number, scale_diagonal, scale_matrix = column_scale.mean(), column_scale, column_scale.diag()
+            min_ridge_weight = min_ridge * (scale_number, scale_diagonal, scale_matrix)[identity.ndim]
+            if ridge_bias == 0:  # a shift of the columns changes the penalty of c only
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
         ridge_weight = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape)
         min_ridges = pack(min_ridge_weight, min_ridge_bias * class_ones)
@@ -275,9 +277,11 @@ class _Problem:
         ridge_cost = 0.0
         if bool(min_ridge_gradient.any()):  # without the minimal ridge, this gradient would remain at the minimum
             ridge_cost = newton_decrement(min_ridge_gradient, hessian - (2 * self.min_ridge).diag())
-        stepped, rounding = packed + step, 1e-14 * (1 + abs(value))
-        improves = remaining_gap <= MAX_REMAINING_NATS and self.value_and_gradient(stepped)[0] <= value + rounding
-        return stepped if improves else packed, remaining_gap, min(ridge_cost, value)
+        if remaining_gap <= MAX_REMAINING_NATS:
+            new_value, _ = self.value_and_gradient(packed + step)
+            if new_value <= value + VALUE_ROUNDING * (1 + abs(value)):
+                packed = packed + step
+        return packed, remaining_gap, min(ridge_cost, value)
 
     def affine_map(self, packed: Tensor) -> AffineFit:
         """Return the fit with intercepts for the columns given to `fit_affine`, which are not centered."""

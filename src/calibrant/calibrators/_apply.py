@@ -85,7 +85,7 @@ def prepare(calibrator: Any, logits: Tensor) -> Any:
         )
     if logits.device.type == "meta":
         raise InputError(
-            "Expected logits with numbers, got a tensor on the meta device. Try a network on the CPU or a GPU.",
+            "Expected logits with values, got a tensor on the meta device. Try a network on the CPU or a GPU.",
             code="tensor_kind",
         )
     return calibrator if logits.device.type == "cpu" else to_device(calibrator, logits.device)
@@ -115,7 +115,7 @@ def restore_argmax(calibrated: Tensor, logits: Tensor) -> Tensor:
     top = logits.argmax(-1, keepdim=True)
     row_max, new_top = calibrated.max(-1, keepdim=True)
     unchanged = new_top == top
-    if not torch.compiler.is_compiling() and bool(unchanged.all()):  # a compiled graph cannot branch on numbers
+    if not torch.compiler.is_compiling() and bool(unchanged.all()):  # a compiled graph cannot branch on values
         return calibrated
     float_info = torch.finfo(calibrated.dtype)
     raised = row_max + (row_max.abs() * float_info.eps + float_info.tiny)  # tiny, in case the maximum is 0

@@ -35,7 +35,8 @@ MIN_MEMBER_WEIGHT = 1e-3  # members below are dropped
 PRIOR_EXAMPLES = 5.0  # strength of the prior weights in pseudo-examples
 BINARY_PRIOR_EXAMPLES = 40.0  # the same for two classes, of the squared distance from the prior weights
 HANDICAP_EXAMPLES = 1000.0  # for two classes handicaps are multiplied by sqrt(1000 / n)
-UNSEEN_EXAMPLE_NATS = 1.0  # smallest standard error of a gain is that of one such example in n
+UNSEEN_EXAMPLE_NATS = 1.0  # gain of one unseen example in n, the smallest standard error of a gain
+MAX_PRIOR_ERRORS = 50.0  # standard errors by which a family counts as ahead; the prior has nearly all weight there
 MAX_LOG_ODDS = 1e4  # at which log-odds and -log p are clipped
 
 
@@ -59,8 +60,8 @@ class Auto:
     StructuredMatrix, Vector and Matrix with a light ridge, and Vector without one. Each predicts every example from a
     fit to the other folds. The weights minimize the NLL of a mixture of these predictions, a convex problem. The
     members are then fitted to all examples. For more than two classes the mixture is $\sum_m w_m p_m$, with w on the
-    simplex. For two classes the log-odds are mixed, $\sum_m w_m s_m$ with $w \ge 0$, and may exceed those of each
-    member.
+    simplex. For two classes the log-odds are mixed, $\sum_m w_m s_m$ with $w \ge 0$, and may exceed the log-odds of
+    every member.
 
     Four safeguards:
 
@@ -71,7 +72,7 @@ class Auto:
       that is statistically as good as the best, perhaps the uncalibrated probabilities, has a share. The handicap
       $h_m$ is 1 for Monotone then StructuredMatrix, 3 for Vector and Matrix, $\sqrt{1000 / n}$ for Platt, Beta and
       Quadratic, and infinite for VennAbers. The prior adds $-5 \sum_m w^0_m \log w_m$ to the total NLL of more than two
-      classes, and $40 \lVert w - w^0 \rVert^2$ to that of two.
+      classes, and $40 \lVert w - w^0 \rVert^2$ to the total NLL of two.
     - The uncalibrated probabilities are a candidate. For two classes the out-of-fold NLL is therefore at most 80/n
       above theirs, plus $\log(1 + 1/n)$ because they are smoothed by one uniform example in n.
     - For two classes, log-odds outside the range of the fitting data are extrapolated with a slope of at most 1.
@@ -83,7 +84,7 @@ class Auto:
     """
 
     candidates: tuple[Candidate, ...]
-    gain: float = math.nan  # out-of-fold NLL of the uncalibrated probabilities less that of the mixture
+    gain: float = math.nan  # out-of-fold NLL of the uncalibrated probabilities less the NLL of the mixture
     gain_error: float = math.nan  # its standard error
     left_out: tuple[str, ...] = ()  # families that were not tried, and why
     ends: tuple[float, float] = (-MAX_LOG_ODDS, MAX_LOG_ODDS)  # range of log-odds of the fitting data and 0
@@ -156,7 +157,8 @@ class Auto:
             Candidate(family.name, weight, nll, fitted.certified(family) if weight > 0 else None)
             for family, weight, nll in zip(families, weights.tolist(), held_out, strict=True)
         )
-        stack = cls(candidates, gain, error, tuple(left_out), _log_odds_range(p) if is_binary else cls.ends)
+        ends = _log_odds_range(p) if is_binary else cls.ends
+        stack = cls(candidates, gain=gain, gain_error=error, left_out=tuple(left_out), ends=ends)
         # Log-odds weights (1, 0, ...) have a squared distance of at most 2 from the prior, and a penalty of 2 * 40 / n
         slack = smoothing_cost(p) + 2 * BINARY_PRIOR_EXAMPLES / p.total_weight
         status = "converged" if minimum.gradient <= WEIGHT_GRADIENT_TOLERANCE else "not converged"
@@ -279,7 +281,7 @@ def _log_odds_range(p: Predictions) -> tuple[float, float]:
 def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:
     """Return prior weights (m), which fall with the number of standard errors by which a family is behind the best one.
 
-    The formula is that of `Auto`: the softmax of the gains, which are negative, over their errors, less the handicap.
+    As in `Auto`: the softmax of the gains over the best one, usually negative, in standard errors, less the handicap.
 
     Args:
         families: The m families; only those without a handicap can be the best one.
@@ -292,8 +294,8 @@ def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predi
     if p.k == 2:
         handicap = handicap * math.sqrt(HANDICAP_EXAMPLES / p.total_weight)
     error = (error.square() + (UNSEEN_EXAMPLE_NATS / p.total_weight) ** 2).sqrt()
-    # A family with a handicap may be far ahead of the best one without; at 50 it has nearly all of the weight
-    return (gains / error - handicap).clamp_max(50.0).softmax(0).cpu()
+    # A family with a handicap may be far ahead of the best one without
+    return (gains / error - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0).cpu()
 
 
 def _mean_gains(gains: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,15 @@ from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method, weighted_median
+from calibrant.calibrators._fitting import (
+    TINY_DIVISOR,
+    Fitted,
+    Solution,
+    example_mean,
+    example_weights,
+    fit_method,
+    weighted_median,
+)
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
@@ -20,6 +28,7 @@ from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, Posi
 __all__ = ["Beta", "Platt", "Quadratic"]
 
 MAX_FINITE_SCORE = 1e300  # larger scores count as infinite
+MIN_RELATIVE_SPREAD = 1e-12  # standard deviation below which a feature is constant up to rounding
 NO_SCORE_LIMIT = torch.tensor(MAX_FINITE_SCORE, dtype=torch.float64)
 
 
@@ -136,7 +145,7 @@ def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # the map s / scale
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
-    return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone, slack=slack)
+    return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone=monotone, slack=slack)
 
 
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
@@ -144,16 +153,17 @@ def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
     s, scale, limit = _fitting_scores(p, "Beta")
     reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])  # the map s / scale
     problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
-    return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone)
+    return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone=monotone)
 
 
 def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadratic]:
     """Fit `Quadratic` without a certificate."""
     s, scale, limit = _fitting_scores(p, "Quadratic")
-    ends = torch.stack([s.min(), s.max()])
-    reference = torch.stack([1 / scale, 1 / scale, ends[0] / scale])  # the map s / scale, by its slopes and lower end
+    low, high = s.min(), s.max()
+    ends = torch.stack([low, high])
+    reference = torch.stack([1 / scale, 1 / scale, low / scale])  # the map s / scale, by its slopes and lower end
     problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
-    return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone)
+    return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone=monotone)
 
 
 def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -211,7 +221,7 @@ def _quadratic_features(s: Tensor, ends: Tensor) -> Tensor:
     feature is the integral of the share of one slope from the low end to s.
     """
     low, high = ends
-    length = (high - low).where(high > low, 1e-300)  # not 0 if all scores are equal
+    length = (high - low).where(high > low, TINY_DIVISOR)  # if all scores are equal
     position = (s.clamp(low, high) - low) / length  # 0 at the low end, 1 at the high end
     rising = length * position.square() / 2  # integral of t
     falling = length * position - rising  # integral of 1 - t
@@ -244,13 +254,13 @@ class _Logistic:
         example_shares = example_weights(p) / p.total_weight
         q = (features @ reference[:m] + reference[m]).sigmoid()
         curvature = example_shares * 4 * q * (1 - q)  # q (1 - q) is at most 1/4
-        total = curvature.sum().clamp_min(1e-300)
+        total = curvature.sum().clamp_min(TINY_DIVISOR)  # 0 if the reference is certain of all examples
         center = (curvature @ features) / total
         spread = ((curvature @ (features - center).square()) / total).sqrt()
-        varies = spread > 1e-12 * center.abs()  # false if a feature is constant up to rounding; it then becomes 0
+        varies = spread > MIN_RELATIVE_SPREAD * center.abs()  # a feature that does not vary becomes 0
         spread = spread.where(varies, 1.0)
         x = torch.cat([((features - center) / spread).where(varies, 0.0), features.new_ones(n, 1)], 1).mT.contiguous()
-        # Coordinates t of the weights give w = t / spread; c is the last coordinate less the product of w and center
+        # From coordinates (t, t_0) to w = t / spread and c = t_0 - w center
         to_parameters = torch.eye(m + 1, dtype=torch.float64)
         to_parameters[:m, :m] = (1 / spread).diag().cpu()
         to_parameters[m, :m] = (-center / spread).cpu()
@@ -260,7 +270,7 @@ class _Logistic:
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the penalized loss, its gradient and its Hessian at coordinates t."""
-        s = t.to(self.x.device) @ self.x
+        s = t.to(self.x.device) @ self.x  # log-odds (n)
         loss = softplus(s, threshold=40.0) - self.targets * s  # torch's threshold of 20 would change float64 values
         q = s.sigmoid()
         gradient = self.x @ (self.example_shares * (q - self.targets))

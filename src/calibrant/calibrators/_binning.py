@@ -34,6 +34,7 @@ from calibrant.types import Count, FiniteVector, InputError, Logits, PerBin, Ran
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
+MIN_PRIOR_MEAN = 1e-6  # of an accuracy, because Beta(0, b) is no distribution
 BINNING_CAPABILITIES = Capabilities(num_classes=binned_num_classes, exports=())
 
 
@@ -312,7 +313,7 @@ def _beta_binning(bins: int, events: Events, total_weight: float) -> _BetaBinnin
     table = _equal_mass_bins(bins, events)
     n = table.weight * total_weight
     m = table.accuracy.nan_to_num() * n  # number right, 0 in an empty bin
-    middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(1e-6, 1 - 1e-6)
+    middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(MIN_PRIOR_MEAN, 1 - MIN_PRIOR_MEAN)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     # Logarithms of the Beta functions that normalize prior and posterior; their ratio is the marginal likelihood
     log_prior = a.lgamma() + b.lgamma() - (a + b).lgamma()

@@ -19,6 +19,7 @@ from calibrant.predictions.folds import FitFunction
 from calibrant.predictions.masks import replace_masks
 from calibrant.types import InputError
 
+TINY_DIVISOR = 1e-300  # replaces a divisor of 0, so that 0 / 0 becomes 0 instead of nan
 Fitted = TypeVar("Fitted")
 Settings = ParamSpec("Settings")
 

@@ -14,7 +14,14 @@ from calibrant.backend.threads import thread_limit
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._compose import Chain
-from calibrant.calibrators._fitting import Solution, example_weights, fit_function, fit_method, status_of
+from calibrant.calibrators._fitting import (
+    TINY_DIVISOR,
+    Solution,
+    example_weights,
+    fit_function,
+    fit_method,
+    status_of,
+)
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.registry import CALIBRATORS
@@ -28,8 +35,10 @@ PRIOR_NO_DIFFERENCE = 0.2  # prior probability that no group differs
 PRIOR_COMMON_DEVIATION = 0.2  # prior probability that all groups differ by the same standard deviations
 OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.4)  # shares of groups with other deviations; they divide the rest of the prior
 MIN_GROUP_SLOPE = 0.01
-NUM_FOLDS = 5
-MAX_BLOCK_ELEMENTS = 1 << 22
+NUM_FOLDS = 5  # of the predictions to which corrections are fitted
+MAX_BLOCK_ELEMENTS = 1 << 22  # probabilities of a group under several priors that are in memory at once
+MIN_GAIN = 1e-9  # nats by which a Newton step must raise the log posterior
+VALUE_PRECISION = 1e-12  # relative decrease of a log posterior that is rounding
 
 Biases = Annotated[Float[Tensor, "m k"], FINITE_RANGE]
 Slopes = Annotated[FiniteVector, Range(gt=0)]
@@ -231,7 +240,7 @@ def _design_effect(log_probs: Tensor, p: Predictions) -> float:
     residuals = (torch.nn.functional.one_hot(p.labels, p.k) - log_probs.exp()) * example_weights(p)[:, None]
     codes, index = p.clusters.unique(return_inverse=True)
     cluster_sums = torch.zeros(len(codes), p.k, dtype=torch.float64).index_add_(0, index, residuals)
-    return max(1.0, float(cluster_sums.square().sum() / residuals.square().sum().clamp_min(1e-300)))
+    return max(1.0, float(cluster_sums.square().sum() / residuals.square().sum().clamp_min(TINY_DIVISOR)))
 
 
 def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,7 +259,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
-        if float((step * gradient).sum(1).max()) < 1e-9:  # twice the gain of the quadratic model
+        if float((step * gradient).sum(1).max()) < MIN_GAIN:  # of the quadratic model, twice
             break
         # halve the steps of the priors whose log posterior falls
         proposal = _log_posterior(theta + step, x, y, w, precision)
@@ -258,7 +267,6 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
             step = step * torch.where(is_lower, 0.5, 1.0)[:, None]
             proposal = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
-        value, gradient, hessian = proposal
     log_determinant = torch.linalg.slogdet(hessian).logabsdet
     return theta, value + (precision.log().sum(1) - log_determinant) / 2
 

@@ -23,6 +23,7 @@ __all__ = ["Monotone"]
 
 MIN_PIECE_SLOPE = 1e-3  # keeps the map strictly increasing
 MAX_NEG_LOG_PROB = 1e4  # -log p is clipped here in fits; the probability is 0 in floats anyway
+MIN_KNOT = 1e-12  # smaller ones are 0 up to rounding, which is the first knot already
 
 
 @CALIBRATORS.register
@@ -118,7 +119,7 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
     samples = torch.cat([smallest_v, label_v], 1).flatten()
     weights = None if v.weights is None else v.weights.repeat_interleave(3)
     quantiles = np.unique(weighted_quantiles(samples, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
-    positive = quantiles[quantiles > 1e-12]  # 0 up to rounding is the first knot already
+    positive = quantiles[quantiles > MIN_KNOT]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(positive)])
 
 
@@ -173,9 +174,10 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
 def _sum_length_moments(slopes: Tensor, width: Tensor, offset: Tensor, piece_index: Tensor, w: Tensor) -> Tensor:
     """Return weighted sums over rows, flat: log norm, then moments of the length of v in each piece.
 
-    A row's softmax of -m(v), whose norm is the sum of the odds exp(-m(v)), has for every piece the mean length of an
-    element in it and the mean square. The last moments are the products of the means of two pieces. An element of a
-    higher piece spans the whole width of this one, so that only the piece that contains it needs a look-up.
+    The length of an element v in a piece is the part of the piece that lies below v. Under the softmax of -m(v) over a
+    row, whose norm is the sum of the odds exp(-m(v)), the moments are the mean length in every piece, the mean squared
+    length, and the products of the mean lengths in two pieces. An element of a higher piece spans the whole width of
+    this one, so that only the piece that contains it needs a look-up.
 
     Args:
         slopes: Slope of each piece.

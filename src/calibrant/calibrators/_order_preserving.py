@@ -27,7 +27,7 @@ from calibrant.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
 __all__ = ["IntraOrderPreserving"]
 
 SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
-MIN_KNOT_DISTANCE = 1e-9
+MIN_KNOT_DISTANCE = 1e-9  # replaces the distance 0 of equal quantiles as a divisor
 MAX_CONTEXT = 100.0  # -log p is clipped here in the contexts, where impossible classes are all alike
 ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
 RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]

@@ -10,6 +10,10 @@ from calibrant.backend.solvers import cholesky_with_jitter, sum_row_chunks
 from calibrant.predictions import row_blocks
 
 MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long
+TINY_CURVATURE = 1e-300  # replaces the curvature 0 of columns of zeros
+MIN_NUMBER_CURVATURE = 1e-12  # the same for a number w and its intercepts
+CORRELATION_RIDGE = 0.1  # added to the diagonal of an average over classes, which may be singular although no class is
+CORRELATION_ROUNDING = 1e-9  # added to the diagonal of the correlations of a single class
 
 
 def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -21,8 +25,8 @@ def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def pack(weight: Tensor, bias: Tensor) -> Tensor:
     """Pack numbers for the elements of w and the intercepts (k) into the order of packed parameters, (d).
 
-    They are, class by class, the row of a matrix w or the element of a diagonal w, and then the intercept. If w is a
-    number, they are w and all intercepts.
+    Class by class: the row of a matrix w or the element of a diagonal w, and then the intercept. If w is a number: w,
+    and then all intercepts.
     """
     if weight.ndim == 0:
         return torch.cat([weight.view(1), bias])
@@ -90,9 +94,9 @@ def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor,
 def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) -> Tensor:
     """Return the Hessian of the mean NLL of the logits w x + c in their packed parameters, (d d).
 
-    A row adds diag(p) - p p' in the new logits. The features, on either side of it, are the derivatives of the new
-    logits in the parameters: a class has m = k + 1 parameters if w is a matrix and m = 2 if it is a diagonal. The
-    arguments are those of `exact_preconditioner`.
+    By the chain rule, a row adds J (diag(p) - p p') J': the Hessian in the new logits, between the derivatives J of the
+    new logits in the parameters, the features. A class has m = k + 1 parameters if w is a matrix and m = 2 if it is a
+    diagonal. The arguments are as in `exact_preconditioner`.
     """
 
     def chunk_hessian(x: Tensor, row_shares: Tensor) -> Tensor:
@@ -100,14 +104,15 @@ def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) 
         p = apply_affine(x, weight, bias).mT.contiguous().softmax(0)  # (k rows)
         if weight.ndim == 0:
             return _number_hessian(x, p.mT, row_shares)
-        x, root_shares = x.mT.contiguous(), row_shares.mT.sqrt()  # one root on either side
+        x, root_shares = x.mT.contiguous(), row_shares.mT.sqrt()  # a root with either J
         constant = torch.ones_like(x)  # feature of the intercepts
         # (1 m rows) for a matrix, as all classes have the same features; (k m rows) for a diagonal
         features = torch.cat([x, constant[:1]])[None] if weight.ndim == 2 else torch.stack([x, constant], 1)
         weighted_features = features * root_shares
         moment = p[:, None] * weighted_features  # (k m rows)
-        class_blocks = moment @ weighted_features.mT  # from diag(p)
-        return torch.block_diag(*class_blocks) - moment.flatten(0, 1) @ moment.flatten(0, 1).mT
+        class_blocks = moment @ weighted_features.mT  # J diag(p) J' has no terms between classes
+        flat_moment = moment.flatten(0, 1)  # J p
+        return torch.block_diag(*class_blocks) - flat_moment @ flat_moment.mT
 
     return sum_row_chunks(chunk_hessian, x, row_shares).cpu()
 
@@ -132,12 +137,12 @@ def approximate_preconditioner(
 
     The scale is exact for each parameter. The root is a Cholesky factor of the correlations of the parameters of a
     class: exact for a diagonal w, an average over classes for a matrix. For a number w, every parameter is a block. The
-    arguments are those of `exact_preconditioner`.
+    arguments are as in `exact_preconditioner`.
     """
     parts = [_block_curvature(rows, shares, weight, bias) for rows, shares in row_blocks(x, row_shares)]
     hessian, curvature = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
     if weight.ndim == 0:
-        scale = (pack(curvature, hessian) + 2 * ridge)[:, None].clamp_min(1e-12).rsqrt()
+        scale = (pack(curvature, hessian) + 2 * ridge)[:, None].clamp_min(MIN_NUMBER_CURVATURE).rsqrt()
         return Preconditioner(scale, torch.ones(1, 1, dtype=torch.float64))
     scale = (curvature + 2 * ridge.view_as(curvature)).clamp_min(MIN_CURVATURE).rsqrt()
     # The ridge shrinks the correlations of the data's Hessian, by the data's share of the curvature
@@ -156,18 +161,18 @@ def _block_curvature(x: Tensor, row_shares: Tensor, weight: Tensor, bias: Tensor
 
     The shapes depend on w. Diagonal: (k 2 2) and (k 2), for the class's element of w and its intercept. Matrix: the
     sum of the Hessians of all classes (k+1 k+1), and the diagonal of each class (k k+1). Number: second derivatives in
-    the intercepts (k), and the one in w (a scalar).
+    the intercepts (k), and the second derivative in w (a scalar).
     """
     p = apply_affine(x, weight, bias).softmax(-1)
     if weight.ndim == 0:
         variance = (p * x.square()).sum(-1) - (p * x).sum(-1).square()  # of a row's logits under p
         return (p * (1 - p) * row_shares).sum(0), row_shares[:, 0] @ variance
-    noise = p.mul_(1 - p).mul_(row_shares)  # second derivatives in the calibrated logits, (rows k)
+    curvature = p.mul_(1 - p).mul_(row_shares)  # second derivatives in the new logits, (rows k); overwrites p
     if weight.ndim == 1:
-        moment = noise * x
+        moment = curvature * x
         cross = moment.sum(0)
-        hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, noise.sum(0)], -1).view(-1, 2, 2)
+        hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, curvature.sum(0)], -1).view(-1, 2, 2)
         return hessian, hessian.diagonal(dim1=1, dim2=2)
     features = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    summed_hessian = (features * noise.sum(1, keepdim=True)).mT @ features  # over all classes
-    return summed_hessian, noise.mT @ features.square()
+    summed_hessian = (features * curvature.sum(1, keepdim=True)).mT @ features  # over all classes
+    return summed_hessian, curvature.mT @ features.square()

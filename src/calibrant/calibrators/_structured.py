@@ -167,7 +167,7 @@ class StructuredMatrix:
 
 
 def _scalar(x: float) -> Tensor:
-    """Return a number as a float64 scalar, as which parameters are stored."""
+    """Return a float64 scalar, as which parameters are stored."""
     return torch.tensor(x, dtype=torch.float64)
 
 

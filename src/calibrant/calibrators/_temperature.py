@@ -15,7 +15,7 @@ from calibrant.backend.softmax import LOG2_E
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
+from calibrant.calibrators._fitting import Solution, check_status, example_weights, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -24,6 +24,11 @@ from calibrant.types import InputError, Logits, MetricText, PositiveFloat, Posit
 __all__ = ["Identity", "Temperature"]
 
 LOG_TEMPERATURE_DEVIATION = 0.5  # prior standard deviation of log T, for the robust temperature
+MAX_MARGIN = 1e300  # replaces inf, because 0 times -inf is undefined
+MAX_ROBUST_PASSES = 100
+MAX_LAST_ROBUST_STEP = 1e-7  # in log T, at which the search has converged
+MIN_ROBUST_CURVATURE = 1e-3  # limits the first steps where the loss is flat
+COARSE_STEP, FINE_STEP = 3e-2, 3e-4  # tolerances in log T; a step of Halley's method triples the number of digits
 TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
     "mukhoti": np.cumsum(np.full(100, 0.1)),  # 0.1 .. 10.0; their code adds 0.1 in floats
     "wang": np.arange(1, 1001) / 100,  # 0.01 .. 10.00, as their text says
@@ -222,15 +227,16 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     rough = search(p, start, 3e-2, torch.float32)
     root = search(p, rough.x, 3e-4, torch.float64)  # the error is about the cube of the last step
     derivatives, t = root.evaluation, math.exp(-root.x)
-    standard_error = math.nan
-    if root.is_interior and derivatives.curvature > 0:
+    standard_error, status = math.nan, "converged"
+    if not root.is_interior:
+        status = "separable" if root.x > center else "at bound"
+    elif derivatives.curvature > 0:  # the sandwich formula
         standard_error = t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
-    weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
-    status_at_bound = "separable" if root.x > center else "at bound"
+    weights = example_weights(p)
     return TemperatureFit(
         temperature=t,
         nll=derivatives.extrapolate_nll(root.step),
-        status="converged" if root.is_interior else status_at_bound,
+        status=status,
         gradient=abs(derivatives.extrapolate_slope(root.step)),
         iterations=rough.iterations + root.iterations,
         standard_error=standard_error,
@@ -262,16 +268,16 @@ def _logit_spread(p: Predictions) -> float:
     A median, because a few outliers can dominate a mean.
     """
     z = p.logits.double()
-    gap = z.amax(-1, keepdim=True) - z
-    positive = (gap > 0) & gap.isfinite()
-    weights = None if p.weights is None else p.weights[:, None].expand_as(gap)[positive]
-    return float(weighted_median(gap[positive], weights))
+    distance = z.amax(-1, keepdim=True) - z
+    positive = (distance > 0) & distance.isfinite()
+    weights = None if p.weights is None else p.weights[:, None].expand_as(distance)[positive]
+    return float(weighted_median(distance[positive], weights))
 
 
 def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float64) -> NllDerivatives:
     """Return the mean NLL of logits b z with its derivatives, from the cumulants of b z under softmax(b z).
 
-    Exponentials have the precision `dtype`, or that of the logits if it is higher: float32 takes a third of the time.
+    Exponentials have the precision `dtype`, or a higher one of the logits: float32 takes a third of the time.
     """
     dtype = torch.promote_types(dtype, p.logits.dtype)
     weights = () if p.weights is None else (p.weights,)
@@ -294,11 +300,11 @@ def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor,
     """
     margin = z.to(dtype)
     margin = (margin - margin.amax(-1, keepdim=True)).clamp_min_(torch.finfo(dtype).min)  # 0 times -inf is undefined
-    powers = margin.mul(b * LOG2_E).exp2_()
+    powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin)
     norm = powers.sum(-1).double()
-    # sums of the powers times margin, margin^2 and margin^3
+    # Each pass multiplies the powers by the margin: moments of margin, margin^2 and margin^3
     m1, m2, m3 = (powers.mul_(margin).sum(-1) / norm for _ in range(3))
-    m1, m2, m3 = b * m1, b * (b * m2), b * (b * (b * m3))
+    m1, m2, m3 = b * m1, b * (b * m2), b * (b * (b * m3))  # of b z; b^3 alone may overflow
     label_score = b * margin.gather(-1, y[:, None]).squeeze(-1).double()
     first = m1 - label_score
     terms = torch.stack([norm.log() - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
@@ -324,28 +330,29 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     errors that way.
     """
     p = drop_impossible(p)
-    u, smoothing, step, passes = -math.log(initial_fit.temperature), math.log(p.total_weight * p.k), math.inf, 0
+    u, step, passes = -math.log(initial_fit.temperature), math.inf, 0  # u = log(1/T)
+    prior_log_odds, prior_precision = math.log(p.total_weight * p.k), LOG_TEMPERATURE_DEVIATION**-2
     weights = () if p.weights is None else (p.weights,)
-    while abs(step) > 1e-7 and passes < 100:
-        derivatives = partial(_robust_derivatives, math.exp(u), smoothing)
+    while abs(step) > MAX_LAST_ROBUST_STEP and passes < MAX_ROBUST_PASSES:
+        derivatives = partial(_robust_derivatives, math.exp(u), prior_log_odds)
         slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
-        slope, curvature = slope + u / LOG_TEMPERATURE_DEVIATION**2, curvature + 1 / LOG_TEMPERATURE_DEVIATION**2
-        step = -slope / max(curvature, 1e-3)
+        slope, curvature = slope + u * prior_precision, curvature + prior_precision
+        step = -slope / max(curvature, MIN_ROBUST_CURVATURE)
         if abs(step) < 0.1:  # near the optimum, use the whole second derivative, in which the posteriors vary
-            step = -slope / max(curvature - correction, curvature / 4, 1e-3)
+            step = -slope / max(curvature - correction, curvature / 4, MIN_ROBUST_CURVATURE)
         step = max(-1.0, min(1.0, step))
         u, passes = u + step, passes + 1
     return replace(initial_fit, temperature=math.exp(-u), iterations=initial_fit.iterations + passes)
 
 
-def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+def _robust_derivatives(b: float, prior_log_odds: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
 
     The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
 
     Args:
         b: Inverse temperature.
-        smoothing: log(n k), the log-odds that a label of probability 1 is from softmax(b z), not from the uniform part.
+        prior_log_odds: log(n k), the log-odds that a label with p = 1 comes from p and not from the uniform part.
         z: Logits, (n k).
         y: Labels, (n).
         weights: Weights of the rows, (n), if there are any.
@@ -353,12 +360,12 @@ def _robust_derivatives(b: float, smoothing: float, z: Tensor, y: Tensor, *weigh
     margin = z.double()
     margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)  # 0 times -inf is undefined
     label_score = b * margin.gather(1, y[:, None]).squeeze(1)
-    p = margin.mul(b * LOG2_E).exp2_()  # not yet normalized
-    norm = p.sum(1)
-    mean = p.mul_(margin).sum(1) / norm
-    square = p.mul_(margin).sum(1) / norm
-    posterior = (label_score - norm.log() + smoothing).sigmoid()
+    powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin)
+    norm = powers.sum(1)
+    mean = powers.mul_(margin).sum(1) / norm
+    square = powers.mul_(margin).sum(1) / norm  # the powers hold their product with the margin by now
+    posterior = (label_score - norm.log() + prior_log_odds).sigmoid()  # that the label comes from p
     counts = posterior * weights[0] if weights else posterior
-    first = b * mean - label_score
+    first = b * mean - label_score  # derivatives of -log p_y in log b
     second = first + b * b * (square - mean.square())
     return torch.stack([counts @ first, counts @ second, (counts * (1 - posterior)) @ first.square()])

@@ -262,10 +262,11 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
         if float((step * gradient).sum(1).max()) < MIN_GAIN:  # of the quadratic model, twice
             break
         # halve the steps of the priors whose log posterior falls
-        proposal = _log_posterior(theta + step, x, y, w, precision)
-        while bool((is_lower := proposal[0] < value - 1e-12 * (1 + value.abs())).any()):
-            step = step * torch.where(is_lower, 0.5, 1.0)[:, None]
-            proposal = _log_posterior(theta + step, x, y, w, precision)
+        lowest_accepted = value - VALUE_PRECISION * (1 + value.abs())
+        value, gradient, hessian = _log_posterior(theta + step, x, y, w, precision)
+        while bool((value < lowest_accepted).any()):
+            step = step * torch.where(value < lowest_accepted, 0.5, 1.0)[:, None]
+            value, gradient, hessian = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
     log_determinant = torch.linalg.slogdet(hessian).logabsdet
     return theta, value + (precision.log().sum(1) - log_determinant) / 2

@@ -85,8 +85,7 @@ def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor,
     # Curvature of each parameter, up to a factor, if no probability were near 0 or 1: the mean square of its feature.
     # At most 1, that of an intercept, so that large logits do not raise it
     typical_curvature = pack(by_shape[weight.ndim].clamp_max(1.0), torch.ones_like(column_squares))
-    # 1e-300 for columns of zeros, which have no curvature at all
-    hessian.diagonal().copy_(hessian.diagonal().maximum(MIN_CURVATURE * typical_curvature + 1e-300))
+    hessian.diagonal().copy_(hessian.diagonal().maximum(MIN_CURVATURE * typical_curvature + TINY_CURVATURE))
     scale = torch.ones(1, len(hessian), dtype=torch.float64)  # of one block; the root does all the scaling
     return Preconditioner(scale, cholesky_with_jitter(hessian))
 
@@ -149,10 +148,10 @@ def approximate_preconditioner(
     root_share = curvature.sqrt() * scale
     is_matrix = weight.ndim == 2
     shrinkage = root_share.mT @ root_share / len(bias) if is_matrix else root_share[:, :, None] * root_share[:, None, :]
-    length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(1e-300).rsqrt()
+    length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(TINY_CURVATURE).rsqrt()
     correlation = shrinkage * hessian * length[..., :, None] * length[..., None, :]
     # An average over classes may be nearly singular, although no class is
-    correlation.diagonal(dim1=-2, dim2=-1).fill_(1.1 if is_matrix else 1 + 1e-9)
+    correlation.diagonal(dim1=-2, dim2=-1).fill_(1 + (CORRELATION_RIDGE if is_matrix else CORRELATION_ROUNDING))
     return Preconditioner(scale, torch.linalg.cholesky(correlation))
 
 

@@ -358,7 +358,7 @@ def _robust_derivatives(b: float, prior_log_odds: float, z: Tensor, y: Tensor, *
         weights: Weights of the rows, (n), if there are any.
     """
     margin = z.double()
-    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-1e300)  # 0 times -inf is undefined
+    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-MAX_MARGIN)
     label_score = b * margin.gather(1, y[:, None]).squeeze(1)
     powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin)
     norm = powers.sum(1)

@@ -240,7 +240,7 @@ def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     table = Bins.equal_mass(1, by_score)
     for bins in range(2, len(by_score.value) + 1):
         finer = Bins.equal_mass(bins, by_score)
-        if bool((finer.accuracy.diff() < -1e-12).any()):
+        if bool((finer.accuracy.diff() < -1e-12).any()):  # less is rounding
             break
         table = finer
     return gap_norm(table, norm)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums
-from calibrant.metrics._intervals import Interval, SquareEstimate, cluster_mean_error
+from calibrant.metrics._intervals import MIN_DIVISOR, SUM_ROUNDING, Interval, SquareEstimate, cluster_mean_error
 
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
 MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
@@ -56,7 +56,7 @@ def _noise_residuals(sums: ClusterSums) -> Tensor:
     """
     n = sums.total_weight.sum(0)
     share = sums.total_weight / n  # of each cluster in the bin
-    is_alone = share > 1 - 1e-9
+    is_alone = share > 1 - SUM_ROUNDING
     # r - w (R - r) / (n - w) = (r - w R / n) / (1 - w / n), for the sums r and w of a cluster, R and n of the bin
     deviation = sums.residual - sums.total_weight * (sums.residual.sum(0) / n)  # from the mean over all clusters
     difference = deviation / (1 - share).where(~is_alone, 1.0)  # from the mean over the other clusters
@@ -95,19 +95,19 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[Square
     share, mean = n / total, residual.sum(0) / n
     pairs = n.square() - weight.square().sum(0)
     product = (residual.sum(0).square() - residual.square().sum(0)) / pairs
-    product = product.where(pairs > 1e-9 * n.square(), 0.0)
+    product = product.where(pairs > SUM_ROUNDING * n.square(), 0.0)
     value = (share * product).sum()
     # C is the sum over clusters of the outer products of these rows
     deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
     direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
-    root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(1e-300)
+    root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)
     share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1] if m > 1 else 0.0
     frequency = sums.value + mean
-    varies = (frequency > 1e-9) & (frequency < 1 - 1e-9)
+    varies = (frequency > SUM_ROUNDING) & (frequency < 1 - SUM_ROUNDING)
     examples_per_cluster = torch.where(varies, 1.0, weight.square().sum(0) / n)
     independent = dispersion * sums.value * (1 - sums.value) / total * examples_per_cluster
     trace = torch.maximum(deviations.square().sum(), independent.sum())
     variance = 2 * torch.maximum((deviations.mT @ deviations).square().sum(), independent.square().sum())
     # the shares of the bins vary too, which moves theta by share_error and its root by share_error / (2 sqrt(theta))
-    root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(1e-300)
+    root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(MIN_DIVISOR)
     return SquareEstimate(value, trace, variance, root_variance), m - 1

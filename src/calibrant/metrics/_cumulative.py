@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
-from calibrant.metrics._intervals import Evidence
+from calibrant.metrics._intervals import SUM_ROUNDING, Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
 from calibrant.types import Count, Scalar, Width
@@ -211,7 +211,7 @@ def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()
         within = kernel_sum(sums.value, sums.residual, width).sum()
         across = kernel_sum(sums.value, sums.residual.sum(0), width) - within
-        return across / pairs if float(pairs) > 1e-9 * float(n) ** 2 else n.new_zeros(())
+        return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
     return (kernel_sum(by_score.value, by_score.residual, width) - by_score.residual_square) / (n * (n - 1))

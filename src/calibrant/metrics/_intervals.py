@@ -16,6 +16,8 @@ from calibrant.backend.bins import merge_examples
 BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
 NUM_BISECTIONS = 52  # of an interval of length 1, down to the last bit
+MIN_DIVISOR = 1e-300  # replaces a divisor of 0, so that 0 / 0 becomes 0 instead of nan
+SUM_ROUNDING = 1e-9  # relative difference up to which two sums are equal
 _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default=False)
 
 
@@ -143,7 +145,7 @@ class Sample:
         clusters = self.degrees + 1
         if self.variance < MAX_ROUNDING_VARIANCE or clusters <= 1:
             return clusters, self.variance
-        examples = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, 1e-300))
+        examples = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, MIN_DIVISOR))
         count = math.sqrt(examples * clusters)
         # chosen so that the squared standard error, variance / (count - 1), stays variance / (examples - 1)
         return count, self.variance * (count - 1) / (examples - 1)
@@ -241,9 +243,9 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))  # the unseen value in F_0 and in F_1
     center = (n * share + end) / (n + 1)
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
-    size = (n + 2) * center * (1 - center) / np.maximum(spread, 1e-300) - 1
+    size = (n + 2) * center * (1 - center) / np.maximum(spread, MIN_DIVISOR) - 1
     size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
-    hits, misses = (np.maximum(size * x, 1e-300)[:, None] for x in (center, 1 - center))  # 0 is not defined
+    hits, misses = (np.maximum(size * x, MIN_DIVISOR)[:, None] for x in (center, 1 - center))  # betainc needs > 0
     kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
 
     def tails(limits: Any) -> Any:
@@ -285,7 +287,7 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
 
     def probability(theta: Any) -> Any:
         """Return the probability of an estimate up to the observed one, by the gamma distribution."""
-        spread = np.maximum(variance + 4 * root_variance * theta, 1e-300)
+        spread = np.maximum(variance + 4 * root_variance * theta, MIN_DIVISOR)
         return gammainc((theta + mean) ** 2 / spread, observed * (theta + mean) / spread)
 
     def inside(theta: Any) -> Any:

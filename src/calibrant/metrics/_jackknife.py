@@ -19,6 +19,7 @@ from calibrant.backend.bins import (
     odds_cell,
 )
 from calibrant.backend.sorting import distinct_values
+from calibrant.metrics._intervals import SUM_ROUNDING
 from calibrant.predictions import Predictions
 
 MAX_DISTINCT_CONFIDENCES = NUM_ODDS_CELLS  # distinct confidences up to which each has a cell of its own
@@ -101,7 +102,7 @@ class LeaveOneGroupOut(EventStatistics):
     def _remainder(self, table: Tensor) -> Tensor:
         """Return the sums without the group, (values, cells), from `Jackknife.sums`, which start with the weight."""
         remaining = table[:, -1] - table[:, self.left_out]
-        return remaining * (remaining[0] > 1e-9 * table[0, -1])  # a smaller weight is rounding
+        return remaining * (remaining[0] > SUM_ROUNDING * table[0, -1])  # a smaller weight is rounding
 
     @cached_property
     def by_score(self) -> GroupedScores:

@@ -9,10 +9,18 @@ from torch import Tensor
 
 from calibrant.backend.bins import Bins, EventStatistics, Moments
 from calibrant.metrics._clusters import clustered_square
-from calibrant.metrics._intervals import Interval, SquareEstimate, square_limits, student_quantile
+from calibrant.metrics._intervals import (
+    MIN_DIVISOR,
+    SUM_ROUNDING,
+    Interval,
+    SquareEstimate,
+    square_limits,
+    student_quantile,
+)
 
 Edges = Literal["equal_width", "equal_mass"]
 NUM_NOISE_CELLS = 1 << 11  # grid of a noise distribution; gives quantiles to a relative 3e-5
+MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that the weights are not all 0
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
@@ -44,7 +52,7 @@ def square_estimate(moments: Moments) -> SquareEstimate:
       variance of $\mu_b^2$ over the examples, and $\theta$ at least the mean of the noise.
     """
     m, n = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
-    has_pairs = m > 1 + 1e-9  # at least two examples
+    has_pairs = m > 1 + SUM_ROUNDING  # at least two examples
     m = m.where(has_pairs, 2.0)  # any number: bins without pairs get the share 0
     share, pairs = (m / n).where(has_pairs, 0.0), m * (m - 1)
     mean_product = (moments.u_sum.square() - moments.u_square_sum) / pairs
@@ -52,10 +60,10 @@ def square_estimate(moments: Moments) -> SquareEstimate:
     sigma_square = torch.maximum(moments.u_square_sum / m - mu_square, moments.noise / m)
     spread = share * sigma_square / pairs.sqrt()
     value, mean = (share * mean_product).sum(-1), spread.sum(-1)
-    weight = share * ((moments.u_sum / m).square() + 1e-12)  # positive, as a divisor must be
+    weight = share * ((moments.u_sum / m).square() + MIN_SQUARED_GAP)
     between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
     within = (weight * sigma_square).sum(-1) / weight.sum(-1)
-    root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(1e-300)) / n.squeeze(-1)
+    root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(MIN_DIVISOR)) / n.squeeze(-1)
     return SquareEstimate(value, mean, 2 * spread.square().sum(-1), root_variance)
 
 

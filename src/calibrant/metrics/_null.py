@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
+from calibrant.metrics._intervals import SUM_ROUNDING
 
 NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000
 MAX_CLUSTERED_BINS = 64  # bins of confidence in which sums of clusters are drawn
 MAX_CHUNK_ELEMENTS = 1 << 20  # residuals of unanimous clusters that are drawn at once
 PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that are added to the expected events of the sample
+MIN_EXCESS_VARIANCE = 1e-12  # of unanimous clusters over independent examples, relative; less is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class NullResiduals:
         The statistic takes rows of residuals (r g) and returns (r).
         """
         observed, drawn = float(statistic(self.observed)), statistic(self.drawn)
-        exceeded = int((drawn >= observed - 1e-9 * abs(observed)).sum())  # equal up to rounding counts
+        exceeded = int((drawn >= observed - SUM_ROUNDING * abs(observed)).sum())  # equal up to rounding counts
         return (exceeded + 1) / (len(drawn) + 1)
 
 
@@ -168,7 +170,7 @@ class ClusterModel:
         excess = self.unanimous - independent  # sum of V_1 - V_0
         if len(self.independent) == 1:
             return torch.ones_like(squares)
-        if excess <= 1e-12 * self.unanimous:  # every cluster is a single example
+        if excess <= MIN_EXCESS_VARIANCE * self.unanimous:  # every cluster is a single example
             return torch.zeros_like(squares)
         q = (squares - independent) / excess
         h = (q - 2 * products / excess - 1) / 2

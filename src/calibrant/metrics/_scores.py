@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import Events, Moments, allow_rounding
 from calibrant.backend.softmax import entropies
-from calibrant.metrics._intervals import SHARE, Interval, ScoreRange, share_interval
+from calibrant.metrics._intervals import MIN_DIVISOR, SHARE, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import OpenFraction, PerExample, Scalar
@@ -43,7 +43,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
     """Return each bin's share, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
     weight = moments.total_weight
-    c, v = (x / weight.clamp_min(1e-300) for x in (moments.confidence_sum, moments.variance))
+    c, v = (x / weight.clamp_min(MIN_DIVISOR) for x in (moments.confidence_sum, moments.variance))
     return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)
 
 

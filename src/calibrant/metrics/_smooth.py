@@ -14,6 +14,7 @@ from calibrant.types import Count, Scalar
 __all__ = ["smooth_ece"]
 
 NUM_GRID_CELLS = 1 << 14
+WIDTH_TOLERANCE = 1e-9  # to which the width is solved for
 _DEPOSIT_CHUNK = 1 << 16
 NUM_TEST_CELLS = 1 << 11  # a coarser grid for all simulations
 CHUNK_DRAWS = 128  # draws that are smoothed at once
@@ -74,7 +75,7 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
     def width_minus_error(s: float) -> PointEvaluation:
         """Evaluate the width s minus the error seen through it, and the derivative. The second derivative is unused."""
-        num_terms = min(NUM_GRID_CELLS, int(9 / (np.pi * max(s, 1e-9))) + 2)  # later factors are below e^-40
+        num_terms = min(NUM_GRID_CELLS, int(9 / (np.pi * max(s, WIDTH_TOLERANCE))) + 2)  # later factors are below e^-40
         damped, derivative = np.zeros((2, NUM_GRID_CELLS))
         damped[:num_terms] = coefficients[:num_terms] * np.exp(rate[:num_terms] * s * s)
         derivative[:num_terms] = 2 * s * rate[:num_terms] * damped[:num_terms]
@@ -83,7 +84,11 @@ def smooth_ece(events: EventStatistics) -> Scalar:
         return PointEvaluation(s - float(np.abs(smoothed).sum()), slope, 0.0)
 
     unsmoothed = float(np.abs(to_grid(coefficients)).sum())  # no window shows a larger error
-    value = increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), 1e-9).x if unsmoothed else 0.0
+    value = (
+        increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), WIDTH_TOLERANCE).x
+        if unsmoothed
+        else 0.0
+    )
     return torch.tensor(value, dtype=torch.float64, device=by_score.value.device)
 
 

@@ -21,6 +21,7 @@ MAX_BAND_GROUPS = 4096  # groups of confidence from which a band is computed
 MAX_WALK_STOPS = 512  # groups of confidence at which a walk is read
 NUM_WALKS = 2000
 MIN_BAND_WIDTH = 1e-9  # of a side of a band, as an angle
+MIN_CLUSTER_DEVIATION = 1e-12  # replaces 0 as a divisor, where all clusters are alike
 
 
 def corp(
@@ -118,7 +119,7 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
         weight, outcome = (x[:, :-1] for x in _cluster_sums_above(by_score.clusters))
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
-        walks = walks / deviation.square().sum(0).sqrt().clamp_min(1e-12)
+        walks = walks / deviation.square().sum(0).sqrt().clamp_min(MIN_CLUSTER_DEVIATION)
     z = walks.abs().amax(1).quantile(level)
     return 2 * float(torch.special.ndtr(z)) - 1
 

@@ -101,7 +101,7 @@ def detection(
     """
     passing_in, passing_out, by_score = _pass_rates(inside, outside, score)
     outside_mass = by_score.total_weight - by_score.correct
-    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
+    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])  # 0.95 up to rounding
     return Detection(
         auroc=float(auroc_of(by_score)),
         aupr_in=float(_average_precision(by_score.correct.flip(0), outside_mass.flip(0))),

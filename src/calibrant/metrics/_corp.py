@@ -1,6 +1,6 @@
 """CORP: the exact decomposition of a score into miscalibration, discrimination and uncertainty."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
     """
-    return corp_decomposition(events.by_score, score)[0]
+    return _decompose(events.by_score, score).miscalibration
 
 
 @metric(
@@ -40,7 +40,7 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
     """
-    return corp_decomposition(events.by_score, score)[1]
+    return _decompose(events.by_score, score).discrimination
 
 
 @metric(
@@ -54,16 +54,24 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
     """
-    return corp_decomposition(events.by_score, score)[2]
+    return _decompose(events.by_score, score).uncertainty
 
 
-def corp_decomposition(by_score: GroupedScores, score: Score) -> tuple[Scalar, Scalar, Scalar]:
-    """Return miscalibration (MCB), discrimination (DSC) and uncertainty (UNC) of sorted examples."""
+class _Decomposition(NamedTuple):
+    """The terms of a score S = MCB - DSC + UNC."""
+
+    miscalibration: Scalar
+    discrimination: Scalar
+    uncertainty: Scalar
+
+
+def _decompose(by_score: GroupedScores, score: Score) -> _Decomposition:
+    """Compare the mean scores of the confidences, of their isotonic recalibration, and of the accuracy alone."""
     accuracy = by_score.correct.sum() / by_score.total_weight.sum()
     original = _score(by_score, by_score.value, score)
     recalibrated = _score(by_score, isotonic_fit(by_score), score)
     constant = _score(by_score, accuracy.expand(len(by_score.value)), score)
-    return original - recalibrated, constant - recalibrated, constant
+    return _Decomposition(original - recalibrated, constant - recalibrated, uncertainty=constant)
 
 
 def isotonic_fit(by_score: GroupedScores) -> Tensor:

@@ -226,8 +226,8 @@ def range_tail(r: float) -> float:
     if r < 0.4:  # where the probability is 1 up to 3e-12, and the series converges slowly
         return 1.0
     k = torch.arange(1, 101, dtype=torch.float64)
-    terms = k * torch.special.erfc(k * r / math.sqrt(2)) / 2
-    return min(1.0, max(0.0, 8 * float(terms[::2].sum() - terms[1::2].sum())))
+    terms = k * torch.special.erfc(k * r / math.sqrt(2)) / 2  # 1 - Phi(x) is erfc(x / sqrt 2) / 2
+    return min(1.0, max(0.0, 8 * _alternating_sum(terms)))
 
 
 def supremum_tail(x: float) -> float:
@@ -242,7 +242,11 @@ def supremum_tail(x: float) -> float:
         return 1.0
     odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1
     if x > 2:  # the reflected series: no cancellation in the tail
-        terms = torch.special.erfc(odd * x / math.sqrt(2))
-        return min(1.0, 2 * float(terms[::2].sum() - terms[1::2].sum()))
+        return min(1.0, 2 * _alternating_sum(torch.special.erfc(odd * x / math.sqrt(2))))
     terms = (-(odd**2) * math.pi**2 / (8 * x**2)).exp() / odd
-    return min(1.0, max(0.0, 1 - 4 / math.pi * float(terms[::2].sum() - terms[1::2].sum())))
+    return min(1.0, max(0.0, 1 - 4 / math.pi * _alternating_sum(terms)))
+
+
+def _alternating_sum(terms: Tensor) -> float:
+    """Return the first term minus the second plus the third, and so on."""
+    return float(terms[::2].sum() - terms[1::2].sum())

@@ -181,20 +181,19 @@ class Sample:
         tail = float(lower_tail if self.mean > 0 else 1 - upper_cdf)
         return min(1.0, 2 * tail)
 
-    def bounded_interval(self, score_range: ScoreRange, level: float, share: float = 1.0) -> Interval:
+    def bounded_interval(self, score_range: ScoreRange, level: float, effective_share: float = 1.0) -> Interval:
         """Return the interval of a mean of values in a known range, by `mean_limits`.
 
-        `share` is the share of the examples that the mean is over, if the error is that of fewer than all.
+        With an `effective_share` below 1, only this share of the sample size counts; the standard error stays.
         """
         if math.isinf(self.mean) or math.isinf(self.variance):
             return Interval(self.mean, -math.inf, math.inf, level)
         if self.degrees <= 0 or math.isnan(self.mean):
             return Interval(self.mean, *score_range, level)
         count, variance = self.equivalent_sample
-        size = share * count
-        variance *= max(size - 1, 0.0) / (count - 1)
-        limits = mean_limits(size, self.mean, variance, score_range, level)
-        low, high = (float(end) for end in limits)
+        size = effective_share * count
+        variance *= max(size - 1, 0.0) / (count - 1)  # keeps the squared standard error, variance / (count - 1)
+        low, high = map(float, mean_limits(size, self.mean, variance, score_range, level))
         return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)
 
 

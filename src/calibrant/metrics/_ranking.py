@@ -60,7 +60,7 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     count = count[(count > 0) & (count < sample.n)]  # of classes with positives and negatives
     count = count[:1] if p.k == 2 else count  # the second class has the same positives and negatives
     rarer = torch.minimum(count, sample.n - count).mean() if len(count) else sample.n
-    return sample.bounded_interval(SHARE, level, share=float(rarer) / sample.n)
+    return sample.bounded_interval(SHARE, level, effective_share=float(rarer) / sample.n)
 
 
 @metric(
@@ -121,7 +121,7 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
         clusters = weight, deviation + value * weight
     sample = Sample.from_sums(n, value, float(square.sum()), clusters)
     # The errors have the weights w = -log G, and (E w)^2 / E w^2 is 1/2: they are as precise as half of the examples
-    return sample.bounded_interval(SHARE, level, share=0.5)
+    return sample.bounded_interval(SHARE, level, effective_share=0.5)
 
 
 @metric(

@@ -84,12 +84,10 @@ def smooth_ece(events: EventStatistics) -> Scalar:
         return PointEvaluation(s - float(np.abs(smoothed).sum()), slope, 0.0)
 
     unsmoothed = float(np.abs(to_grid(coefficients)).sum())  # no window shows a larger error
-    value = (
-        increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), WIDTH_TOLERANCE).x
-        if unsmoothed
-        else 0.0
-    )
-    return torch.tensor(value, dtype=torch.float64, device=by_score.value.device)
+    width = 0.0
+    if unsmoothed:
+        width = increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), WIDTH_TOLERANCE).x
+    return torch.tensor(width, dtype=torch.float64, device=by_score.value.device)
 
 
 def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:

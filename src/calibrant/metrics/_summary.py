@@ -1,7 +1,7 @@
 """A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -167,12 +167,11 @@ class Summary(BinSums):
                 "Expected at most 7e13 examples in one cell of confidence. Read this summary and start another.",
                 code="too_many_rows",
             )
-        return Summary(
-            max(self.k, addend.k),
-            self.bins,
-            _sums.add_words(self.sums, addend.sums),
-            _sums.carry(cells, CELL_WORD_BITS),
-            self.of,
+        return replace(
+            self,
+            k=max(self.k, addend.k),
+            sums=_sums.add_words(self.sums, addend.sums),
+            cells=_sums.carry(cells, CELL_WORD_BITS),
             class_names=self.class_names or addend.class_names,
             slots=_sums.add_optional(self.slots, addend.slots, _sums.add_words),
             groups=_sums.add_optional(self.groups, addend.groups, operator.add),
@@ -245,10 +244,19 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
         weight, weighted_outcome = (features[FEATURES.index(name)] for name in ("weight", "outcome"))
         words = _sums.to_words(torch.stack([weight, weighted_outcome, weight * c]), 2, CELL_WORD_BITS)
         _sums.add_rows(cells, words, odds_cell(c))
-    sums = builder.carry()
-    _sums.carry(cells, CELL_WORD_BITS)
+    builder.carry()
     return Summary(
-        p.k, bins, sums.sums, cells, p.of, p.class_names, sums.slots, sums.groups, classes, by_class, sums.row_groups
+        k=p.k,
+        bins=bins,
+        sums=builder.sums,
+        cells=_sums.carry(cells, CELL_WORD_BITS),
+        of=p.of,
+        class_names=p.class_names,
+        slots=builder.slots,
+        groups=builder.groups,
+        classes=classes,
+        by_class=by_class,
+        row_groups=builder.row_groups,
     )
 
 

@@ -194,11 +194,10 @@ class SumBuilder:
             flat_index = index if outer_index is None else outer_index[rows] * self.bins + index
             add_rows(sums, words[:, : sums.shape[1]], flat_index)
 
-    def carry(self) -> "SumBuilder":
+    def carry(self) -> None:
         """Bring all words into their range."""
         for sums, _ in self._targets:
             carry(sums, WORD_BITS)
-        return self
 
 
 def row_features(p: Predictions) -> Tensor:

@@ -266,7 +266,7 @@ ONE_CLUSTER = Predictions(P.logits, P.labels, clusters=[0] * 100)
         ("metric", (P, P), {"difference": 0.1, "metric": "ece"}),
         ("metric_from_assumption", (), {"accuracy": 0.9, "difference": 0.1, "metric": "auroc"}),
         ("correlation_range", (P,), {"difference": 0.1, "correlation": 1.0}),
-        ("level_range", (P,), {"detect": 0.1, "level": 0.0}),
+        ("alpha", (P,), {"detect": 0.1, "alpha": 0.0}),
         ("power_range", (P,), {"detect": 0.1, "power": 1.0}),
         ("draws_range", (P,), {"detect": 0.1, "draws": 3}),
         ("seed_range", (P,), {"detect": 0.1, "seed": -1}),

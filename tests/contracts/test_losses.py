@@ -195,7 +195,7 @@ import torch
 from calibrant import InputError, losses
 data = torch.zeros(2, 3), torch.tensor([0, 1])
 for call in (
-    lambda: losses.mmce(*data, form="wieghted"),
+    lambda: losses.mmce(*data, form="smooth"),
     lambda: losses.mmce(*data, normalization="none"),
     lambda: losses.mmce(*data, width=0.0),
     lambda: losses.cross_entropy(*data, smoothing=0.1, off_target="K"),

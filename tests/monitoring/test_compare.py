@@ -64,10 +64,10 @@ def test_models_that_are_alike_rarely_differ(kind):
     alarms = 0
     for seed in range(60):
         if kind == "pairs":
-            alarms += compare(*noisy_pair(60, seed), level=0.2).differs
+            alarms += compare(*noisy_pair(60, seed), alpha=0.2).differs
         else:
             samples = draw(60, seed=2 * seed), draw(90, seed=2 * seed + 1)
-            alarms += compare(*samples, level=0.2).differs if kind == "samples" else drift_alarm(*samples)
+            alarms += compare(*samples, alpha=0.2).differs if kind == "samples" else drift_alarm(*samples)
     assert alarms <= 22  # a binomial with 0.2 exceeds it with probability 0.001
 
 
@@ -134,7 +134,7 @@ def test_infinite_likelihoods_are_noted_and_left_out():
 
 def test_impossible_comparisons_are_refused():
     p = draw(50, seed=8)
-    assert code_of(compare, p, p, level=0.0) == "level_range"
+    assert code_of(compare, p, p, alpha=0.0) == "alpha"
     assert code_of(compare, p, p, by_group=True) == "no_groups"
     assert code_of(compare, p[:1], p[:1]) == "one_unit"
     assert code_of(compare, p, draw(50, seed=8, k=4)) == "num_classes"
@@ -231,7 +231,7 @@ def test_impossible_drifts_are_refused():
     assert code_of(drift, p[:10], p) == "few_examples"
     assert code_of(drift, p, draw(50, seed=8, k=4)) == "num_classes"
     assert code_of(drift, p, p, by_group=True) == "no_groups"
-    assert code_of(drift, p, p, level=1.0) == "level_range"
+    assert code_of(drift, p, p, alpha=1.0) == "alpha"
 
 
 # Commands

@@ -130,8 +130,9 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
         return torch.cat([1 - p, p], 1).log(), ()
     total = p.sum(1)
     error = float((total - 1).abs().max())
-    # Rows to normalize may be off by what two decimals explain
-    if bool((p < 0).any()) or (normalize and error > MAX_ROUNDED_SUM_ERROR):
+    has_negative = bool((p < 0).any())
+    # normalize=True is for rounded rows: it accepts the sums that rounding to two decimals can cause, and no others
+    if has_negative or (normalize and error > MAX_ROUNDED_SUM_ERROR):
         raise _row_sum_error(p)
     if normalize:
         return (p / total.unsqueeze(1)).log(), ()
@@ -141,7 +142,7 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
     if digits is None:
         raise _row_sum_error(p)
     note = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
-    return p.log(), (f"{note}, and are divided by it",)
+    return p.log(), (f"{note}, and each row is divided by its sum",)
 
 
 def clip_rounding(p: Tensor) -> Tensor:

@@ -94,13 +94,15 @@ class GroupCalibrated:
         biases = torch.zeros(len(names), p.k, dtype=torch.float64)
         if names:
             calibrated = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
-            differences = _posterior_means(calibrated, [groups == i for i in range(len(names))])
-            slopes = (1 + differences[:, 0]).clamp_min(MIN_GROUP_SLOPE)
-            if differences.shape[1] > 1:  # there are few enough classes for biases
-                biases = differences[:, 1:]
-        # Without a certificate of the common calibrator, only the search for the corrections counts
+            # One row per group: its slope minus 1 and, for few enough classes, its k biases; all shrunk towards 0
+            corrections = _posterior_means(calibrated, [groups == i for i in range(len(names))])
+            slopes = (1 + corrections[:, 0]).clamp_min(MIN_GROUP_SLOPE)
+            if corrections.shape[1] > 1:
+                biases = corrections[:, 1:]
+        # The corrections always converge; the common calibrator may not, and then its certificate says so
         status = "converged" if getattr(pooled, "certificate", None) is None else status_of(pooled)
-        solution = Solution(cls(pooled, names, slopes, biases), status, slack=2 / p.total_weight)
+        slack = 2 / p.total_weight  # the smoothed targets of Platt and the priors of the groups may raise the NLL
+        solution = Solution(cls(pooled, names, slopes, biases), status, slack=slack)
         return solution.with_certificate(p)
 
     @calibrator_call

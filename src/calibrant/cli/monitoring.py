@@ -31,7 +31,7 @@ MAX_TITLE_CHARACTERS = 24
 STATUS_STYLES = {"holds": "green", "broken": "bold red", "too_little_data": "yellow"}
 
 BY_OPTION = Option(None, metavar="NAME", help="Column of groups, in each of which means are compared too.")
-LEVEL_OPTION = Option(0.05, metavar="P", help="Probability that anything is called different without reason.")
+ALPHA_OPTION = Option(0.05, metavar="P", help="Probability that anything is called different without reason.")
 SEED_OPTION = Option(0, metavar="N", help="Seed of the permutations.")
 
 
@@ -122,7 +122,7 @@ def compare_command(
     new: Path = Argument(..., metavar="NEW", help="Labeled predictions of the new model."),
     by: str | None = BY_OPTION,
     of: str | None = EVENT_OPTION,
-    level: float = LEVEL_OPTION,
+    alpha: float = ALPHA_OPTION,
     seed: int = SEED_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
@@ -150,7 +150,7 @@ def compare_command(
         print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
         settings: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None}
-        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, level=level, seed=seed, **settings)
+        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, alpha=alpha, seed=seed, **settings)
     _output_differences(result, result.differs, html, json_)
 
 
@@ -159,7 +159,7 @@ def drift_command(
     new: Path = Argument(..., metavar="NEW", help="New predictions; labels are not needed."),
     by: str | None = BY_OPTION,
     of: str | None = EVENT_OPTION,
-    level: float = LEVEL_OPTION,
+    alpha: float = ALPHA_OPTION,
     seed: int = SEED_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
@@ -187,7 +187,7 @@ def drift_command(
         unlabeled, _ = load_unlabeled(new, **options)
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
-        result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, level=level, seed=seed)
+        result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, alpha=alpha, seed=seed)
     _output_differences(result, result.has_drifted, html, json_)
 
 

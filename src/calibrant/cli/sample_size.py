@@ -47,7 +47,7 @@ def sample_size_command(
         help="Test, error or score of the goal. Default: kuiper, debiased_l2 or nll.",
     ),
     power: float = Option(0.8, metavar="P", help="Probability to reach the goal."),
-    level: float = Option(0.05, metavar="P", help="Level of the test, or error rate of the bound."),
+    alpha: float = Option(0.05, metavar="P", help="Significance level of the test, or error rate of the bound."),
     of: str | None = EVENT_OPTION,
     accuracy: float | None = _assumption(None, "P", "Expected accuracy, which is the mean confidence too."),
     distribution: str | None = _assumption(
@@ -103,7 +103,7 @@ def sample_size_command(
             icc=icc,
             pattern=pattern,  # pyright: ignore[reportArgumentType]  checked by `sample_size`
             power=power,
-            level=level,
+            alpha=alpha,
             draws=draws,
             seed=seed,
         )

@@ -97,15 +97,18 @@ def _build_columns(
     Raises:
         InputError: If a column is used whose name the table has twice.
     """
-    compares_labels = "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys()
-    dropped_roles = () if compares_labels else ("label", "predicted")
-    fields: dict[str, Any] = {}
+    dropped_roles: tuple[str, ...] = ("label", "predicted")
     if scores is not None:
         dropped_roles = ("confidence", "correct", "predicted")
-        # Score columns beside several labels keep their order, in which the label columns are
+    elif "correct" not in search.roles and {"label", "predicted"} <= search.roles.keys():
+        dropped_roles = ()  # an answer is correct if the two are equal
+    fields: dict[str, Any] = {}
+    if scores is not None:
+        # Several label columns belong to the score columns by position, so the score columns keep their order
         score_columns, names = (scores.columns, scores.names) if multilabel_columns else sort_class_columns(scores)
         fields = {"kind": scores.kind, "scores": score_columns, "names": names}
         if len(score_columns) == 1 and not search.is_list(score_columns[0]):
+            # A single score is that of the positive class of two, which the column's name may end in
             fields |= {"names": None, "positive": search.positive or next(iter(scores.names), None)}
     roles = {role: name for role, name in search.roles.items() if role not in dropped_roles}
     columns = search.frame.columns

@@ -30,8 +30,10 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     total = float(sums.total_weight.sum())
     noise = _noise_residuals(sums) / total  # (m b)
     cluster_variance = noise.square().sum(0)  # (b)
-    remaining_variance = (variance / total**2 - cluster_variance).clamp_min(0)  # missing to independent events
-    mean = math.sqrt(2 / math.pi) * float((cluster_variance + remaining_variance).sqrt().sum())
+    # What the clusters' variance lacks of that of independent events is added as independent noise of each bin
+    missing_variance = (variance / total**2 - cluster_variance).clamp_min(0)
+    # A normal variable of deviation s has the mean absolute value s sqrt(2 / pi)
+    mean = math.sqrt(2 / math.pi) * float((cluster_variance + missing_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
     if degrees < 1:
         return Interval(mean, 0.0, 1.0, level)
@@ -40,9 +42,11 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     def normal(size: int) -> Tensor:
         return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
 
-    by_cluster, by_bin = (normal(size).to(noise.device) for size in noise.shape)
+    num_clusters, num_bins = noise.shape
+    cluster_normals, bin_normals = normal(num_clusters).to(noise.device), normal(num_bins).to(noise.device)
+    # sqrt(chi-square / degrees), by which normal numbers are divided to get those of a t distribution
     t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(noise.device)
-    drawn = (by_cluster @ noise + by_bin * remaining_variance.sqrt()).abs().sum(1) / t_divisor
+    drawn = (cluster_normals @ noise + bin_normals * missing_variance.sqrt()).abs().sum(1) / t_divisor
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
     low, high = drawn.quantile(tail).tolist()
     return Interval(mean, low, min(high, 1.0), level)

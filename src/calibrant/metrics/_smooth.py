@@ -23,8 +23,9 @@ CHUNK_DRAWS = 128  # draws that are smoothed at once
 def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed: int = 0) -> Evidence:
     """Test the smooth ECE s by simulating calibrated models.
 
-    Simulations are compared by their error in the window of width s. A simulation whose error there is larger than s
-    also has a larger smooth ECE, because wider windows show smaller errors. Its smooth ECE need not be solved for.
+    The smooth ECE is the width of the window at which the error in the window equals the width, and the error falls
+    with the width. So a simulation has a smooth ECE above s exactly if its error at width s exceeds s. That is one
+    smoothing for each simulation, and no equation to solve.
     """
     from scipy.fft import dct, idct  # slow to import
 

@@ -271,7 +271,7 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
         if p.examples is not None:  # fractional outcomes: the simulation draws 0 or 1
             return None
         try:
-            needed = quick_sample_size(p.events, bound=requirement.limit, level=error_rate)
+            needed = quick_sample_size(p.events, bound=requirement.limit, alpha=error_rate)
         except InputError:  # out of reach
             return None
         needed = needed * units // p.num_examples  # from examples to clusters of the present size

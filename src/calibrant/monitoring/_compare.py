@@ -21,7 +21,7 @@ from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
 from calibrant.types import InputError
 
-COMPARISON_LEVEL = 0.05
+DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2
 MAX_LISTED_TITLES = 2
 _HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
@@ -61,7 +61,7 @@ class CompareResult:
     """A comparison. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]
-    level: float
+    alpha: float
     n_old: int
     n_new: int
     notes: tuple[str, ...]
@@ -69,8 +69,8 @@ class CompareResult:
 
     @property
     def differing(self) -> tuple[ComparedRow, ...]:
-        """Rows that differ significantly, with a family-wise error rate of at most `level`."""
-        return tuple(row for row in self.rows if row.adjusted_p_value <= self.level)
+        """Rows that differ significantly, with a family-wise error rate of at most `alpha`."""
+        return tuple(row for row in self.rows if row.adjusted_p_value <= self.alpha)
 
     @property
     def differs(self) -> bool:
@@ -102,7 +102,7 @@ class CompareResult:
         """
         content = {
             "differs": self.differs,
-            "level": self.level,
+            "alpha": self.alpha,
             "n_old": self.n_old,
             "n_new": self.n_new,
             "paired_by": self.pair.paired_by,
@@ -128,7 +128,7 @@ def list_titles(rows: Sequence[ComparedRow]) -> str:
     names = list(dict.fromkeys(TITLES[row.name] for row in ordered))
     hidden = len(names) - MAX_LISTED_TITLES
     if hidden > 0:
-        names = [*names[:MAX_LISTED_TITLES], f"{hidden} more number{'s' * (hidden > 1)}"]
+        names = [*names[:MAX_LISTED_TITLES], f"{hidden} more measure{'s' * (hidden > 1)}"]
     return join_names(names)
 
 
@@ -140,7 +140,7 @@ def compare(
     new_ids: Any = None,
     of: str | int | None = None,
     by_group: bool = False,
-    level: float = COMPARISON_LEVEL,
+    alpha: float = DEFAULT_ALPHA,
     seed: int = 0,
 ) -> CompareResult:
     """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
@@ -158,7 +158,7 @@ def compare(
         new_ids: Id of each row of `new`.
         of: Event to evaluate, as in `measure`.
         by_group: Whether to compare the means in each group too.
-        level: Probability that anything is called different without reason.
+        alpha: Probability that anything is called different without reason.
         seed: Seed of the swaps.
 
     Raises:
@@ -169,17 +169,17 @@ def compare(
     >>> compare(p, q).differs, compare(p, p).differs
     (True, False)
     """
-    check_test_options(level, seed)
+    check_test_options(alpha, seed)
     with as_predictions(old) as first, as_predictions(new) as second:
         pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
         rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
     notes = () if any(row.name == "nll" for row in rows) else (_INFINITE_NLL_NOTE,)
-    return CompareResult(rows, level, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
+    return CompareResult(rows, alpha, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
 
 
-def check_test_options(level: float, seed: int) -> None:
-    """Raise `InputError` if the level or the seed is out of range."""
-    check_range("a level", level, "(0, 1)", 0.05, code="level_range")
+def check_test_options(alpha: float, seed: int) -> None:
+    """Raise `InputError` if alpha or the seed is out of range."""
+    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
     check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
 
 

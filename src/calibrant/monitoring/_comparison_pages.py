@@ -26,8 +26,8 @@ def compare_page(result: "CompareResult", command: str) -> str:
     """Return the HTML page of a comparison."""
     pair = result.pair
     explanation = (
-        f"Marked rows differ beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of rows: if "
-        f"the models are exchangeable, the probability that any row is marked is at most {100 * result.level:g} %. "
+        f"Marked rows differ beyond chance, p ≤ {result.alpha:g}. The p-values are adjusted for the number of rows: if "
+        f"the models are exchangeable, the probability that any row is marked is at most {100 * result.alpha:g} %. "
         "The difference of two distributions is the change of the share in the last column."
     )
     sections = [
@@ -46,8 +46,8 @@ def drift_page(result: "DriftResult", command: str) -> str:
     """Return the HTML page of a drift."""
     pair, shift = result.pair, result.label_shift
     explanation = (
-        f"Marked rows have drifted beyond chance, p ≤ {result.level:g}. The p-values are adjusted for the number of "
-        f"rows: without drift, the probability that any row is marked is at most {100 * result.level:g} %."
+        f"Marked rows have drifted beyond chance, p ≤ {result.alpha:g}. The p-values are adjusted for the number of "
+        f"rows: without drift, the probability that any row is marked is at most {100 * result.alpha:g} %."
     )
     sections = [
         report.Section("Estimated without labels", _estimates_table(result.estimates)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrant._text import cut_middle, format_percent, format_percent_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
-from calibrant.monitoring._compare import ComparedRow, check_test_options, compared_rows, list_titles
+from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import DOUBLY_ROBUST, MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
 from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
 from calibrant.monitoring._pairing import ModelPair
@@ -16,7 +16,6 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
 
-DRIFT_LEVEL = 0.05
 _SAMPLE_NOTE = (
     "The new predictions are compared with the reference as two samples; labels of the new ones are not used."
 )
@@ -29,7 +28,7 @@ class DriftResult:
     rows: tuple[ComparedRow, ...]  # tests
     label_shift: LabelShift | None
     estimates: tuple[Estimate, ...]
-    level: float
+    alpha: float
     n_reference: int
     n_new: int
     notes: tuple[str, ...]
@@ -37,8 +36,8 @@ class DriftResult:
 
     @property
     def drifted(self) -> tuple[ComparedRow, ...]:
-        """Rows that differ significantly, with a family-wise error rate of at most `level`."""
-        return tuple(row for row in self.rows if row.adjusted_p_value <= self.level)
+        """Rows that differ significantly, with a family-wise error rate of at most `alpha`."""
+        return tuple(row for row in self.rows if row.adjusted_p_value <= self.alpha)
 
     @property
     def has_drifted(self) -> bool:
@@ -61,7 +60,7 @@ class DriftResult:
         if self.label_shift is None:
             return ""
         p_value = self.label_shift.p_value
-        if p_value <= self.level:
+        if p_value <= self.alpha:
             return f"New class shares alone do not explain the predictions (p = {p_value:.3f}): do not rely on them."
         return f"New class shares alone can explain the predictions (p = {p_value:.3f})."
 
@@ -90,7 +89,7 @@ class DriftResult:
         """
         content = {
             "has_drifted": self.has_drifted,
-            "level": self.level,
+            "alpha": self.alpha,
             "n_reference": self.n_reference,
             "n_new": self.n_new,
             "rows": null_nonfinite([asdict(row) for row in self.rows]),
@@ -117,7 +116,7 @@ def drift(
     *,
     of: str | int | None = None,
     by_group: bool = False,
-    level: float = DRIFT_LEVEL,
+    alpha: float = DEFAULT_ALPHA,
     seed: int = 0,
 ) -> DriftResult:
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
@@ -134,7 +133,7 @@ def drift(
         new: New predictions of the same model; their labels are not used.
         of: Event to evaluate, as in `measure`.
         by_group: Whether to test the mean confidence in each group too.
-        level: Probability that anything is called drifted without reason.
+        alpha: Probability that anything is called drifted without reason.
         seed: Seed of the permutations.
 
     Raises:
@@ -147,7 +146,7 @@ def drift(
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)
     """
-    check_test_options(level, seed)
+    check_test_options(alpha, seed)
     with as_predictions(reference) as first, as_predictions(new) as second:
         second = second.reorder_classes(first.class_names)
         if first.k != second.k:
@@ -167,7 +166,7 @@ def drift(
         rows=rows,
         label_shift=shift if is_estimated else None,
         estimates=estimates,
-        level=level,
+        alpha=alpha,
         n_reference=first.num_examples,
         n_new=second.num_examples,
         notes=(_SAMPLE_NOTE,) if is_estimated else (_SAMPLE_NOTE, shift),

@@ -22,8 +22,9 @@ class ModelPair:
     note: str  # a sentence on how they were paired
 
     def select_group(self, group: str) -> "ModelPair":
-        """Select the examples of a group in both models. Pairs are grouped by the new model."""
+        """Select the examples of a group in both models. A pair is in the group of its new row."""
         is_in_group = group_mask(self.new, group)
+        # Two samples of different examples have each their own groups
         old = self.old.select_group(group) if self.paired_by is None else self.old[is_in_group]
         return replace(self, old=old, new=self.new[is_in_group])
 

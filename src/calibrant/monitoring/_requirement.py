@@ -94,16 +94,18 @@ def _check_metric(requirement: Requirement) -> None:
 
 
 def _check_limit(requirement: Requirement) -> None:
-    """Raise `InputError` if the limit is on the wrong side of a better model, or a share beyond 1."""
-    about, text = requirement.metric.about, shorten_repr(requirement.text)
-    if about.higher_is_better is requirement.is_upper:  # None for a signed gap, which may be limited from both sides
+    """Raise `InputError` if a better model may break the requirement, such as accuracy < 0.9, or for a share of 1."""
+    metric_info, text = requirement.metric.about, shorten_repr(requirement.text)
+    # An upper limit does not suit a metric of which higher is better, nor a lower one the opposite. `higher_is_better`
+    # is None for the signed gap, which may have both.
+    if metric_info.higher_is_better is requirement.is_upper:
         word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")
         raise InputError(
             f"Expected a requirement that a better model meets, got {text}; a {word} {requirement.method.name} is "
             f"better. Try {comparison}.",
             code="requirement_direction",
         )
-    if about.percent and abs(requirement.limit) >= 1:  # 1 is met by every model, or by none
+    if metric_info.percent and abs(requirement.limit) >= 1:  # 1 is met by every model, or by none
         raise InputError(
             f"Expected a share above -1 and below 1 as the limit in {text}, got {requirement.limit:g}. Try "
             f"{requirement.limit:g}%.",

@@ -78,13 +78,13 @@ class Problem(NamedTuple):
 
 
 def event_problem(
-    data: PlanningData, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, level: float
+    data: PlanningData, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, alpha: float
 ) -> Problem:
     """Return the simulation for a goal of one model, in units of examples or clusters."""
     if data.second is not None:
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
-    trial = event_trial(population, method, goal, effect, pattern=pattern, level=level)
+    trial = event_trial(population, method, goal, effect, pattern=pattern, alpha=alpha)
     # From independent examples to dependent ones of the same precision, and from these to clusters
     start = event_start(population, effect) * population.design_effect / population.unit_size
     miscalibration = {
@@ -98,18 +98,18 @@ def event_problem(
 
 
 def event_trial(
-    population: Population, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, level: float
+    population: Population, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, alpha: float
 ) -> Trial:
     """Return the simulation of a test or of an upper bound on the error."""
     metric: Any = method.target
     if goal == "detect":
         miscalibrated = miscalibrate(population, effect, pattern)
-        return lambda n, rng: metric.test(miscalibrated.draw(n, rng), **method.settings).p_value < level
+        return lambda n, rng: metric.test(miscalibrated.draw(n, rng), **method.settings).p_value < alpha
     check_range("a bound", effect, "(0, 1)", 0.05, code="unreachable")
 
     def is_bounded(n: int, rng: np.random.Generator) -> bool:
         """Draw n units of a calibrated model, and return whether the interval of the error lies below the bound."""
-        interval = metric.interval(population.draw(n, rng), level=1 - 2 * level, **method.settings)
+        interval = metric.interval(population.draw(n, rng), level=1 - 2 * alpha, **method.settings)
         return max(interval.high, -interval.low) < effect  # a signed gap is bounded on both sides
 
     return is_bounded
@@ -150,7 +150,7 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
 
 
 def difference_problem(
-    data: PlanningData, method: registry.Method, effect: float, *, correlation: float, level: float, seed: int
+    data: PlanningData, method: registry.Method, effect: float, *, correlation: float, alpha: float, seed: int
 ) -> Problem:
     """Return the simulation of the paired test for two models, of which one or both may be assumed."""
     metric: Any = method.target
@@ -170,7 +170,7 @@ def difference_problem(
 
     def is_significant(n: int, rng: np.random.Generator) -> bool:
         """Draw n units, and return whether the paired test rejects."""
-        return pairs.p_value(n, rng) < level
+        return pairs.p_value(n, rng) < alpha
 
     start = START_FACTOR * (pairs.error / effect) ** 2
     unit = "cluster" if has_clusters else "example"
@@ -262,10 +262,12 @@ def _is_error_with_interval(metric: Metric[...]) -> bool:
     return metric.has_interval and metric.is_of_event and is_error
 
 
-def check_settings(power: float, level: float, pattern: str, draws: int | None, seed: int) -> None:
+def check_settings(power: float, alpha: float, pattern: str, draws: int | None, seed: int) -> None:
     """Raise `InputError` for settings that are out of range."""
-    check_range("a level", level, "(0, 0.5)", 0.05, code="level_range")
-    check_range("a power", power, f"({level}, 1)", 0.8, code="power_range")  # a test without power rejects at its level
+    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
+    check_range(
+        "a power", power, f"({alpha}, 1)", 0.8, code="power_range"
+    )  # a test without power rejects with probability alpha
     if pattern not in get_args(Pattern):
         raise InputError(f"Expected pattern shift or scale, got {pattern!r}. Try shift.", code="pattern")
     check_range("draws", draws, "[100, inf)", 2000, code="draws_range")

@@ -31,7 +31,7 @@ class SampleSize:
     goal: Goal
     effect: float  # the error to detect, the bound, or the difference of the two models
     metric: str
-    level: float  # of the test; an interval has the level 1 - 2 * level
+    alpha: float  # significance level of the test; an interval has the level 1 - 2 * alpha
     power: float  # probability to reach the goal
     curve: tuple[PowerPoint, ...]  # simulated powers by n
     assumptions: tuple[str, ...]  # sentences
@@ -59,7 +59,7 @@ class SampleSize:
             purpose = f"bound the {info.title} below {effect}"
         else:
             purpose = f"tell apart two models that differ by {effect} in {info.short or info.title}"
-        level_text = f"at error rate {self.level:g}" if self.goal == "bound" else f"at level {self.level:g}"
+        level_text = f"at error rate {self.alpha:g}" if self.goal == "bound" else f"at level {self.alpha:g}"
         return f"Label {units} to {purpose} {level_text} with power {self.power:g} ({check})."
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

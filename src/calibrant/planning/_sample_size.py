@@ -41,7 +41,7 @@ def sample_size(
     icc: float | None = None,
     pattern: Pattern = "shift",
     power: float = 0.8,
-    level: float = 0.05,
+    alpha: float = 0.05,
     draws: int | None = None,
     seed: int = 0,
 ) -> SampleSize:
@@ -77,7 +77,8 @@ def sample_size(
             the scores. Default: estimated from the labels.
         pattern: How the model to detect is miscalibrated.
         power: Probability to reach the goal.
-        level: Level of the test. An interval has the level 1 - 2 `level`, so that its upper end errs at this rate.
+        alpha: Significance level of the test. An interval has the level 1 - 2 `alpha`, so that its upper end errs with
+            probability `alpha`.
         draws: Simulated data sets at the resulting n. Default: 2,000, and 500 for the slower tests of clusters.
         seed: Seed of the simulation.
 
@@ -89,7 +90,7 @@ def sample_size(
     ('example', True)
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=difference)
-    check_settings(power, level, pattern, draws, seed)
+    check_settings(power, alpha, pattern, draws, seed)
     if confidence is not None and accuracy is not None:
         raise InputError("Expected a confidence or an accuracy, got both. Try one.", code="confidence_and_accuracy")
     if confidence is None:
@@ -99,9 +100,9 @@ def sample_size(
     data = PlanningData(predictions, second, confidence, of=of, cluster_size=cluster_size, icc=icc)
     method = select_metric(metric, goal)
     if goal == "difference":
-        problem = difference_problem(data, method, effect, correlation=correlation, level=level, seed=seed)
+        problem = difference_problem(data, method, effect, correlation=correlation, alpha=alpha, seed=seed)
     else:
-        problem = event_problem(data, method, goal, effect, pattern=pattern, level=level)
+        problem = event_problem(data, method, goal, effect, pattern=pattern, alpha=alpha)
     curve = PowerCurve(problem.trial, seed)
     is_slow = problem.unit == "cluster" and goal != "difference"
     draws = draws or (NUM_CLUSTER_DRAWS if is_slow else NUM_DRAWS)
@@ -114,7 +115,7 @@ def sample_size(
         goal=goal,
         effect=effect,
         metric=method.text,
-        level=level,
+        alpha=alpha,
         power=power,
         curve=curve.points,
         assumptions=problem.assumptions,
@@ -127,7 +128,7 @@ def quick_sample_size(
     detect: float | None = None,
     bound: float | None = None,
     power: float = 0.8,
-    level: float = 0.05,
+    alpha: float = 0.05,
 ) -> int:
     """Return about how many examples a goal needs, in a fraction of a second (see `sample_size`).
 
@@ -141,7 +142,7 @@ def quick_sample_size(
         detect: Calibration error that the Kuiper test detects.
         bound: Bound on the debiased L2 error of a calibrated model.
         power: Probability to reach the goal.
-        level: Level of the test, or error rate of the upper end of the interval.
+        alpha: Significance level of the test, or error rate of the upper end of the interval.
 
     Raises:
         InputError: If there is not exactly one goal, or the goal cannot be reached with ten million examples.
@@ -150,14 +151,14 @@ def quick_sample_size(
     True
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=None)
-    check_settings(power, level, pattern="shift", draws=None, seed=0)
+    check_settings(power, alpha, pattern="shift", draws=None, seed=0)
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
         events = events.with_default_event().events
     grouped_scores = events.by_score
     population = observed_population(grouped_scores, chance=0.5)  # any value: the pattern "shift" does not use chance
     method = select_metric(text=None, goal=goal)
-    trial = event_trial(population, method, goal, effect, pattern="shift", level=level)
+    trial = event_trial(population, method, goal, effect, pattern="shift", alpha=alpha)
     n = estimate_size(PowerCurve(trial, seed=0), event_start(population, effect), power, QUICK_DRAWS)
     if grouped_scores.clusters is not None:
         n *= observed_design_effect(grouped_scores.clusters, grouped_scores.variance)

@@ -239,16 +239,18 @@ def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
 
 def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> float:
     """Return the estimated seconds of the missing runs, from finished runs and trials, or nan if unknown."""
-    timings = [(run, trial.seconds) for run, trial in trials.items()]
+    epoch_seconds = [(run, trial.seconds) for run, trial in trials.items()]
     epochs_left: dict[Run, int] = {}
     for run in runs:
         if run not in store:
             epochs_left[run] = run.recipe.epochs
             continue
         facts = store.record(run)["facts"]
-        if "network of" not in facts:  # it was trained itself, and did not reuse the network of another run
-            timings.append((run, facts["seconds"] / facts.get("diverged", run.recipe.epochs)))
-    return estimate_seconds(timings, epochs_left)
+        is_trained = "network of" not in facts  # otherwise it predicted with the network of another run
+        if is_trained:
+            num_epochs = facts.get("diverged", run.recipe.epochs)  # the epoch in which it diverged, if it did
+            epoch_seconds.append((run, facts["seconds"] / num_epochs))
+    return estimate_seconds(epoch_seconds, epochs_left)
 
 
 # During the training

@@ -111,7 +111,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: 
     import_time_statements = [s for s in statements if not _bound_names(s) and not _is_docstring(s)]
     required, pending = dict[int, ast.stmt](), [*by_name[root], *([] if is_main else import_time_statements)]
     while pending:
-        while pending:
+        while pending:  # add the statements that bind the names which required statements mention
             statement = pending.pop()
             if id(statement) not in required:
                 required[id(statement)] = statement

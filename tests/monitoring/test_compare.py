@@ -305,12 +305,12 @@ def test_new_files_may_have_an_empty_column_of_labels(tmp_path, labels):
     assert run("sample-size", "new.csv", "--detect", 0.2, "--draws", 100, folder=tmp_path).returncode == 0
 
 
-def test_headline_counts_the_numbers_that_it_does_not_list():
+def test_headline_counts_the_measures_that_it_does_not_list():
     from calibrant.monitoring._compare import list_titles
 
     rows = compare(draw(30), draw(30, seed=1)).rows
     assert "more" not in list_titles(rows[:2])
-    for n, hidden in ((3, "1 more number"), (4, "2 more numbers")):
+    for n, hidden in ((3, "1 more measure"), (4, "2 more measures")):
         assert list_titles(rows[:n]).endswith(f" and {hidden}")
 
 

@@ -159,9 +159,9 @@ def _measure_in_memory(
 ) -> Measurement:
     """Measure predictions in memory (parameters as in `measure`)."""
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
-    p.events.moments(bins)  # one pass, cached for all sums over bins
+    p.events.moments(bins)  # fills a cache that all metrics of these bins read
     event = describe_event(p.of, p.k, p.class_names)
-    if _has_repeated_labels(p):  # the clusters of multilabel data are not its examples, but hold several of them
+    if _has_repeated_labels(p):  # a cluster of multilabel data holds several examples, so it is not called an example
         event = replace(event, cluster="cluster")
     rows: list[Row] = []
     for method in _row_methods(event, extra_methods):

@@ -148,7 +148,7 @@ class MeasurementData:
         """Return this measurement with the row groups as its groups, or None without row groups."""
         if self.row_groups is None:
             return None
-        event = replace(self.event, group="group")
+        event = replace(self.event, group="group")  # the word for a group in texts, which was "label"
         return replace(self, group_by="row_groups", event=event)
 
     @property

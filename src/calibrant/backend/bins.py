@@ -274,9 +274,10 @@ class Events(EventStatistics):
     @cached_property
     def by_score(self) -> GroupedScores:
         """The events, sorted and grouped by equal confidence."""
-        if self.examples is not None:
+        if self.examples is not None:  # several events per example
             return self.merged.by_score
         by_score = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
+        # Both come from single events, which the groups no longer hold
         return replace(by_score, fraction_variance=self.fraction_variance, dispersion=self.dispersion)
 
     def moments(self, bins: int) -> Moments:

@@ -52,7 +52,7 @@ def map_chunks(function: Callable[[T], R], chunks: Sequence[T], elements_per_chu
     """
     limit = _current_limit.get() or torch.get_num_threads()
     threads = min(limit, len(chunks) // _MIN_CHUNKS_PER_THREAD)
-    with thread_limit(0):
+    with thread_limit(0):  # below every threshold: torch, and maps inside `function`, use one thread
         if threads < 2 or elements_per_chunk * len(chunks) < MIN_PARALLEL_ELEMENTS:
             return [function(chunk) for chunk in chunks]
         grad_enabled, inference_enabled = torch.is_grad_enabled(), torch.is_inference_mode_enabled()

@@ -65,7 +65,7 @@ class CalibrationTrainerCallback(TrainerCallback):
         """Return the mean loss, or the sum over `num_items_in_batch` if it is given.
 
         The Trainer counts all labels except -100, over all accumulated batches. If `ignore_index` differs from -100,
-        the count is multiplied by the share of these labels that are used in this batch.
+        the count is multiplied by the share of these labels in this batch that are not ignored.
         """
         logits = outputs["logits"] if "logits" in outputs else outputs[0]
         logits = self._move_classes_to_axis_1(logits, labels.ndim)
@@ -76,7 +76,8 @@ class CalibrationTrainerCallback(TrainerCallback):
             return loss
         num_used = (labels != criterion.ignore_index).sum().clamp_min(1)
         num_counted = (labels != -100).sum().clamp_min(1)
-        return loss / num_items_in_batch * (num_counted / num_used)
+        used_share = num_used / num_counted
+        return loss / (num_items_in_batch * used_share)
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         """Return the metrics by name, and keep the predictions for the loss."""

@@ -99,7 +99,8 @@ def balanced_softmax(
 ) -> PerExample:
     r"""Compute the balanced softmax loss, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
-    Equals `logit_adjusted` with tau = 1.
+    Equals `logit_adjusted` with tau = 1. A gamma above 0 replaces the cross-entropy of $z_k + \log n_k$ by focal loss.
+    `counts` are needed, except in studies, which pass those of the training set.
 
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])

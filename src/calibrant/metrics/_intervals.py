@@ -23,9 +23,9 @@ _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default
 
 @contextmanager
 def strict_limits() -> Generator[None]:
-    """Compute conservative intervals of bounded means: each end errs with at most, not about, its probability.
+    """Compute conservative intervals of bounded means inside the block: each limit errs with at most its probability.
 
-    Limits of a share are those of Clopper & Pearson (1934) then, instead of mid-p limits.
+    Outside, the probability holds about. Inside, shares have the limits of Clopper & Pearson (1934), not mid-p limits.
     """
     token = _USES_STRICT_LIMITS.set(True)
     try:

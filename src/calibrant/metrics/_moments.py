@@ -24,19 +24,20 @@ MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that t
 
 
 def squared_error(moments: Moments, level: float) -> Interval:
-    r"""Return an unbiased estimate of the squared error of norm 2, and its interval within [0, 1] by `square_limits`.
+    r"""Return an unbiased estimate of $\theta = \sum_b w_b \mu_b^2$, the squared L2 error, and its interval in [0, 1].
 
-    Of examples in clusters, only pairs of different clusters count.
+    $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. Of examples in
+    clusters, only pairs of different clusters count.
     """
     total = float(moments.total_weight.sum())
     if moments.clusters is not None:
         estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
     else:
         estimate, degrees = square_estimate(moments), total - 1
-    if degrees <= 0:
+    if degrees <= 0:  # one example or cluster says nothing
         return Interval(0.0, 0.0, 1.0, level)
-    value, mean, variance, root_variance = map(float, estimate)
-    low, high = square_limits(value, mean, variance, root_variance, student_quantile(level, degrees))
+    value, noise_mean, noise_variance, root_variance = map(float, estimate)
+    low, high = square_limits(value, noise_mean, noise_variance, root_variance, student_quantile(level, degrees))
     return Interval(value, float(low), float(high), level)
 
 

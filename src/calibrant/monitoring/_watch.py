@@ -280,17 +280,20 @@ class Watch:
     def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
         """Return the state with labels of rows that it has, and a mask of the rows that are new."""
         rows = batch.rows
-        pending, recent = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)  # indices, or -1
-        is_pending = pending >= 0
-        is_recent = ~is_pending & (recent >= 0)
-        if not np.array_equal(self.pending.probs[pending[is_pending]], rows.probs[is_pending]):
+        # Positions of the rows among those that wait for labels and among the recent ones, or -1
+        pending_index, recent_index = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
+        is_pending = pending_index >= 0
+        is_recent = ~is_pending & (recent_index >= 0)
+        # Of recent rows, only the labels are kept
+        if not np.array_equal(self.pending.probs[pending_index[is_pending]], rows.probs[is_pending]):
             raise InputError(
                 "Expected the predictions that were given before, got others for the same ids. Try ids that name "
                 "one prediction each.",
                 code="row_changed",
             )
-        check_same_labels(self.recent.labels[recent[is_recent]], rows.labels[is_recent])
-        state = replace(self, pending=self.pending.with_labels(pending[is_pending], rows.labels[is_pending]))
+        check_same_labels(self.recent.labels[recent_index[is_recent]], rows.labels[is_recent])
+        pending = self.pending.with_labels(pending_index[is_pending], rows.labels[is_pending])
+        state = replace(self, pending=pending)
         # Without ids, only the digest of a batch still identifies rows that are no longer recent
         is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
         return state, is_new

@@ -227,10 +227,13 @@ def fields_from_labels(
 
 
 def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
-    """Return the weight of every label that is not ignored, from weights per sample (n) or per label (n m)."""
+    """Return the weight of every label that is not ignored.
+
+    `weights` are per sample (n,) or, like `is_ignored`, per label (n, m).
+    """
     w = to_tensor(weights, "weights")
     if w.shape not in (is_ignored.shape[:1], is_ignored.shape):
-        raise InputError(f"Expected one weight per sample or target, got {tuple(w.shape)}.", code="shape")
+        raise InputError(f"Expected one weight per sample or label, got {tuple(w.shape)}.", code="shape")
     w = w[:, None] if w.ndim == 1 else w
     return w.expand(is_ignored.shape)[~is_ignored]
 

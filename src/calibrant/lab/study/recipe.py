@@ -49,7 +49,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, hint in _FIELD_TYPES.items():
             value = getattr(self, name)
-            self._check(name, registry.describe_mismatch(value, hint), value)
+            self._check(name, registry.describe_mismatch(value, hint), value)  # "" if the value fits
         increasing = list(self.milestones) == sorted(set(self.milestones))
         self._check("milestones", "" if increasing else "increasing epochs", self.milestones)
         self._check("warmup", "" if self.warmup < self.epochs else f"less than {self.epochs} epochs", self.warmup)

@@ -202,7 +202,7 @@ def test_stream_reads_files_in_chunks(files, tmp_path):
 
 def test_stream_prints_how_many_rows_were_left_out(tmp_path):
     path = tmp_path / "a.parquet"
-    polars.DataFrame({"label": [0, 1, None, *[0, 1] * 20], "probs": [0.5] * 43}).write_parquet(path)
+    polars.DataFrame({"label": [None, *[0, 1] * 20], "probs": [0.3, *[0.3, 0.7] * 20]}).write_parquet(path)
     for stream in ("--stream", "--whole"):
         finished = run("measure", path, stream, "--drop")
         assert "Left out 1 row in which 'label' is missing." in finished.stdout, finished.stderr

@@ -153,7 +153,7 @@ def test_trees_train_on_every_node_and_the_loss_is_per_tree(small_data):
 
 def test_clipping_bounds_the_gradient_of_word_vectors_too(small_data):
     splits = sst(small_data, dimension=4)
-    net = networks.tree_lstm(2, splits.vectors, memory=3, dropout=0.0)
+    net = networks.tree_lstm(2, splits.word_vectors, memory=3, dropout=0.0)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     recipe = Recipe(epochs=1, batch_size=100, momentum=0.0, weight_decay=0.0, learning_rate=1.0)
     list(train(net, splits, losses.cross_entropy, replace(recipe, vectors_learning_rate=1.0, clip=0.01)))

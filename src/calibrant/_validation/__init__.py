@@ -69,6 +69,11 @@ def check_level(level: float) -> None:
     check_range("a level", level, "(0, 1)", 0.9, code="level_range")
 
 
+def check_alpha(alpha: float) -> None:
+    """Raise `InputError` unless the probability of a false alarm is in (0, 0.5): no level such as 0.95 passes."""
+    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
+
+
 def check_range(name: str, value: float | int | None, interval: str, suggested: float | int, *, code: str) -> None:
     """Raise `InputError` for a number outside an interval such as "(0, 1]", in which a round bracket excludes the end.
 

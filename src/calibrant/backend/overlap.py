@@ -178,9 +178,9 @@ class Overlap:
 def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
     """Return the share of rows expected in the other set by chance, the sum of two parts.
 
-    The first part are the rows whose value the other set holds more than once: such values repeat without copying. The
-    second is the probability that a new row has a value which the other set holds once. Good (1953) estimates it by the
-    share of the other set's rows whose value occurs exactly twice.
+    The first is the share of rows whose value the other set holds more than once: such values repeat without copying.
+    The second is the probability that a new row has a value which the other set holds once. Good (1953) estimates it by
+    the share of the other set's rows whose value occurs exactly twice.
     """
     if not len(rows):
         return 0.0

@@ -25,7 +25,8 @@ _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default
 def strict_limits() -> Generator[None]:
     """Compute conservative intervals of bounded means inside the block: each limit errs with at most its probability.
 
-    Outside, the probability holds about. Inside, shares have the limits of Clopper & Pearson (1934), not mid-p limits.
+    Outside, errors have about this probability. Inside, shares have the limits of Clopper & Pearson (1934) instead of
+    mid-p limits.
     """
     token = _USES_STRICT_LIMITS.set(True)
     try:

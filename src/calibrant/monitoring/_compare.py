@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, format_percent_range, join_names
-from calibrant._validation import check_range
+from calibrant._validation import check_alpha, check_range
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
 from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, cdf, class_shares, score_value
@@ -179,7 +179,7 @@ def compare(
 
 def check_test_options(alpha: float, seed: int) -> None:
     """Raise `InputError` if alpha or the seed is out of range."""
-    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
+    check_alpha(alpha)
     check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
 
 

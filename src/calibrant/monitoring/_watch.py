@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant import calibrators
 from calibrant._text import parse_number, shorten_list
-from calibrant._validation import check_range
+from calibrant._validation import check_alpha, check_range
 from calibrant._validation.arrays import is_text
 from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
@@ -65,7 +65,7 @@ class Watch:
     contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
-        check_range("alpha", self.alpha, "(0, 0.5)", 0.05, code="alpha")  # no level of confidence such as 0.95
+        check_alpha(self.alpha)
 
     def __repr__(self) -> str:
         fields = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"

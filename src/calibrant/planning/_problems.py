@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from calibrant import metrics, registry
-from calibrant._validation import check_range
+from calibrant._validation import check_alpha, check_range
 from calibrant.metrics import Metric
 from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores, to_finite_array
 from calibrant.planning._populations import (
@@ -264,7 +264,7 @@ def _is_error_with_interval(metric: Metric[...]) -> bool:
 
 def check_settings(power: float, alpha: float, pattern: str, draws: int | None, seed: int) -> None:
     """Raise `InputError` for settings that are out of range."""
-    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
+    check_alpha(alpha)
     check_range(
         "a power", power, f"({alpha}, 1)", 0.8, code="power_range"
     )  # a test without power rejects with probability alpha

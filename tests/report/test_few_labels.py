@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.assessment import expert_text, lay_text
 from calibrant.assessment._candidates import CandidateCalibrator
-from calibrant.assessment._few_labels import MAX_FEW_UNITS, compare_held_out, has_few_labels, num_parameters
+from calibrant.assessment._choice import MAX_FEW_UNITS, compare_held_out, has_few_labels, num_parameters
 
 FAST = ("Identity", "Temperature", "StructuredVector")
 

@@ -161,9 +161,9 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
     if names == PRESENCE.classes or num_scores < 2 or k not in (0, 2):
         return False
     group_names = getattr(calibrator.fitted, "names", ())
-    if calibrator.class_names == PRESENCE.classes or (names and set(names) <= set(group_names)):
+    if calibrator.record.class_names == PRESENCE.classes or (names and set(names) <= set(group_names)):
         return True
-    if calibrator.class_names is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
+    if calibrator.record.class_names is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
         return False
     sums = torch.as_tensor(arrays["probs"]).double().sum(1)
     is_distribution = (sums - 1).abs() < 0.02  # tolerates rounded probabilities

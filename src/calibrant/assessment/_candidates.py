@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant import calibrators as calibrators_
 from calibrant import registry
-from calibrant.assessment._evaluation import apply_calibrator
-from calibrant.backend.overlap import Overlap, Sketch
+from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import Predictions
-from calibrant.types import Calibrator, InputError, prefix_errors
+from calibrant.types import Calibrator, InputError, Map, prefix_errors
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract
@@ -24,12 +23,9 @@ Progress = Callable[[str], object]
 class CandidateCalibrator:
     """A calibrator to assess: either `source`, a method that is still to be fitted, or `fitted`."""
 
-    name: str
+    record: FittingRecord  # of the data that a fitted one saw
     source: Any = None
     fitted: Any = None
-    fitting_digests: frozenset[str] = frozenset()  # digests of the data that a fitted one saw
-    fitting_sketch: Sketch | None = None  # sketch of that data, if its file has one
-    class_names: tuple[str, ...] | None = None
     contract: "Contract | None" = None  # whose calibrator it is
 
     @classmethod
@@ -39,33 +35,30 @@ class CandidateCalibrator:
             from calibrant.deployment import Contract  # slow to import
 
             contract = Contract.load(calibrator)
-            return cls(
-                str(calibrator),
-                fitted=contract.calibrator,
-                fitting_digests=frozenset(calibrators_.fitting_digests(contract.calibrator)),
-                class_names=contract.class_names,
-                contract=contract,
-            )
+            digests = frozenset(calibrators_.fitting_digests(contract.calibrator))
+            record = FittingRecord(str(calibrator), digests, class_names=contract.class_names)
+            return cls(record, fitted=contract.calibrator, contract=contract)
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
             origin = calibrators_.origin(calibrator)
-            return cls(
-                str(calibrator),
-                fitted=calibrators_.load(calibrator),
-                fitting_digests=frozenset(origin.fitted_on),
-                fitting_sketch=origin.rows,
-                class_names=origin.class_names,
-            )
+            record = FittingRecord(str(calibrator), frozenset(origin.fitted_on), origin.rows, origin.class_names)
+            return cls(record, fitted=calibrators_.load(calibrator))
         if isinstance(calibrator, str):  # the name of a method, with settings
             method = registry.CALIBRATORS.method(calibrator)
-            return cls(method.text, source=method)
+            return cls(FittingRecord(method.text), source=method)
         if isinstance(calibrator, Calibrator) and not isinstance(calibrator, type):  # a fitted one
             digests = frozenset(calibrators_.fitting_digests(calibrator))
-            return cls(type(calibrator).__name__, fitted=calibrator, fitting_digests=digests)
-        return cls(getattr(calibrator, "__name__", str(calibrator)), source=calibrator)  # a class or function that fits
+            return cls(FittingRecord(type(calibrator).__name__, digests), fitted=calibrator)
+        name = getattr(calibrator, "__name__", str(calibrator))
+        return cls(FittingRecord(name), source=calibrator)  # a class or function that fits
+
+    @property
+    def name(self) -> str:
+        """The name of the method, class or file."""
+        return self.record.calibrator_name
 
     def apply_checked(self, p: Predictions) -> Predictions:
         """Calibrate predictions to evaluate. Refuse those that the calibrator was fitted on."""
-        self.check_overlap(self.align_classes(p))
+        self.record.check_overlap(self.align_classes(p))
         return self.calibrate(p)
 
     def calibrate(self, p: Predictions) -> Predictions:
@@ -75,7 +68,7 @@ class CandidateCalibrator:
     def align_classes(self, p: Predictions) -> Predictions:
         """Reorder the classes as the calibrator knows them."""
         with prefix_errors(f"{self.name} was fitted on other classes"):
-            return p.reorder_classes(self.class_names)
+            return p.reorder_classes(self.record.class_names)
 
     def fit(self, p: Predictions, on_progress: Progress) -> Any:
         """Fit the calibrator, unless it is fitted already."""
@@ -91,25 +84,10 @@ class CandidateCalibrator:
         on_progress(f"cross-fitting {self.name}")
         return calibrators_.cross_fit(self.source, p, folds=folds, seed=seed)
 
-    def overlap_message(self, p: Predictions) -> str:
-        """Return a message if the calibrator was fitted on these predictions or many of their rows, else ""."""
-        if p.digest in self.fitting_digests:
-            return f"{self.name} was fitted on these predictions ({p.digest})"
-        if self.fitting_sketch is None:  # do not hash the rows for nothing
-            return ""
-        return self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
 
-    def row_overlap_message(self, evaluation_sketch: Sketch) -> str:
-        """Return a message if the calibrator was fitted on too many rows of a sketch, or "" if not or if unknown."""
-        if self.fitting_sketch is None:
-            return ""
-        overlap = Overlap.compare(evaluation_sketch, self.fitting_sketch)
-        return f"{self.name} was fitted on some of these rows: {overlap.text}" if overlap.too_large else ""
-
-    def check_overlap(self, p: Predictions) -> None:
-        """Refuse predictions that the calibrator was fitted on."""
-        if message := self.overlap_message(p):
-            raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
+def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
+    """Apply a calibrator. Identity returns the same object, which keeps its cached statistics."""
+    return p if isinstance(calibrator, calibrators_.Identity) else p.apply(calibrator)
 
 
 def default_calibrators(k: int) -> tuple[str, ...]:

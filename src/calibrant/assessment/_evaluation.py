@@ -1,7 +1,9 @@
-"""Apply fitted calibrators to evaluation data: predictions in memory, or chunks that are only summarized."""
+"""Evaluate fitted calibrators on predictions in memory, or on chunks that are only summarized."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,26 +11,19 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
+from calibrant.assessment._candidates import apply_calibrator
+from calibrant.assessment._measure import Measurement, measure, no_chunks_error
+from calibrant.assessment._plan import Plan
+from calibrant.assessment._results import Mistake
 from calibrant.calibrators import Identity, preserves_argmax
 from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
-from calibrant.types import InputError, Map
+from calibrant.types import Map
 
 JACKKNIFE_GROUPS = 50
 MAX_MISTAKES = 20
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong prediction."""
-
-    row: int  # index in the evaluation data
-    label: int
-    predicted: int
-    probability: float  # of the predicted class
-    calibrated_probability: float  # of the same class, after the selected calibrator
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +112,52 @@ def evaluate_chunks(chunks: Iterable[Predictions], fits: Mapping[str, Map], even
     return evaluation
 
 
-def no_chunks_error() -> InputError:
-    """Return the error for an iterable without predictions."""
-    return InputError(
-        "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
-    )
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Measurements of the evaluation data, uncalibrated and after each calibrator."""
+
+    data: InMemoryEvaluation | StreamedEvaluation
+    uncalibrated: Measurement
+    measurements: dict[str, Measurement]  # by calibrator
+
+
+def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
+    """Measure the evaluation data, or the out-of-fold predictions if there are none, after each calibrator."""
+    data = _apply_fits(plan, fits)
+    plan.on_progress("evaluating")
+    measurements = {name: measure_as_planned(plan, p) for name, p in data.calibrated.items()}
+    identity_name = next((name for name, p in data.calibrated.items() if p is data.uncalibrated), None)
+    uncalibrated = measurements[identity_name] if identity_name else measure_as_planned(plan, data.uncalibrated)
+    return Evaluation(data, uncalibrated, measurements)
+
+
+def measure_as_planned(plan: Plan, p: Predictions | Summary) -> Measurement:
+    """Measure the event and the metrics of the assessment."""
+    return measure(p, metrics=plan.metric_names, of=plan.event.selector, tolerance=plan.tolerance)
+
+
+def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | StreamedEvaluation:
+    """Calibrate the evaluation data with every fit, or cross-fit the calibrators if there are no such data."""
+    test, selector = plan.test, plan.event.selector
+    if test is None:
+        p = plan.val.double()
+        calibrated = {c.name: c.out_of_fold(p, fits[c.name], plan.folds, plan.on_progress) for c in plan.candidates}
+        return InMemoryEvaluation(p, calibrated, fits)
+    if isinstance(test, Predictions):
+        return InMemoryEvaluation.from_fits(test.with_event(selector), fits)
+    chunks = Predictions.load_chunks(test) if isinstance(test, str | Path) else test
+    return evaluate_chunks(_check_chunks(chunks, plan), fits, selector)
+
+
+def _check_chunks(chunks: Iterable[Predictions], plan: Plan) -> Iterable[Predictions]:
+    """Yield the chunks of evaluation data with the classes of the fitting data, after checking each for overlap."""
+    num_examples = 0
+    for chunk in chunks:
+        plan.on_progress(f"evaluating, {num_examples:,} examples done")
+        aligned = chunk.reorder_classes(plan.val.class_names)
+        plan.guard.inspect(aligned)
+        yield aligned
+        num_examples += len(aligned)
 
 
 def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
@@ -130,11 +166,6 @@ def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
         return comparison
     rows = (replace(r, low=0.0, high=0.0, p_value=1.0) if r.name == "accuracy" else r for r in comparison)
     return replace(comparison, rows=tuple(rows))
-
-
-def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
-    """Apply a calibrator. Identity returns the same object, which keeps its cached statistics."""
-    return p if isinstance(calibrator, Identity) else p.apply(calibrator)
 
 
 def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from calibrant import calibrators, metrics
 from calibrant._text import format_percent
 from calibrant._validation import check_level
-from calibrant.assessment._evaluation import no_chunks_error
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
@@ -341,4 +340,11 @@ def find_data_problems(n: int, rows: Iterable[Row]) -> tuple[str, ...]:
     return (
         f"AUROC is {auroc:.3f}: higher probabilities go with fewer events. Are the columns swapped, or does the "
         "probability belong to another class?",
+    )
+
+
+def no_chunks_error() -> InputError:
+    """Return the error for an iterable without predictions."""
+    return InputError(
+        "Expected at least one chunk of predictions, got none. Was a generator used twice?", code="no_predictions"
     )

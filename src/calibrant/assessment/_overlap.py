@@ -1,12 +1,13 @@
 """Checks of fitting against evaluation data: common rows, and different class frequencies."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from calibrant._text import display_name
-from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.assessment.expert_text import capitalize
 from calibrant.backend.overlap import Overlap, Sketch
 from calibrant.events import CORRECTNESS
@@ -17,18 +18,48 @@ MAX_SHIFT_P_VALUE = 1e-3
 MIN_SHIFT_DISTANCE = 0.02  # total variation distance of class frequencies below which a shift is not reported
 
 
+@dataclass(frozen=True)
+class FittingRecord:
+    """What is known of the data that a calibrator was fitted on."""
+
+    calibrator_name: str
+    digests: frozenset[str] = frozenset()
+    sketch: Sketch | None = None  # of the rows, if the file of the calibrator has one
+    class_names: tuple[str, ...] | None = None
+
+    def overlap_message(self, p: Predictions) -> str:
+        """Return a message if the calibrator was fitted on these predictions or many of their rows, else ""."""
+        if p.digest in self.digests:
+            return f"{self.calibrator_name} was fitted on these predictions ({p.digest})"
+        if self.sketch is None:  # do not hash the rows for nothing
+            return ""
+        return self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
+
+    def row_overlap_message(self, evaluation_sketch: Sketch) -> str:
+        """Return a message if the calibrator was fitted on too many rows of a sketch, or "" if not or if unknown."""
+        if self.sketch is None:
+            return ""
+        overlap = Overlap.compare(evaluation_sketch, self.sketch)
+        return f"{self.calibrator_name} was fitted on some of these rows: {overlap.text}" if overlap.too_large else ""
+
+    def check_overlap(self, p: Predictions) -> None:
+        """Refuse predictions that the calibrator was fitted on."""
+        _refuse_overlap(self.overlap_message(p))
+
+
+def _refuse_overlap(message: str) -> None:
+    """Raise an `InputError` with a message about common rows, unless it is empty."""
+    if message:
+        raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
+
+
 class OverlapGuard:
     """Collects evaluation data, chunk by chunk, and refuses data that a calibrator was fitted on."""
 
-    def __init__(self, val: Predictions, candidates: Sequence[CandidateCalibrator]) -> None:
-        self.val, self.candidates = val, candidates
+    def __init__(self, val: Predictions, records: Sequence[FittingRecord]) -> None:
+        self.val, self.records = val, records
         self.evaluation_sketch: Sketch | None = None  # of the rows of all chunks so far
         self.evaluation_counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their labels
-
-    def check_fitted(self, chunk: Predictions) -> None:
-        """Refuse data that a loaded calibrator was fitted on."""
-        for c in self.candidates:
-            c.check_overlap(chunk)
 
     def inspect(self, chunk: Predictions) -> None:
         """Check and record a chunk of the evaluation data."""
@@ -37,21 +68,23 @@ class OverlapGuard:
                 f"Expected fitting and evaluation data with the same classes, got {self.val.k} and {chunk.k} classes.",
                 code="num_classes",
             )
-        saved_names = {c.class_names for c in self.candidates if c.class_names is not None}
+        saved_names = {r.class_names for r in self.records if r.class_names is not None}
         if chunk.class_names and saved_names - {chunk.class_names}:
             raise InputError(
                 "Expected saved calibrators with the same order of classes. Try one calibrator at a time.",
                 code="class_order",
             )
-        self.check_fitted(chunk)
+        for record in self.records:
+            record.check_overlap(chunk)
         if self.evaluation_sketch is None:
             self.evaluation_sketch = Sketch.from_hashes(chunk.row_hashes)
         else:
             self.evaluation_sketch = self.evaluation_sketch.add(chunk.row_hashes)
         self.evaluation_counts += class_counts(chunk)
 
-    def overlap_report(self) -> str:
-        """Return sentences about common rows and class frequencies, each with a leading space.
+    @cached_property
+    def report(self) -> str:
+        """Sentences about common rows and class frequencies, each with a leading space, once all data are recorded.
 
         Raises:
             InputError: The data sets share too many rows.
@@ -65,9 +98,8 @@ class OverlapGuard:
                 "other data, or cross-fit: leave out the second data set (on the command line, one file and --cv 5).",
                 code="same_data",
             )
-        for candidate in self.candidates:
-            if message := candidate.row_overlap_message(self.evaluation_sketch):
-                raise InputError(f"{message}. Try other evaluation data.", code="fitted_on_same")
+        for record in self.records:
+            _refuse_overlap(record.row_overlap_message(self.evaluation_sketch))
         report = f" {capitalize(overlap.text)}." if overlap.excess else ""
         # The test of class frequencies needs independent rows; stated confidences have no classes of their own
         if self.val.clusters is not None or self.val.class_names == CORRECTNESS.classes:

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from calibrant import metrics
 from calibrant._lazy import polars
 from calibrant._text import display_name
-from calibrant.assessment._evaluation import Mistake
-from calibrant.assessment._few_labels import HeldOutComparison
 from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
 from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
@@ -29,6 +27,44 @@ NLL_PARTS = {
     "refinement": MetricInfo("refinement part of NLL", "nats", meaning=REFINEMENT_MEANING),
     "calibration_loss": MetricInfo("calibration part of NLL", "nats", meaning=CALIBRATION_MEANING),
 }
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong prediction."""
+
+    row: int  # index in the evaluation data
+    label: int
+    predicted: int
+    probability: float  # of the predicted class
+    calibrated_probability: float  # of the same class, after the selected calibrator
+
+
+@dataclass(frozen=True)
+class HeldOutComparison:
+    """Differences of NLL on held-out validation data, with intervals over draws of these data.
+
+    Without few labels only `Auto` is listed, whose fit holds out every fold itself.
+    """
+
+    gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus NLL of the calibrator
+    deficits: dict[str, Interval]  # NLL minus NLL of the best calibrator; empty unless there are few labels
+
+    @property
+    def indistinguishable(self) -> tuple[str, ...]:
+        """Calibrators whose NLL differs from the lowest by no more than chance explains, the simplest first."""
+        return tuple(name for name, deficit in self.deficits.items() if deficit.low <= 0)
+
+    @property
+    def simplest(self) -> str | None:
+        """The simplest of the indistinguishable calibrators, or None unless there are few labels.
+
+        `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
+        """
+        names = self.indistinguishable
+        if len(names) > 1 and names[0] == "Identity" and self.gains[names[1]].value > 0:
+            return names[1]
+        return names[0] if names else None
 
 
 # "held_out": by the NLL on held-out folds; "first": there is no such NLL, so that the first of the list is taken

@@ -1,4 +1,4 @@
-"""What few labels can say about calibrators: which can be told apart, and how much each gains."""
+"""Select a calibrator on held-out folds, and say which ones few labels cannot tell apart."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant import metrics
 from calibrant.assessment._candidates import CandidateCalibrator, Progress
+from calibrant.assessment._evaluation import Evaluation
+from calibrant.assessment._plan import Plan
+from calibrant.assessment._results import HeldOutComparison, Selection
 from calibrant.calibrators import learned_fields
 from calibrant.metrics import Interval, student_quantile
 from calibrant.predictions import Predictions
@@ -21,30 +25,55 @@ LEVEL = 0.90
 
 
 @dataclass(frozen=True)
-class HeldOutComparison:
-    """Differences of NLL on held-out validation data, with intervals over draws of these data.
+class Choice:
+    """The selected calibrator."""
 
-    Without few labels only `Auto` is listed, whose fit holds out every fold itself.
+    name: str
+    selection: Selection
+    held_out_nll: dict[str, float]
+    held_out: HeldOutComparison
+
+
+def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
+    """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
+
+    With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
+    to compare, because all are NaN or there are too few rows for folds, select the first candidate.
     """
+    held_out = compare_held_out(plan.val, plan.held_out_candidates, fits, plan.on_progress)
+    if plan.requested_name:
+        return Choice(plan.requested_name, "requested", held_out_nll={}, held_out=held_out)
+    if plan.test is None:  # the evaluation is cross-fitted: its NLL was measured on held-out folds
+        nll = {name: measurement["nll"].value for name, measurement in evaluation.measurements.items()}
+    elif num_units(plan.val) < 2:  # too few for folds
+        nll = {}
+    else:
+        nll = {c.name: held_out_nll(plan, c, fits[c.name]) for c in plan.candidates}
+    comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
+    selection: Selection = "held_out"
+    if held_out.simplest:  # None unless labels are few
+        name = held_out.simplest
+    elif comparable:
+        name = min(comparable, key=comparable.__getitem__)
+    else:
+        name, selection = plan.candidates[0].name, "first"
+    return Choice(name, selection, held_out_nll=nll, held_out=held_out)
 
-    gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus NLL of the calibrator
-    deficits: dict[str, Interval]  # NLL minus NLL of the best calibrator; empty unless there are few labels
 
-    @property
-    def indistinguishable(self) -> tuple[str, ...]:
-        """Calibrators whose NLL differs from the lowest by no more than chance explains, the simplest first."""
-        return tuple(name for name, deficit in self.deficits.items() if deficit.low <= 0)
+def held_out_nll(plan: Plan, candidate: CandidateCalibrator, fitted: Any) -> float:
+    """Return the NLL of a calibrator on held-out folds of the fitting data.
 
-    @property
-    def simplest(self) -> str | None:
-        """The simplest of the indistinguishable calibrators, or None unless there are few labels.
-
-        `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
-        """
-        names = self.indistinguishable
-        if len(names) > 1 and names[0] == "Identity" and self.gains[names[1]].value > 0:
-            return names[1]
-        return names[0] if names else None
+    It is NaN for a loaded calibrator that was fitted on these data, the value of the fit if that held out every fold
+    itself (`Auto`), and infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
+    """
+    if candidate.fitted is not None and candidate not in plan.held_out_candidates:
+        return math.nan
+    nll_of_fit = getattr(fitted, "out_of_fold", math.nan)
+    if candidate.fitted is None and math.isfinite(nll_of_fit):
+        return nll_of_fit
+    val, folds = plan.val.double(), min(plan.folds, num_units(plan.val))
+    calibrated = candidate.out_of_fold(val, fitted, folds, plan.on_progress)
+    return math.inf if introduces_zeros(calibrated, val) else float(metrics.nll(calibrated))
 
 
 def has_few_labels(val: Predictions) -> bool:
@@ -55,7 +84,7 @@ def has_few_labels(val: Predictions) -> bool:
 def compare_held_out(
     val: Predictions, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any], on_progress: Progress
 ) -> HeldOutComparison:
-    """Compare calibrators on held-out folds of the validation data.
+    """Compare calibrators, none of which saw the validation data before, on held-out folds of these data.
 
     With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time.
     """
@@ -65,10 +94,8 @@ def compare_held_out(
         return HeldOutComparison(gains, deficits={})
     p = val.double()
     folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
-    # Loaded calibrators that were fitted on these data have no held-out loss
-    eligible = [c for c in candidates if c.fitted is None or not c.overlap_message(val)]
     losses: dict[str, list[Tensor]] = {}
-    for c in sorted(eligible, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
+    for c in sorted(candidates, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
         calibrated = [c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed) for seed in range(NUM_REPEATS)]
         losses[c.name] = [_losses(q, p) for q in calibrated]
     means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}

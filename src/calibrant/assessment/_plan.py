@@ -1,0 +1,84 @@
+"""Check and resolve the inputs of an assessment before anything is fitted."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant import registry
+from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
+from calibrant.assessment._measure import as_list, measure, select_event
+from calibrant.assessment._overlap import OverlapGuard
+from calibrant.events import EventKind, describe_event
+from calibrant.metrics import Summary, fits_summary
+from calibrant.predictions import Predictions
+
+EvaluationData = Predictions | Iterable[Predictions] | str | Path | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Checked inputs of an assessment."""
+
+    val: Predictions
+    test: EvaluationData
+    candidates: list[CandidateCalibrator]
+    held_out_candidates: list[CandidateCalibrator]  # without those that were fitted on `val` before
+    requested_name: str | None  # the calibrator to select, if given
+    event: EventKind
+    metric_names: list[str]
+    folds: int
+    tolerance: float
+    guard: OverlapGuard
+    on_progress: Progress
+
+
+def plan_assessment(
+    val: Predictions,
+    test: EvaluationData,
+    *,
+    calibrators: Sequence[Any] | None,
+    metrics: Sequence[str] | None,
+    choose: str | None,
+    folds: int,
+    of: str | int | None,
+    tolerance: float,
+    on_progress: Progress,
+) -> Plan:
+    """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit."""
+    calibrators = default_calibrators(val.k) if calibrators is None else calibrators
+    candidates, requested_name = resolve_candidates(calibrators, choose)
+    for candidate in candidates:  # saved calibrators need the order of the classes that they were fitted on
+        val = candidate.align_classes(val)
+    if isinstance(test, Predictions):
+        test = test.reorder_classes(val.class_names)
+    selector = select_event(test if isinstance(test, Predictions) else val, of)
+    val, event = val.with_event(selector), describe_event(selector, val.k, val.class_names)
+    metric_texts = event.compared_metrics if metrics is None else metrics
+    metric_names = [registry.METRICS.normalize(text) for text in as_list(metric_texts)]
+    guard = OverlapGuard(val, [candidate.record for candidate in candidates])
+    if test is None:
+        for candidate in candidates:  # loaded calibrators are evaluated on `val` itself
+            candidate.record.check_overlap(val)
+    elif isinstance(test, Predictions):
+        guard.inspect(test)
+        guard.report  # noqa: B018  refuses too many common rows
+    else:
+        by_class = val.k <= Summary.MAX_CLASSES  # whether it has a table of classes
+        if metrics is None:  # the default metrics that a summary can compute
+            metric_names = [name for name in metric_names if fits_summary(name, by_class=by_class)]
+        summary = Summary.empty(of=selector, by_class=True).add(val[:1])
+        measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
+    return Plan(
+        val=val,
+        test=test,
+        candidates=candidates,
+        held_out_candidates=[c for c in candidates if not c.record.overlap_message(val)],
+        requested_name=requested_name,
+        event=event,
+        metric_names=metric_names,
+        folds=folds,
+        tolerance=tolerance,
+        guard=guard,
+        on_progress=on_progress,
+    )

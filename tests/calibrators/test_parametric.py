@@ -104,6 +104,16 @@ def test_temperature_scales_with_the_logits(scale):
     assert scaled.temperature.item() == pytest.approx(scale * once.temperature.item(), rel=1e-9)
 
 
+@pytest.mark.parametrize("k", [3, 300])
+def test_certificate_of_a_temperature_counts_ties_as_the_metrics_do(k):
+    z = torch.arange(500 * k).reshape(500, k).sin().mul(3).round()  # many equal logits
+    y = z.argmax(1).where(torch.arange(500) % 3 > 0, torch.arange(500) % k)
+    p = Predictions(z, y, torch.arange(500) % 4 + 0.5)
+    certificate = Temperature.fit(p).certificate
+    assert certificate.accuracy_before == pytest.approx(float(metrics.accuracy(p)), rel=1e-12)
+    assert certificate.nll_before == pytest.approx(float(metrics.nll(p)), rel=1e-12)
+
+
 def test_impossible_labels_are_left_out_of_the_temperature():
     data, _ = dirichlet(300, 4, slope=2.0)
     logits = data.logits.clone()

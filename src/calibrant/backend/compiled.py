@@ -417,15 +417,27 @@ def _row_moments(d, b):
 
 @_compile_sums
 @no_type_check
+def _exp_sum(d):
+    """Return the sum of e^d."""
+    total = 0.0
+    for j in range(len(d)):
+        total += _exp(np.float64(d[j]))
+    return total
+
+
+@_compile_sums
+@no_type_check
 def nll_derivatives(z, y, w, b, s, out):
-    """Add to out (5) the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b.
+    """Add to out the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b.
 
     Exponentials are computed in the precision of s (4, BLOCK_ROWS), whose content is overwritten. m1, m2 and m3 are the
-    first three moments of the margins times b under the probabilities of a row.
+    first three moments of the margins times b under the probabilities of a row. The last two sums, for the uncalibrated
+    logits, are left out if out has length 5.
     """
     n, k = z.shape
-    is_wide = k >= MANY_CLASSES
+    is_wide, with_uncalibrated = k >= MANY_CLASSES, len(out) == 7
     m, row_max = np.zeros((0 if is_wide else k, BLOCK_ROWS), s.dtype), np.zeros(BLOCK_ROWS, s.dtype)
+    total = np.zeros(BLOCK_ROWS)  # sums of e^(z - max z)
     lanes, d, exponent = np.zeros(_LANES, z.dtype), np.zeros(k, s.dtype), s.dtype.type(b * _LOG2_E)
     for first in range(0, n, BLOCK_ROWS):
         end = min(first + BLOCK_ROWS, n)
@@ -433,18 +445,31 @@ def nll_derivatives(z, y, w, b, s, out):
             for i in range(end - first):
                 row_max[i] = _load_margins(z[first + i], lanes, d)
                 s[0, i], s[1, i], s[2, i], s[3, i] = _row_moments(d, exponent)
+                if with_uncalibrated:
+                    total[i] = _exp_sum(d)
         else:
             _load_columns(z[first:end], m, row_max)
             _column_moments(m, row_max, exponent, s)
+            if with_uncalibrated:
+                total[:] = 0.0
+                for j in range(k):
+                    for i in range(BLOCK_ROWS):
+                        total[i] += _exp(np.float64(m[j, i]) - np.float64(row_max[i]))
         for i in range(end - first):
             weight, norm = w[first + i] if len(w) else 1.0, np.float64(s[0, i])
-            label_score = (np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])) * b
+            label_margin = np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])
+            label_score = label_margin * b
             m1, m2, m3 = s[1, i] / norm * _LN_2, s[2, i] / norm * _LN_2**2, s[3, i] / norm * _LN_2**3
             out[0] += weight * (_log(norm) - label_score)
             out[1] += weight * (m1 - label_score)
             out[2] += weight * (m2 - m1 * m1)
             out[3] += weight * (m3 - 3 * m1 * m2 + 2 * m1 * m1 * m1)
             out[4] += weight * ((m1 - label_score) * (m1 - label_score))
+            if with_uncalibrated:
+                out[5] += weight * (_log(total[i]) - label_margin)
+                # A total below 2 has one largest logit; otherwise the first one is the predicted class
+                if label_margin == 0.0 and (total[i] < 2.0 or np.argmax(z[first + i]) == y[first + i]):
+                    out[6] += weight
 
 
 _FIXED_POINT_SCALE, _LOWER_WORD_SPAN = 2.0**52, 2.0**36  # as in `metrics._sums` and for cells in `metrics._summary`

@@ -8,7 +8,6 @@ of any sharding agree to the last bit.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -197,17 +196,20 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
 
     The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns.
     """
-    n, missing = len(labels), -len(labels) % _SUM_COLUMNS
-    z, y = (pad(logits, (0, 0, 0, missing)), pad(labels, (0, missing))) if missing else (logits, labels)
-    columns = z.T.to(torch.float64, memory_format=torch.contiguous_format).contiguous()  # `to` leaves float64 as it is
-    margin = columns - columns.amax(0)
-    powers = margin.mul(LOG2_E).exp2_()  # e^margin, faster than by exp
-    total, margin_y = powers.sum(0), margin.gather(0, y[None])[0]
-    predicted = cache(lambda: z.argmax(1))
+    n, k = logits.shape
+    missing = -n % _SUM_COLUMNS
+    y = pad(labels, (0, missing))
+    margin = logits.new_zeros(k, n + missing, dtype=torch.float64)
+    margin[:, :n] = logits.T
+    margin -= margin.amax(0)
+    margin_y = margin.gather(0, y[None])[0]
+    powers = margin.clone() if "entropy" in names else margin  # only the entropy needs both
+    powers.mul_(LOG2_E).exp2_()  # e^margin, faster than by exp
+    total = powers.sum(0)
     equations = {
         "confidence": lambda: 1 / total,
-        "predicted": predicted,
-        "correct": lambda: (predicted() == y).double(),
+        "predicted": lambda: logits.argmax(1),
+        "correct": lambda: is_predicted(logits, labels, margin_y[:n], total[:n]).double(),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (powers.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
         "entropy": lambda: total.log() - (powers * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
@@ -215,6 +217,22 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
         "probs": lambda: (powers / total).T,
     }
     return {name: equations[name]()[:n] for name in names}
+
+
+def is_predicted(logits: Tensor, labels: Tensor, margin_y: Tensor, total: Tensor) -> Tensor:
+    """Return whether the label is the first largest logit of each row, in a fraction of the time of torch's argmax.
+
+    Args:
+        logits: Logits, (n k).
+        labels: Labels y, (n).
+        margin_y: z_y - max z, (n).
+        total: Sums of e^(z - max z), (n). Where one is below 2, the largest logit has no equal.
+    """
+    is_right = margin_y == 0
+    tied = (is_right & (total >= 2)).nonzero().squeeze(1)
+    if len(tied):
+        is_right[tied] = logits[tied].argmax(1) == labels[tied]
+    return is_right
 
 
 @torch.no_grad()

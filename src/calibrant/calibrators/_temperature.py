@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.dispatch import kernels
-from calibrant.backend.softmax import LOG2_E
+from calibrant.backend.softmax import LOG2_E, is_predicted
 from calibrant.backend.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, check_status, example_weights, fit_method, weighted_median
+from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
@@ -106,6 +106,7 @@ class Temperature:
         result = fit_nll_temperature(p)
         all_labels_possible = result.num_rows == len(p)
         nll_before, nll_after = (result.initial_nll, result.nll) if all_labels_possible else (math.inf, math.inf)
+        accuracy = result.correct_weight / p.total_weight
         certificate = Certificate(
             criterion="nll",
             before=nll_before,
@@ -115,8 +116,8 @@ class Temperature:
             iterations=result.iterations,
             nll_before=nll_before,
             nll_after=nll_after,
-            accuracy_before=result.correct_weight / p.total_weight,
-            accuracy_after=result.correct_weight / p.total_weight,
+            accuracy_before=accuracy,
+            accuracy_after=accuracy,
             standard_error=result.standard_error,
             data=p.digest,
             classes=p.logits.shape[1],
@@ -175,6 +176,8 @@ class NllDerivatives(PointEvaluation):
     nll: float
     curvature: float  # second derivative in b, times b^2
     variance: float  # of an example's derivative in b, times b^2
+    uncalibrated_nll: float = math.nan  # NLL of z; the last two fields come with double precision only
+    correct_weight: float = math.nan  # total weight of the rows whose prediction is right
 
     def extrapolate_nll(self, s: float) -> float:
         """Return the NLL at u + s by its Taylor series."""
@@ -214,7 +217,7 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     infinite NLL at every T and are left out.
     """
     p = drop_impossible(p)
-    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 13)])  # of about 2^13 logits
+    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 11)])  # of about 2^11 logits
     center = -math.log(spread)
     low, high = center - 25.0, center + 25.0  # beyond, T counts as infinite or 0
 
@@ -222,17 +225,17 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
         return increasing_root(lambda u: _nll_derivatives(p, math.exp(u), dtype), start, low, high, tolerance)
 
     start = center + 2.0  # the logits of networks spread over about e^2, or seven, temperatures
+    # The error is about the cube of the last step, whose length is at most the tolerance
     if p.logits.numel() >= 1 << 18:
-        start = search(p[::16], start, 3e-2, torch.float32).x
-    rough = search(p, start, 3e-2, torch.float32)
-    root = search(p, rough.x, 3e-4, torch.float64)  # the error is about the cube of the last step
+        start = search(p[::16], start, 0.1, torch.float32).x
+    rough = search(p, start, 0.06, torch.float32)
+    root = search(p, rough.x, 3e-4, torch.float64)
     derivatives, t = root.evaluation, math.exp(-root.x)
     standard_error, status = math.nan, "converged"
     if not root.is_interior:
         status = "separable" if root.x > center else "at bound"
     elif derivatives.curvature > 0:  # the sandwich formula
         standard_error = t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
-    weights = example_weights(p)
     return TemperatureFit(
         temperature=t,
         nll=derivatives.extrapolate_nll(root.step),
@@ -242,8 +245,8 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
         standard_error=standard_error,
         logit_spread=spread,
         num_rows=len(p),
-        initial_nll=-float((weights * p.outcomes.log_likelihood).sum()) / p.total_weight,
-        correct_weight=float((weights * p.outcomes.correct).sum()),
+        initial_nll=derivatives.uncalibrated_nll,
+        correct_weight=derivatives.correct_weight,
     )
 
 
@@ -286,17 +289,20 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
     else:
         sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
     sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
-    nll, first, second, third, square = (sums / p.total_weight).tolist()
+    nll, first, second, third, square, *uncalibrated_nll = (sums[:6] / p.total_weight).tolist()
     # From derivatives in b to derivatives in u = log b, by the chain rule
     slope, second_in_u = first + second, first + 3 * second + third
-    return NllDerivatives(first, slope, second_in_u, nll, curvature=second, variance=square - first * first)
+    return NllDerivatives(
+        first, slope, second_in_u, nll, second, square - first * first, *uncalibrated_nll, *sums[6:].tolist()
+    )
 
 
 def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-    """Return five weighted sums over rows of logits z (n k) with labels y (n), at the inverse temperature b.
+    """Return weighted sums over rows of logits z (n k) with labels y (n), at the inverse temperature b.
 
     They are the NLL of b z; its first, second and third derivative in b times b, b^2 and b^3; and the square of the
-    first. The derivatives are the cumulants of b z under softmax(b z), from its moments m1, m2 and m3.
+    first. The derivatives are the cumulants of b z under softmax(b z), from its moments m1, m2 and m3. In double
+    precision, the NLL of z and the number of right predictions follow.
     """
     margin = z.to(dtype)
     margin = (margin - margin.amax(-1, keepdim=True)).clamp_min_(torch.finfo(dtype).min)  # 0 times -inf is undefined
@@ -305,18 +311,26 @@ def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor,
     # Each pass multiplies the powers by the margin: moments of margin, margin^2 and margin^3
     m1, m2, m3 = (powers.mul_(margin).sum(-1) / norm for _ in range(3))
     m1, m2, m3 = b * m1, b * (b * m2), b * (b * (b * m3))  # of b z; b^3 alone may overflow
-    label_score = b * margin.gather(-1, y[:, None]).squeeze(-1).double()
+    label_margin = margin.gather(-1, y[:, None]).squeeze(-1).double()
+    label_score = b * label_margin
     first = m1 - label_score
-    terms = torch.stack([norm.log() - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2])
+    rows = [norm.log() - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
+    if dtype == torch.float64:
+        total = margin.mul_(LOG2_E).exp2_().sum(-1)
+        rows += [total.log() - label_margin, is_predicted(z, y, label_margin, total).double()]
+    terms = torch.stack(rows)
     return terms @ weights[0] if weights else terms.sum(1)
 
 
 def _compiled_nll_derivatives(
     compiled: Any, b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor
 ) -> Tensor:
-    """Return the same five sums as `_nll_derivatives_of_rows`, from one pass of the compiled kernels."""
+    """Return the same sums as `_nll_derivatives_of_rows`, from one pass of the compiled kernels."""
     z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-    w, out = weights[0].double().contiguous().numpy() if weights else np.empty(0), torch.zeros(5, dtype=torch.float64)
+    w, out = (
+        weights[0].double().contiguous().numpy() if weights else np.empty(0),
+        torch.zeros(7 if dtype == torch.float64 else 5).double(),
+    )
     sums = torch.empty(4, compiled.BLOCK_ROWS, dtype=dtype).numpy()
     compiled.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, sums, out.numpy())
     return out

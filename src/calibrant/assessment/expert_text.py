@@ -52,7 +52,7 @@ def calibration_answer(measurement: MeasurementData) -> str:
         f"{VERDICT_OPENINGS[verdict.status]} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
         f"out; the tolerance is {100 * verdict.tolerance:g} %. "
-        f"ECE is {ece.text} %; that of a calibrated model is {floor.text} % on average, with a "
+        f"ECE is {ece.text} %; a calibrated model has {floor.text} % on average, with a "
         f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}.{chance}"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from calibrant._text import cut_middle, display_name, format_percent
-from calibrant.cards._numbers import MIN_TIE_RANGE
+from calibrant.cards._numbers import MIN_TIE_RANGE, CoverageRow, PolicyRow, SubjectRow
 from calibrant.cards._ranks import Ranking
 from calibrant.cards._ungraded import UngradedAnswers
 from calibrant.language_models import CONVENTIONS
@@ -23,52 +23,64 @@ MAX_TEXT_QUESTIONS = 10
 
 def card_text(card: "Card") -> str:
     """Return the card as text."""
-    lines = [card.title, ""]
-    for estimate in card.ungraded:
-        lines += [*_ungraded_lines(estimate), ""]
-    for model in card.models:
-        lines += [*_model_lines(model, with_name=len(card.models) > 1), ""]
-    for ranking in card.rankings:
-        lines += [*_ranking_lines(ranking), ""]
-    return "\n".join(lines).rstrip()
+    blocks = [
+        [card.title],
+        *map(_ungraded_lines, card.ungraded),
+        *(_model_lines(model, with_name=len(card.models) > 1) for model in card.models),
+        *map(_ranking_lines, card.rankings),
+    ]
+    return "\n\n".join(map("\n".join, blocks))
 
 
-def _model_lines(model: "ModelCard", *, with_name: bool) -> Iterator[str]:
-    """Yield the lines on a model, below its name and headline if `with_name`."""
-    if with_name:
-        yield f"{display_name(model.name)}: {model.headline}"
+def _model_lines(model: "ModelCard", *, with_name: bool) -> list[str]:
+    """Return the lines on a model, below its name and headline if `with_name`."""
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in model.outcomes.items() if count)
-    yield from textwrap.wrap(f"{model.answers:,} answers to {model.questions:,} questions: {counts}.", TEXT_WIDTH)
-    yield ""
-    yield _line("accuracy", _percent_interval(model.accuracy))
-    yield _line("with a confidence", _percent_interval(model.with_confidence))
-    yield _line("not answered", _percent_interval(model.not_answered))
-    gap = model.numbers["signed_gap"]
-    yield _line("confidence minus accuracy", _percent_interval(gap))
-    yield _line("calibration error, debiased", _percent_interval(model.numbers["debiased_l2"]))
-    ece, floor = model.numbers["ece"].value, model.noise_floor.high
-    yield _line("ECE", f"{format_percent(ece)}, calibrated up to {format_percent(floor)}")
-    yield _line("Brier score", str(model.numbers["event_brier"]))
-    yield _line("AUROC", str(model.numbers["auroc"]))
-    yield ""
-    yield from _convention_lines(model)
-    yield ""
-    yield "accuracy of the most confident answers"
-    for row in model.coverage:
-        label = f"  {100 * row.coverage:.0f} %, confidence from {100 * row.threshold:.0f} %"
-        yield _line(label, f"{format_percent(row.accuracy)} [{format_percent(row.low)}, {format_percent(row.high)}]")
-    yield ""
-    yield "score per question if wrong answers cost t / (1 - t)"
-    for row in model.policies:
-        label = f"  t = {row.target:g}, answers {format_percent(row.answered, 0)}"
-        score = f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}]"
-        yield _line(label, f"{score}, always {row.always:+.3f}")
-    if model.subjects:
-        yield ""
-        yield "subjects with the largest gaps"
-        for subject in model.subjects[:MAX_TEXT_SUBJECTS]:
-            label = f"  {cut_middle(display_name(subject.name), MAX_ROW_NAME_CHARACTERS)}"
-            yield _line(label, f"{_percent_interval(subject.gap)}, n = {subject.questions:,}")
+    numbers = model.numbers
+    values = {
+        "accuracy": _percent_interval(model.accuracy),
+        "with a confidence": _percent_interval(model.with_confidence),
+        "not answered": _percent_interval(model.not_answered),
+        "confidence minus accuracy": _percent_interval(numbers["signed_gap"]),
+        "calibration error, debiased": _percent_interval(numbers["debiased_l2"]),
+        "ECE": f"{format_percent(numbers['ece'].value)}, calibrated up to {format_percent(model.noise_floor.high)}",
+        "Brier score": str(numbers["event_brier"]),
+        "AUROC": str(numbers["auroc"]),
+    }
+    subjects = [_subject_line(subject) for subject in model.subjects[:MAX_TEXT_SUBJECTS]]
+    return [
+        *([f"{display_name(model.name)}: {model.headline}"] if with_name else []),
+        *textwrap.wrap(f"{model.answers:,} answers to {model.questions:,} questions: {counts}.", TEXT_WIDTH),
+        "",
+        *(_line(label, text) for label, text in values.items()),
+        "",
+        *_convention_lines(model),
+        "",
+        "accuracy of the most confident answers",
+        *map(_coverage_line, model.coverage),
+        "",
+        "score per question if wrong answers cost t / (1 - t)",
+        *map(_policy_line, model.policies),
+        *(["", "subjects with the largest gaps", *subjects] if subjects else []),
+    ]
+
+
+def _coverage_line(row: CoverageRow) -> str:
+    """Return the line of a share of the answers: its smallest confidence, and its accuracy with limits."""
+    label = f"  {100 * row.coverage:.0f} %, confidence from {100 * row.threshold:.0f} %"
+    return _line(label, f"{format_percent(row.accuracy)} [{format_percent(row.low)}, {format_percent(row.high)}]")
+
+
+def _policy_line(row: PolicyRow) -> str:
+    """Return the line of a smallest confidence t: the answered share, its score, and that of answering always."""
+    label = f"  t = {row.target:g}, answers {format_percent(row.answered, 0)}"
+    score = f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}]"
+    return _line(label, f"{score}, always {row.always:+.3f}")
+
+
+def _subject_line(row: SubjectRow) -> str:
+    """Return the line of a subject: its name, gap and number of questions."""
+    name = cut_middle(display_name(row.name), MAX_ROW_NAME_CHARACTERS)
+    return _line(f"  {name}", f"{_percent_interval(row.gap)}, n = {row.questions:,}")
 
 
 def _convention_lines(model: "ModelCard") -> Iterator[str]:
@@ -85,24 +97,26 @@ def _convention_lines(model: "ModelCard") -> Iterator[str]:
             yield _line("", f"{bounds.low:.4f} to {bounds.high:.4f} over {value.filled:,} missing confidences{kind}")
 
 
-def _ungraded_lines(estimate: UngradedAnswers) -> Iterator[str]:
-    """Yield the estimates of a model with ungraded answers, if any is graded, and the questions to grade next."""
-    yield f"{display_name(estimate.name)}: answers without a grade"
-    yield from textwrap.wrap(estimate.sentence, TEXT_WIDTH)
-    if estimate.graded:
-        yield _line("accuracy of all", _percent_interval(estimate.accuracy))
-        yield _line("confidence minus accuracy", _percent_interval(estimate.gap))
+def _ungraded_lines(estimate: UngradedAnswers) -> list[str]:
+    """Return the estimates of a model with ungraded answers, if any is graded, and the questions to grade next."""
     questions = ", ".join(display_name(question) for _, question in estimate.grade_next[:MAX_TEXT_QUESTIONS])
     rest = "" if len(estimate.grade_next) <= MAX_TEXT_QUESTIONS else ", ... (all are in the JSON and on the page)"
-    yield from textwrap.wrap(f"Questions to grade next, in this order: {questions}{rest}", TEXT_WIDTH)
+    values = {"accuracy of all": estimate.accuracy, "confidence minus accuracy": estimate.gap}
+    return [
+        f"{display_name(estimate.name)}: answers without a grade",
+        *textwrap.wrap(estimate.sentence, TEXT_WIDTH),
+        *(_line(label, _percent_interval(x)) for label, x in values.items() if estimate.graded),
+        *textwrap.wrap(f"Questions to grade next, in this order: {questions}{rest}", TEXT_WIDTH),
+    ]
 
 
-def _ranking_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield the title of a ranking, and the score and ranks of every model."""
-    yield f"ranks by {ranking.title}, {ranking.questions:,} shared questions"
-    for row in ranking.rows:
-        name = cut_middle(display_name(row.model), MAX_ROW_NAME_CHARACTERS)
-        yield _line(f"  {name}", f"{row.score:.4f}   rank {row.ranks_text}")
+def _ranking_lines(ranking: Ranking) -> list[str]:
+    """Return the title of a ranking, and the score and ranks of every model."""
+    names = [cut_middle(display_name(row.model), MAX_ROW_NAME_CHARACTERS) for row in ranking.rows]
+    return [
+        f"ranks by {ranking.title}, {ranking.questions:,} shared questions",
+        *(_line(f"  {name}", f"{row.score:.4f}   rank {row.ranks_text}") for name, row in zip(names, ranking.rows)),
+    ]
 
 
 def _line(label: str, text: str) -> str:

@@ -320,7 +320,7 @@ def test_invalid_input_exits_with_status_2(files, folds):
 
 
 def test_garbage_collection_resumes_after_imports():
-    code = "import gc, sys; from calibrant.cli._prediction_commands import import_prediction_modules; "
+    code = "import gc, sys; from calibrant.cli._common import import_prediction_modules; "
     code += "import_prediction_modules(); n = gc.get_freeze_count(); import_prediction_modules(); "
     code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)

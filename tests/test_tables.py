@@ -16,8 +16,8 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
 from calibrant.io.arrays import ChunkedFile
-from calibrant.io.chunks import read_chunks
 from calibrant.io.columns import TableOptions
+from calibrant.io.reading import read_chunks
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -330,7 +330,7 @@ def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
             raise ValueError("damaged")
         return {"labels": torch.arange(rows.start, rows.stop)}
 
-    monkeypatch.setattr("calibrant.io.chunks.open_chunked", lambda *_: ChunkedFile(9, 1, read))
+    monkeypatch.setattr("calibrant.io.reading.open_chunked", lambda *_: ChunkedFile(9, 1, read))
     chunks = read_chunks("x.npy", 2, TableOptions())
     rows, arrays = next(chunks)
     assert (rows, arrays["labels"].tolist()) == (slice(0, 2), [0, 1])

@@ -102,7 +102,7 @@ def test_markup_is_built_from_literals():
     assert {call.partition(": ")[2] for call in calls} - allowed == {
         "Markup(files('calibrant.report').joinpath(name).read_text('utf-8'))"
     }
-    assert {call.partition(":")[0] for call in calls} == {"report/_elements.py", "report/_svg_figure.py"}
+    assert {call.partition(":")[0] for call in calls} == {"report/_elements.py", "report/_figures.py"}
 
 
 def test_templates_are_literals():

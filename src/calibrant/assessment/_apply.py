@@ -12,8 +12,7 @@ from calibrant._lazy import polars
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
 from calibrant.events import BINARY_EVENTS, PRESENCE
-from calibrant.io.column_names import CALIBRATED_PREFIX
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
 from calibrant.io.files import check_outputs
 from calibrant.io.formats import get_writer, is_delimited, is_table

@@ -15,15 +15,18 @@ from calibrant._validation import check_level
 from calibrant.cards._numbers import (
     CoverageRow,
     PolicyRow,
+    Ranking,
     SubjectRow,
+    UngradedAnswers,
     answer_share,
     coverage_rows,
     policy_rows,
+    question_means,
+    rank_models,
     stated_predictions,
     subject_rows,
+    ungraded_answers,
 )
-from calibrant.cards._ranks import Ranking, question_means, rank_models
-from calibrant.cards._ungraded import UngradedAnswers, ungraded_answers
 from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
 from calibrant.language_models import (
     CONVENTIONS,

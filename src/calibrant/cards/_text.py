@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from calibrant._text import cut_middle, display_name, format_percent
-from calibrant.cards._numbers import MIN_TIE_RANGE, CoverageRow, PolicyRow, SubjectRow
-from calibrant.cards._ranks import Ranking
-from calibrant.cards._ungraded import UngradedAnswers
+from calibrant.cards._numbers import MIN_TIE_RANGE, CoverageRow, PolicyRow, Ranking, SubjectRow, UngradedAnswers
 from calibrant.language_models import CONVENTIONS
 from calibrant.metrics import Interval
 

@@ -13,7 +13,7 @@ from calibrant._errors import InputError
 from calibrant._text import cut_middle, escape_invisible
 from calibrant._version import __version__
 from calibrant.cli import assess, card, deployment, list_methods, monitoring, sample_size, study
-from calibrant.cli._prediction_commands import prediction_command
+from calibrant.cli._common import prediction_command
 
 app = Typer(
     no_args_is_help=True,

@@ -252,8 +252,8 @@ def _load(
         num_calibrators: Number of calibrators whose results on every row are kept in memory.
     """
     from calibrant import Predictions
-    from calibrant.io.chunks import exceeds_memory, open_chunked
     from calibrant.io.columns import TableOptions
+    from calibrant.io.reading import exceeds_memory, open_chunked
 
     def print_note(note: str) -> None:
         print_line(f"{path}: {note}")

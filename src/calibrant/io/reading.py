@@ -1,7 +1,11 @@
-"""Read and write the arrays of predictions, in any format."""
+"""Read and write the arrays of predictions, in any format, whole or some rows at a time."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +13,19 @@ import numpy as np
 
 from calibrant._lazy import polars
 from calibrant._text import describe_error
-from calibrant.io.arrays import Arrays
-from calibrant.io.columns import TableOptions
+from calibrant.io.arrays import Arrays, ChunkedFile
+from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import Dialect
-from calibrant.io.files import atomic_write, check_file
-from calibrant.io.formats import BY_SUFFIX, format_of, format_suffix, get_writer
-from calibrant.io.frames import apply_options, frame_to_arrays
+from calibrant.io.files import atomic_write, check_file, list_table_files
+from calibrant.io.formats import BY_SUFFIX, CHUNKED_SUFFIXES, format_of, format_suffix, get_writer
+from calibrant.io.frames import apply_options, check_weights, frame_to_arrays
 from calibrant.io.logs import is_log, read_arrays
+from calibrant.io.number_text import replace_missing_words
 from calibrant.io.roles import infer_columns, leave_out_empty_labels, require_labels
-from calibrant.io.tables import call_reader, read_table, restore_spelling
-from calibrant.types import InputError
+from calibrant.io.tables import align_columns, call_reader, read_table, restore_spelling
+from calibrant.types import InputError, prefix_errors
+
+CHUNK_BYTES = 64 << 20  # of float64 numbers
 
 
 def read(path: str | Path, options: TableOptions | None = None, *, needs_labels: bool = True) -> Arrays:
@@ -129,3 +136,118 @@ def _arrays_to_frame(arrays: Mapping[str, Any], names: Mapping[str, Sequence[str
 def _take_names(indices: np.ndarray, names: Sequence[str]) -> Any:
     """Return the name of each index as a polars series of strings."""
     return polars.Series(list(names), dtype=polars.String)[indices]
+
+
+# Reading in chunks
+
+
+def open_chunked(path: str | Path, options: TableOptions) -> ChunkedFile:
+    """Open a file, or the tables of a folder or pattern, to be read in chunks."""
+    path = Path(path)
+    file_format = format_of(path)
+    files = [path] if file_format is not None and not file_format.is_table else list_table_files(path)
+    check_file(files[0], CHUNKED_SUFFIXES)
+    file_format = BY_SUFFIX[format_suffix(files[0])]
+    if file_format.is_table:
+        return call_reader(path, lambda: _open_tables(files, options))
+    file: ChunkedFile = call_reader(path, lambda: file_format.open_chunked(path))
+    return replace(file, read=lambda rows: apply_options(file.read(rows), options))
+
+
+def exceeds_memory(file: ChunkedFile, floats_per_row: int, max_bytes: float | None = None) -> bool:
+    """Whether a file in memory, as float64, exceeds `max_bytes`, by default a quarter of the free memory."""
+    limit = _available_memory() / 4 if max_bytes is None else max_bytes
+    return 8 * file.num_rows * floats_per_row > limit
+
+
+def _available_memory() -> float:
+    """Return the free memory in bytes, or infinity if the system does not tell."""
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024.0 * int(lines["MemAvailable"].split()[0])  # from a line such as MemAvailable: 8000 kB
+    except (OSError, KeyError, ValueError):
+        return math.inf
+
+
+def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> Iterator[tuple[slice, Arrays]]:
+    """Read arrays in chunks of `rows` samples, or of about 64 MB, with a thread that reads one chunk ahead.
+
+    Yields:
+        The rows of the file that a chunk was read from, and its arrays, from which incomplete rows may be left out.
+
+    Raises:
+        InputError: As `open_chunked`, or for the rows of a chunk. Messages begin with the path.
+    """
+    with prefix_errors(f"{path}"):
+        file = open_chunked(path, options)
+    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
+    starts = range(0, file.num_rows, rows_per_chunk)
+    chunks = [slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts]
+    with ThreadPoolExecutor(1) as reader:
+        pending: Future[Arrays] | None = None
+        for chunk, next_chunk in zip_longest(chunks, chunks[1:]):  # None after the last chunk
+            pending = pending or reader.submit(file.read, chunk)
+            with prefix_errors(describe_chunk(path, chunk)):
+                arrays = call_reader(Path(path), pending.result)
+            # Only now, so that nothing is read after a failure
+            pending = None if next_chunk is None else reader.submit(file.read, next_chunk)
+            yield chunk, arrays
+
+
+def describe_chunk(path: str | Path, chunk: slice) -> str:
+    """Return the path and the rows of a chunk, counted from 0 in the whole file, as the beginning of errors."""
+    return f"{path}: rows {chunk.start} .. {chunk.stop - 1}"
+
+
+def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
+    """Open tables with the same columns, one after the other."""
+    scans = [BY_SUFFIX[format_suffix(file)].open_chunked(file) for file in files]
+    if len(scans) > 1:
+        scans = align_columns(scans)
+        common_types = dict(polars.concat(scans, how="vertical_relaxed").collect_schema())
+        scans = [scan.cast(common_types) for scan in scans]
+    lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
+    row_ends = np.cumsum([int(length.item()) for length in lengths])  # number of rows up to the end of each file
+    n = int(row_ends[-1])
+    head = polars.concat(scans).head(1).collect()
+    columns = infer_columns(head, options, has_all_rows=False)
+    note = f"Read {n:,} rows in chunks: {columns.description}"
+    if columns.weight is not None:
+        weights = polars.col(columns.weight).cast(polars.Float64).fill_nan(None)  # a missing weight is refused later
+        total, count = polars.concat(scans).select(weights.sum().alias("sum"), weights.count()).collect().row(0)
+        note += f" {check_weights(columns, float(total), count, has_all_rows=True)}"
+
+    def read_chunk(rows: slice) -> Arrays:
+        """Read some rows, from the files that hold them alone."""
+        # Not when the table is opened: one that turns out to fit in memory is read whole, which explains its labels
+        _check_labels(columns, head, options)
+        first_file, last_file = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")
+        rows_before = int(row_ends[first_file - 1]) if first_file else 0  # in the files before the first
+        files_with_rows = polars.concat(scans[first_file : last_file + 1])
+        frame = files_with_rows.slice(rows.start - rows_before, rows.stop - rows.start).collect()
+        return frame_to_arrays(replace_missing_words(frame, options.na), columns, options, has_all_rows=False)
+
+    # A column of lists has as many numbers per row as the list in the first row, which may be missing
+    lists = [head[name].to_list()[0] for name in columns.scores if n and head[name].dtype.is_nested()]
+    numbers_per_row = sum(map(len, filter(None, lists))) or max(1, len(columns.scores))
+    return ChunkedFile(n, numbers_per_row, read_chunk, (note,))
+
+
+def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
+    """Raise `InputError` for labels that only the whole table explains.
+
+    These are several labels per row; words without class names in the columns; and labels beside a single score that is
+    named after a class other than 1. With a positive class that the caller chose, the last two are clear.
+    """
+    require_labels(columns, head)
+    dtype = None if columns.label is None else head[columns.label].dtype
+    has_text_labels = dtype is not None and not (dtype.is_numeric() or dtype.is_nested() or dtype == polars.Boolean)
+    has_named_score = columns.positive not in (None, "1")
+    # Without a kind of scores, there are confidences of answers
+    are_classes_known = columns.names is not None or not columns.kind or options.positive is not None
+    if columns.labels or (not are_classes_known and (has_text_labels or has_named_score)):
+        raise InputError(
+            "Expected labels that a single chunk explains, got words or several labels. Try numbers from 0, or columns "
+            "with class names, such as prob_cat and prob_dog.",
+            code="whole_only",
+        )

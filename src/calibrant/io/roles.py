@@ -11,10 +11,12 @@ from calibrant._lazy import polars
 from calibrant._text import shorten_list
 from calibrant._validation.labels import positive_word
 from calibrant.io.cells import class_keys, comparable_class_keys
-from calibrant.io.column_names import (
+from calibrant.io.columns import (
     ROLE_COLUMN_NAMES,
     SCORE_COLUMN_NAMES,
+    Columns,
     ScoreColumns,
+    TableOptions,
     find_role_columns,
     find_weak_role_columns,
     is_index_column,
@@ -22,7 +24,6 @@ from calibrant.io.column_names import (
     sort_class_columns,
     strip_prefix,
 )
-from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.score_columns import find_score_columns
 from calibrant.io.search import RoleSearch
 from calibrant.types import InputError

@@ -1,7 +1,13 @@
 """Find the columns of scores of a table by their names, and by their values where names are ambiguous."""
 
+from dataclasses import dataclass
+
+import numpy as np
+
 from calibrant._text import shorten_list
-from calibrant.io.column_names import (
+from calibrant._validation.labels import positive_word
+from calibrant.io.cells import class_keys, comparable_class_keys, to_numbers
+from calibrant.io.columns import (
     NON_CLASS_SUFFIXES,
     SCORE_COLUMN_NAMES,
     ScoreColumns,
@@ -12,9 +18,12 @@ from calibrant.io.column_names import (
     find_role_columns,
     find_single_score_columns,
 )
-from calibrant.io.search import RoleSearch
-from calibrant.io.single_scores import ambiguous_scores_error, resolve_single_score
+from calibrant.io.scores import MIN_TOP_CLASS_ROWS
+from calibrant.io.search import RoleSearch, ambiguous_score_error
 from calibrant.types import InputError
+
+MIN_SEPARATED_ROWS = 5  # rows on each side of a threshold that is no coincidence
+MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that show that there are two classes
 
 
 def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
@@ -141,3 +150,220 @@ def _find_columns_named_after_class(search: RoleSearch) -> list[ScoreColumns]:
             code="ambiguous_columns",
         )
     return float_groups
+
+
+# The meaning of a single score
+
+
+@dataclass(frozen=True)
+class ScoreMeaning:
+    """The meaning of a single number per row: the probability of the positive class, or a confidence if it is None."""
+
+    positive: str | None
+    has_positive_word: bool = False  # the positive class has a name such as "yes", and no other class can be meant
+
+
+CONFIDENCE = ScoreMeaning(None)
+
+
+def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
+    """Decide whether a single number per row is the probability of a class or the confidence of an answer.
+
+    Without candidates, there may be a column that is named as a confidence, and must not be a probability. A candidate
+    without such a column is a probability, unless predictions or correctness beside it show otherwise.
+
+    Returns:
+        The column of the probability; or None if there is none or it is a confidence, which is then noted among the
+        roles of the search.
+
+    Raises:
+        InputError: If several candidates differ, or the values do not decide.
+    """
+    roles = search.roles
+    if "confidence" in roles and "correct" in roles:  # answers that lack nothing
+        return None
+    if not candidates:
+        if {"confidence", "label", "predicted"} <= roles.keys() and search.has_all_rows:
+            _check_not_positive_class(search, roles["confidence"])
+        return None
+    score = _require_one_score(search, candidates)
+    if "confidence" in roles:
+        return _resolve_beside_confidence(search, score)
+    has_evidence = "predicted" in roles or "correct" in roles
+    if score.kind == "logits" or search.options.positive is not None or not has_evidence:
+        return score
+    name = score.columns[0]
+    meaning = _infer_from_predicted(search, name) if "predicted" in roles else _infer_from_correct(search, name)
+    if meaning.positive is None:
+        roles["confidence"] = name
+        search.notes.append(f"The column {name!r} is the confidence of the prediction.")
+        return None
+    # A class with a word such as "yes" is found again when the labels are read
+    search.positive = None if meaning.has_positive_word else meaning.positive
+    search.notes.append(f"The column {name!r} is the probability of {meaning.positive!r}, as the predictions show.")
+    return score
+
+
+def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
+    """Return the first of several equal scores of one kind, or raise `InputError` if they differ."""
+    first, *alternatives = candidates
+    are_equal = search.has_all_rows and all(
+        group.kind == first.kind and search.have_equal_values(first.columns[0], group.columns[0])
+        for group in alternatives
+    )
+    if alternatives and not are_equal:
+        raise ambiguous_scores_error(candidates)
+    return first
+
+
+def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
+    """Return a score if the confidence beside it is computed from it, else None.
+
+    It is then the confidence under another name, or whether answers were correct, which is noted among the roles of the
+    search. Raises `InputError` if it is none of these.
+    """
+    roles, name = search.roles, score.columns[0]
+    if _is_confidence_of_score(search, score):  # the probability tells more
+        return score
+    if {"label", "predicted"} <= roles.keys() and search.have_equal_values(name, roles["confidence"]):
+        return None
+    is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
+    if "label" in roles or not is_zero_one:
+        raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
+    roles["correct"] = name  # a score of answers, such as accuracy
+    return None
+
+
+def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
+    """Return the error for several groups of columns that may be the scores."""
+    scores_text = " or ".join(f"{group.kind} in {shorten_list(group.columns)}" for group in groups)
+    return InputError(
+        f"Expected one kind of scores, got {scores_text}. Try probs= or logits= with the columns (--probs or "
+        "--logits).",
+        code="ambiguous_columns",
+    )
+
+
+def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
+    """Whether the confidence is the larger of p and 1 - p for the probability p, which is sometimes below 1/2."""
+    p, c = search.read_probabilities(score.columns[0]), search.read_probabilities(search.roles["confidence"])
+    if score.kind == "logits":
+        p = 1 / (1 + np.exp(-p))
+    is_present = ~(np.isnan(p) | np.isnan(c))
+    p, c = p[is_present], c[is_present]
+    return len(p) > 0 and bool((p < 0.5).any()) and bool((abs(np.maximum(p, 1 - p) - c) < 1e-3).all())
+
+
+def _check_not_positive_class(search: RoleSearch, name: str) -> None:
+    """Raise `InputError` if a confidence is above 1/2 exactly where one class of two is predicted."""
+    try:
+        meaning = _infer_from_predicted(search, name)
+    except InputError:  # without evidence, the name of the column decides
+        return
+    if meaning.positive is not None:
+        raise ambiguous_score_error(name, f"it is above 1/2 exactly where {meaning.positive!r} is predicted")
+
+
+def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:
+    """Return the meaning of a column beside predicted labels: a confidence, or a class probability."""
+    p, (*_, predicted), classes = _read_score_and_classes(search, name)  # after the labels, if there are any
+    return _infer_meaning(name, p, predicted, classes)
+
+
+def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
+    """Return the meaning of a column beside `correct`: a confidence, or a class probability.
+
+    It is a confidence without labels, and for labels of other than two classes. Of two classes, the one predicted is
+    the label if the answer is correct, and the other one if not.
+    """
+    if "label" not in search.roles:
+        return CONFIDENCE
+    p, (labels,), classes = _read_score_and_classes(search, name)
+    if len(classes) != 2:
+        return CONFIDENCE
+    is_present = ~np.isnan(search.read_probabilities(name)) & ~search.frame[search.roles["label"]].is_null().to_numpy()
+    correct = to_numbers(search.frame[search.roles["correct"]], accept_truth_words=True).to_numpy()[is_present] > 0.5
+    other_class = np.where(labels == classes[0], classes[1], classes[0])
+    return _infer_meaning(name, p, np.where(correct, labels, other_class), classes)
+
+
+def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
+    """Return a score (n), the classes in each column beside it, and all classes, in rows without missing values.
+
+    The columns are the labels and the predictions, as far as the table has them, each (n).
+    """
+    p = search.read_probabilities(name)
+    columns = [search.frame[search.roles[role]] for role in ("label", "predicted") if role in search.roles]
+    keys = comparable_class_keys(*columns) if len(columns) > 1 else [class_keys(columns[0])]
+    is_present = ~np.isnan(p)
+    for column in columns:
+        is_present &= ~column.is_null().to_numpy()
+    p, keys = p[is_present], [column_keys[is_present] for column_keys in keys]
+    return p, keys, sorted({str(label) for column_keys in keys for label in np.unique(column_keys)})
+
+
+def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> ScoreMeaning:
+    """Return whether a score is a confidence or a class probability, judged by the predictions.
+
+    A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not. A
+    number outside [0, 1] counts as a confidence, which is refused later for its range.
+
+    Args:
+        name: The column of the number, for errors.
+        p: The number, (n).
+        predicted: Predicted classes, (n).
+        classes: All classes.
+
+    Raises:
+        InputError: If the values do not decide.
+    """
+    if len(classes) > 2 or ((p < 0) | (p > 1)).any():
+        return CONFIDENCE
+    word = positive_word(classes)
+    above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])
+    if not below_half:
+        return _infer_meaning_above_half(name, p, predicted, word)
+    has_few_rows = len(p) < MIN_BINARY_ROWS or (p < 0.5).sum() < MIN_ROWS_BELOW_HALF
+    # If the positive class is never predicted, only its name and many rows can tell
+    if has_few_rows or (not above_half and (word is None or len(p) < MIN_TOP_CLASS_ROWS)):
+        raise ambiguous_score_error(name, "too few rows show which")
+    has_threshold_at_half = len(above_half) <= 1 and len(below_half) == 1 and not above_half & below_half
+    if has_threshold_at_half:
+        positive = str(next(iter(above_half), word))
+    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:  # with another threshold
+        raise ambiguous_score_error(name, "it is below 1/2 for some predictions of each class")
+    if word is not None and positive != word:
+        raise ambiguous_score_error(name, f"it seems to be the probability of {positive!r}")
+    return ScoreMeaning(positive, has_positive_word=word is not None)
+
+
+def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> ScoreMeaning:
+    """Return `CONFIDENCE` for a score that is never below 1/2, unless it may be a probability.
+
+    `word` is the class with a name such as "yes". Raises `InputError` if only another class is predicted, or if a
+    threshold separates the two predicted classes, and no other class has such a name.
+    """
+    classes = sorted(set(predicted))
+    if len(classes) == 1:
+        if word in (None, classes[0]):
+            return CONFIDENCE  # both readings are the same here
+        raise ambiguous_score_error(name, f"only {classes[0]} is predicted")
+    positive = _find_separated_class(p, predicted, 1)
+    if positive is not None and word in (None, positive):
+        raise ambiguous_score_error(name, "a threshold above 1/2 separates the predictions")
+    return CONFIDENCE
+
+
+def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -> str | None:
+    """Return the class, of two, that is predicted exactly above some threshold, or None.
+
+    Each class must be predicted for at least `min_rows` rows.
+    """
+    classes = sorted(set(predicted))
+    if len(classes) != 2:
+        return None
+    for upper, lower in (classes, classes[::-1]):
+        upper_scores, lower_scores = p[predicted == upper], p[predicted == lower]
+        if min(len(upper_scores), len(lower_scores)) >= min_rows and upper_scores.min() > lower_scores.max():
+            return str(upper)
+    return None

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.io.cells import class_keys, is_list, sums_to, to_numbers, to_probabilities
-from calibrant.io.column_names import (
+from calibrant.io.columns import (
     MULTILABEL_PREFIXES,
     SCORE_COLUMN_NAMES,
     ScoreColumns,
+    TableOptions,
     is_index_column,
     strip_prefix,
 )
-from calibrant.io.columns import TableOptions
 from calibrant.types import InputError
 
 MAX_LABEL_TEXTS = 1000

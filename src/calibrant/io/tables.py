@@ -20,10 +20,9 @@ from calibrant.io.delimited import (
     mark_duplicate_names,
     read_delimited,
 )
-from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
+from calibrant.io.encoding import parse_json_lines, read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
-from calibrant.io.json_text import parse_json_lines
 from calibrant.io.number_text import replace_missing_words
 from calibrant.types import InputError
 

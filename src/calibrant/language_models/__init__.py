@@ -1,7 +1,6 @@
 """Calibration of language models, from the logs of their evaluations."""
 
 from calibrant.io.logs import LogRow, Outcome, find_stated_confidence, parse_confidence
-from calibrant.language_models._answers import Answers
 from calibrant.language_models._conventions import (
     CONVENTIONS,
     Convention,
@@ -11,7 +10,7 @@ from calibrant.language_models._conventions import (
     hle_error,
     simpleqa_f,
 )
-from calibrant.language_models._log import EvaluationLog
+from calibrant.language_models._log import Answers, EvaluationLog
 from calibrant.language_models._missing import Bounds, missing_confidence_bounds
 from calibrant.language_models._rewards import confidence_reward, score_reward
 

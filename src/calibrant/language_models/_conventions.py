@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from calibrant.language_models._answers import Answers, check_binary
 from calibrant.language_models._block_bounds import block_error_bounds
-from calibrant.language_models._log import EvaluationLog
+from calibrant.language_models._log import Answers, EvaluationLog, check_binary
 
 BLOCK_SIZE = 100  # answers per block of the HLE error
 BROWSECOMP_EDGES = np.linspace(0.0, 1.0, 11)  # of its ten bins

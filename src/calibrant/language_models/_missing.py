@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.language_models._answers import Answers, check_binary
 from calibrant.language_models._block_bounds import block_error_bounds
 from calibrant.language_models._conventions import BLOCK_SIZE, BROWSECOMP_EDGES, block_ends, browsecomp_bin
-from calibrant.language_models._log import EvaluationLog
+from calibrant.language_models._log import Answers, EvaluationLog, check_binary
 
 MIP_SECONDS = 20.0  # time limit of the integer program, which usually takes milliseconds
 _LOWER, _UPPER = BROWSECOMP_EDGES[:-1], BROWSECOMP_EDGES[1:]  # ends of each bin

@@ -9,8 +9,7 @@ import numpy as np
 from calibrant._text import parse_number, shorten_list
 from calibrant.events import BINARY_EVENTS
 from calibrant.io.cells import to_numbers
-from calibrant.io.column_names import find_role_columns
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.columns import Columns, TableOptions, find_role_columns
 from calibrant.io.files import is_pattern
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays

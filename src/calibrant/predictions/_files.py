@@ -11,7 +11,7 @@ import torch
 
 from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.events import BINARY_EVENTS
-from calibrant.io import chunks
+from calibrant.io import reading
 from calibrant.io.arrays import SCORE_KEYS, find_score_and_label_keys
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
@@ -83,7 +83,7 @@ def read_chunks(
     num_classes, rows_read = 0, 0  # 0 classes before the first chunk
     incomplete = Counter[str]()
     evidence = SingleScoreEvidence()
-    for chunk, arrays in chunks.read_chunks(path, rows, table_options):
+    for chunk, arrays in reading.read_chunks(path, rows, table_options):
         rows_read = chunk.stop
         incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())
         incomplete += incomplete_rows
@@ -93,7 +93,7 @@ def read_chunks(
             labels = arrays[find_score_and_label_keys(arrays)[1]]
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
             continue
-        with prefix_errors(chunks.describe_chunk(path, chunk)):
+        with prefix_errors(reading.describe_chunk(path, chunk)):
             # A chunk alone does not refuse logits that look like probabilities: the evidence of all chunks does
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)
             if not table_options.are_logits and has_single_logits(arrays):

@@ -1,9 +1,16 @@
 """Methods by name: the text `focal(gamma=3)` means `partial(focal, gamma=3)`. One registry for each kind."""
 
 from calibrant.registry import _registry
-from calibrant.registry._calls import check_name, format_call, suggest
 from calibrant.registry._registry import *
-from calibrant.registry._settings import DATA_PARAMETERS, data_parameters, describe_mismatch, hyperparameters
+from calibrant.registry._settings import (
+    DATA_PARAMETERS,
+    check_name,
+    data_parameters,
+    describe_mismatch,
+    format_call,
+    hyperparameters,
+    suggest,
+)
 from calibrant.registry._sources import INCLUDED_SOURCES, include
 
 __all__ = ["DATA_PARAMETERS", "INCLUDED_SOURCES", "check_name", "data_parameters", "describe_mismatch", "format_call"]

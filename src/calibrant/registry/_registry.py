@@ -10,13 +10,15 @@ from typing import Any, Literal, TypeVar, overload
 
 from calibrant._code_digest import code_digest, is_defined_twice, unwrap
 from calibrant._text import describe_error, shorten_repr
-from calibrant.registry._calls import format_call, parse_call, suggest
 from calibrant.registry._settings import (
     convert,
     describe_mismatch,
+    format_call,
     hyperparameters,
     nested_names,
+    parse_call,
     setting_types,
+    suggest,
 )
 from calibrant.types import InputError, prefix_errors
 

@@ -1,15 +1,5 @@
 """Elements of self-contained HTML reports: pages, tables, figures and the data of interactive controls."""
 
-from calibrant.report._diagrams import (
-    BAR_EXPLANATION,
-    CURVE_EXPLANATION,
-    INFINITE_MEAN_EXPLANATION,
-    bar_diagram,
-    curve_diagram,
-    diagram_explanations,
-    reliability_figure,
-    version_facts,
-)
 from calibrant.report._elements import (
     Section,
     breakable,
@@ -27,7 +17,18 @@ from calibrant.report._elements import (
     term,
     typeset,
 )
-from calibrant.report._svg_figure import HoverPoint, figure
+from calibrant.report._figures import (
+    BAR_EXPLANATION,
+    CURVE_EXPLANATION,
+    INFINITE_MEAN_EXPLANATION,
+    HoverPoint,
+    bar_diagram,
+    curve_diagram,
+    diagram_explanations,
+    figure,
+    reliability_figure,
+    version_facts,
+)
 
 __all__ = ["BAR_EXPLANATION", "CURVE_EXPLANATION", "INFINITE_MEAN_EXPLANATION", "HoverPoint", "Section"]
 __all__ += ["bar_diagram", "breakable", "control_data", "curve_diagram", "details", "diagram_explanations", "figure"]

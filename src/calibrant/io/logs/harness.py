@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.io.logs.confidences import as_object, find_stated_confidence, parse_grade, read_grade
 from calibrant.io.logs.rows import (
     LogAnswer,
     LogContent,
@@ -22,8 +23,6 @@ from calibrant.io.logs.rows import (
     select_single_name,
     top_probability,
 )
-from calibrant.io.logs.stated import find_stated_confidence, parse_grade, read_grade
-from calibrant.io.logs.tokens import as_object
 from calibrant.types import InputError
 
 HARNESS = "lm-evaluation-harness"

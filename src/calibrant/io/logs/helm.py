@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.json_text import parse_json
+from calibrant.io.encoding import parse_json
+from calibrant.io.logs.confidences import find_stated_confidence
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence
 from calibrant.types import InputError, prefix_errors
 
 HELM = "HELM"

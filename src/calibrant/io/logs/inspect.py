@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.encoding import read_zstandard
-from calibrant.io.json_text import parse_json
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
-from calibrant.io.logs.stated import find_stated_confidence, read_grade
-from calibrant.io.logs.tokens import (
+from calibrant.io.encoding import parse_json, read_zstandard
+from calibrant.io.logs.confidences import (
     TOKEN_SOURCES,
     as_object,
     find_response_text,
+    find_stated_confidence,
     find_token_log_probs,
+    read_grade,
     token_confidence,
 )
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
 from calibrant.types import InputError, prefix_errors
 
 FINISHED = "success"

@@ -5,10 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._text import shorten_list
-from calibrant.io.column_names import ROLE_COLUMN_NAMES, normalize_column_name
+from calibrant.io.columns import ROLE_COLUMN_NAMES, normalize_column_name
+from calibrant.io.logs.confidences import (
+    TOKEN_SOURCES,
+    find_response_text,
+    find_stated_confidence,
+    find_token_log_probs,
+    read_grade,
+    token_confidence,
+)
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name, single_model
-from calibrant.io.logs.stated import find_stated_confidence, read_grade
-from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, find_token_log_probs, token_confidence
 from calibrant.types import InputError
 
 LOG_FIELD_NAMES = {

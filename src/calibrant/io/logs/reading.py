@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant._text import shorten_list
 from calibrant.io.columns import TableOptions
-from calibrant.io.encoding import read_decompressed, to_utf8
+from calibrant.io.encoding import parse_json, parse_json_lines, read_decompressed, to_utf8
 from calibrant.io.files import (
     check_file,
     is_pattern,
@@ -21,7 +21,6 @@ from calibrant.io.files import (
     require_matching_files,
 )
 from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
-from calibrant.io.json_text import parse_json, parse_json_lines
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
     LogContent,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import shorten_list, shorten_repr
-from calibrant.io.logs.stated import (
+from calibrant.io.logs.confidences import (
     ProbabilityTable,
     is_missing,
     parse_confidence,

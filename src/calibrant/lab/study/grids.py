@@ -13,7 +13,7 @@ from calibrant import metrics, registry
 from calibrant._text import describe_error, shorten_repr, to_one_line
 from calibrant.backend.digests import json_digest
 from calibrant.backend.overlap import Overlap, Sketch
-from calibrant.io.column_names import COLUMN_ROLES
+from calibrant.io.columns import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
 from calibrant.predictions import Predictions
 from calibrant.registry import Method, Registry

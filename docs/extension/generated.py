@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable
 
-from calibrant.io import formats
-from extension import exports, measured
+from extension import exports, file_formats, measured
 
 TABLES: dict[str, Callable[[], str]] = {
     "export-formats": exports.markdown_table,
-    "file-formats": formats.markdown_table,
+    "file-formats": file_formats.markdown_table,
     "measured-calibrators": measured.tables,
 }
 FENCE = re.compile(rf"^```{{({'|'.join(TABLES)})}}\n```$", re.MULTILINE)

@@ -165,13 +165,3 @@ def list_suffixes(suffixes: Iterable[str]) -> str:
     """Return suffixes as a text, such as ".csv, .tsv or .txt", without those such as .csv.gz."""
     *all_but_last, last = (suffix for suffix in suffixes if suffix.count(".") == 1)
     return f"{', '.join(all_but_last)} or {last}" if all_but_last else last
-
-
-def markdown_table() -> str:
-    """Return the table of formats for the documentation."""
-    lines = ["| format | suffix | contents | written | read in chunks |", "|---|---|---|---|---|"]
-    for f in FORMATS:
-        suffixes = " ".join(f"`{suffix}`" for suffix in f.suffixes)
-        is_written, is_chunked = ("yes" if function else "" for function in (f.writer, f.chunk_opener))
-        lines.append(f"| {f.title} | {suffixes} | {f.note} | {is_written} | {is_chunked} |")
-    return "\n".join(lines) + "\n"

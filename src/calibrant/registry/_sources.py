@@ -4,9 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
-import types
 from collections.abc import Iterable
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from calibrant._text import describe_error, shorten_repr
@@ -51,14 +49,6 @@ def include(sources: Iterable[str]) -> None:
         INCLUDED_SOURCES.append(identity)
 
 
-class _UncachedLoader(SourceFileLoader):
-    """Loader that ignores bytecode, which may belong to an earlier file of the same size and second."""
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        """Compile the source, whatever the module's name."""
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def _import_file(path: Path) -> None:
     """Import a file as the module of its name, unless that module is this file.
 
@@ -73,13 +63,13 @@ def _import_file(path: Path) -> None:
         raise InputError(
             f"--with {path}: a module {name!r} exists already. Try another file name.", code="module_exists"
         )
-    spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, file))
-    if spec is None or spec.loader is None:
-        raise InputError(f"--with {path}: Expected a Python file.", code="not_python")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # for the suffix .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, as `import` does: dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader, which may run bytecode of an earlier file of the same size and second
+        exec(compile(path.read_bytes(), file, "exec"), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

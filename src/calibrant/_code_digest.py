@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from calibrant._grouping import group_pairs
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 LITERAL_TYPES = int, float, str, bytes, bool, tuple, list, dict, set, type(None)
 
@@ -101,10 +103,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: 
     In a script that runs as `__main__`, which may also run the study, import-time statements count only if they use a
     required definition.
     """
-    by_name: dict[str, list[ast.stmt]] = {}
-    for statement in statements:
-        for name in _bound_names(statement):
-            by_name.setdefault(name, []).append(statement)
+    by_name = group_pairs((name, statement) for statement in statements for name in _bound_names(statement))
     if root not in by_name:
         yield from statements
         return

@@ -218,12 +218,9 @@ def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
     """Return the logs by model name, or "model" without one. Repeated names become "NAME (2)", "NAME (3)", ..."""
     named: dict[str, EvaluationLog] = {}
     for log in logs:
-        name = model = log.model or _UNNAMED
-        copy = 1
-        while name in named:
-            copy += 1
-            name = f"{model} ({copy})"
-        named[name] = log
+        model = log.model or _UNNAMED
+        candidates = [model, *(f"{model} ({copy})" for copy in range(2, len(named) + 2))]
+        named[next(name for name in candidates if name not in named)] = log
     return named
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from calibrant._grouping import group_pairs
 from calibrant._text import format_percent, format_percent_range
 from calibrant.backend.bins import allow_rounding
 from calibrant.decisions import net_benefit
@@ -245,11 +246,9 @@ def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:
     """Return the mean of every question's values except NaN. Questions with only NaN are left out."""
-    sums: dict[tuple[str, str], list[float]] = {}
-    for question, value in zip(questions, values.tolist(), strict=True):
-        if not math.isnan(value):
-            sums.setdefault(question, []).append(value)
-    return {question: sum(items) / len(items) for question, items in sums.items()}
+    pairs = zip(questions, values.tolist(), strict=True)
+    grouped = group_pairs((question, value) for question, value in pairs if not math.isnan(value))
+    return {question: sum(items) / len(items) for question, items in grouped.items()}
 
 
 # Answers without a grade

@@ -15,6 +15,7 @@ from rich.console import Console
 from typer import Option
 
 from calibrant._errors import InputError
+from calibrant._grouping import group_pairs
 from calibrant._text import escape_invisible, escape_markup, parse_integer
 
 MAX_PIPED_COLUMNS = 10_000  # more than any sentence has, so that piped lines stay whole
@@ -174,12 +175,9 @@ def output_result(
 
 def print_input_notes(files: Iterable[tuple[Path, Any]]) -> None:
     """Print the notes on how predictions were read, once if several files have the same."""
-    notes: dict[str, list[str]] = {}
-    for path, predictions in files:
-        if predictions is not None:  # else the file is read in chunks
-            for note in predictions.notes:
-                notes.setdefault(note, []).append(str(path))
-    for note, paths in notes.items():
+    whole_files = [(path, p) for path, p in files if p is not None]  # the others are read in chunks
+    paths_by_note = group_pairs((note, str(path)) for path, p in whole_files for note in p.notes)
+    for note, paths in paths_by_note.items():
         print_line(f"{' and '.join(paths)}: {note}")
 
 

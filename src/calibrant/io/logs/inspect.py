@@ -36,11 +36,6 @@ def is_log(content: Any) -> bool:
     return isinstance(content, dict) and "samples" in content and "eval" in content
 
 
-def read_log(content: Record, path: Path, options: LogOptions) -> LogContent:
-    """Return the answers of a `.json` log."""
-    return _read_samples(content, content.get("samples") or [], path, options)
-
-
 def read_archive(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of an `.eval` log."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -58,7 +53,7 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
         else:
             raise InputError("Expected header.json in this archive, got none. Try another file.", code="unknown_log")
         names = [name for name in members if name.startswith("samples/") and name.endswith(".json")]
-        return _read_samples(header, map(load, names), path, options)
+        return read_samples(header, map(load, names), path, options)
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
@@ -81,7 +76,7 @@ def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> 
     return text
 
 
-def _read_samples(header: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> LogContent:
+def read_samples(header: Record, samples: Iterable[Record], path: Path, options: LogOptions) -> LogContent:
     """Return the answers to the samples of a log, in the order of their ids and epochs.
 
     Raises:

@@ -222,7 +222,7 @@ def _read_source(path: Path, options: LogOptions) -> LogContent:
 def _read_json(content: Any, path: Path, options: LogOptions) -> LogContent:
     """Read a log of Inspect or a list of records, or raise `InputError` for any other JSON value."""
     if inspect.is_log(content):
-        return inspect.read_log(content, path, options)
+        return inspect.read_samples(content, content.get("samples") or [], path, options)
     if isinstance(content, list) and content and all(isinstance(record, dict) for record in content):
         return json_lines.read_records(content, path, options)
     raise InputError(

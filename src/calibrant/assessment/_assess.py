@@ -20,9 +20,8 @@ from calibrant.assessment._plan import EvaluationData, Plan, plan_assessment
 from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
-from calibrant.io.files import atomic_write
+from calibrant.io.files import atomic_write, write_by_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
-from calibrant.io.results import write_by_suffix
 from calibrant.predictions import Predictions
 
 DEFAULT_FOLDS = 5

@@ -16,7 +16,7 @@ from calibrant.assessment._results import AssessmentData, MeasurementData, Mista
 from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.calibrators import Temperature
-from calibrant.io.results import null_nonfinite
+from calibrant.io.files import null_nonfinite
 from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of

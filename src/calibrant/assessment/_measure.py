@@ -15,7 +15,7 @@ from calibrant._validation import check_level
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
-from calibrant.io.results import write_by_suffix
+from calibrant.io.files import write_by_suffix
 from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums

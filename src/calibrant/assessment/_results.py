@@ -15,7 +15,7 @@ from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
 from calibrant.backend.solvers import Certificate
 from calibrant.events import EventKind
-from calibrant.io.results import provenance
+from calibrant.io.files import provenance
 from calibrant.metrics import Comparison, Difference, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions

@@ -27,7 +27,7 @@ from calibrant.cards._numbers import (
     subject_rows,
     ungraded_answers,
 )
-from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
+from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.language_models import (
     CONVENTIONS,
     Answers,

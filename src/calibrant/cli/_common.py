@@ -95,8 +95,7 @@ def check_output_paths(
         inputs: Files that the command reads. The files of the user's own methods (--with) are added to them.
         suffixes: The suffixes that some of the outputs may have; the key None is ignored.
     """
-    from calibrant.io.files import check_outputs, ensure_writable
-    from calibrant.io.results import check_suffix
+    from calibrant.io.files import check_outputs, check_suffix, ensure_writable
 
     files = [path for path in paths if path is not None and str(path) != "-"]
     check_outputs(files, [*inputs, *_included_files()])

@@ -91,7 +91,7 @@ def export_command(
     from calibrant.decisions import Sets
     from calibrant.deployment import EXPORT_FORMATS, export
     from calibrant.fusion import Fusion
-    from calibrant.io.results import check_suffix
+    from calibrant.io.files import check_suffix
 
     check_output_paths(out, inputs=[calibrator, sets])
     formats = {suffix: name for name, suffix in EXPORT_FORMATS.items()}

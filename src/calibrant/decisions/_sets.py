@@ -15,9 +15,8 @@ from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_finite, to_tensor
 from calibrant._validation.names import factorize_samples
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
-from calibrant.io.files import atomic_write
+from calibrant.io.files import atomic_write, check_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
-from calibrant.io.results import check_suffix
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError

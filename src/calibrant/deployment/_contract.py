@@ -11,8 +11,8 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
+from calibrant.io.files import provenance
 from calibrant.io.formats import CONTRACT_SUFFIX
-from calibrant.io.results import provenance
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.types import InputError

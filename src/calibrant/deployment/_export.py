@@ -17,8 +17,7 @@ from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.fusion import Fusion
-from calibrant.io.files import atomic_write, write_text
-from calibrant.io.results import check_suffix
+from calibrant.io.files import atomic_write, check_suffix, write_text
 from calibrant.nn import CalibratedNetwork
 from calibrant.predictions import check_is_calibrator
 from calibrant.types import InputError

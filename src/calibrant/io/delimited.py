@@ -13,8 +13,8 @@ from typing import Any
 
 from calibrant._lazy import polars
 from calibrant._text import escape_formula, shorten_repr, unescape_column
+from calibrant.io.cells import is_number, parse_number_columns, replace_missing_words
 from calibrant.io.encoding import read_decompressed, to_utf8
-from calibrant.io.number_text import is_number, parse_number_columns, replace_missing_words
 from calibrant.types import InputError
 
 SEPARATORS = ",;\t|"

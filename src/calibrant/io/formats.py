@@ -111,7 +111,7 @@ FORMATS = (
         note="columns, or lists of scores in one column; a file or a stream",
     ),
     Format(
-        "Excel workbook", (".xlsx",), reader="excel.read_workbook", writer="excel.write_workbook",
+        "Excel workbook", (".xlsx",), reader="tables.read_workbook", writer="tables.write_workbook",
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
     Format(

@@ -13,7 +13,7 @@ import torch
 
 from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant._validation import check_range
-from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
+from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
 from calibrant.monitoring._bounds import difference_bounds, metric_bounds
 from calibrant.monitoring._features import used_groups

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, format_percent_range, join_names
 from calibrant._validation import check_alpha, check_range
-from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
+from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
 from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, cdf, class_shares, score_value
 from calibrant.monitoring._pairing import ModelPair, pair_models

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._text import cut_middle, format_percent, format_percent_range
-from calibrant.io.results import null_nonfinite, result_json, write_by_suffix
+from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import DOUBLY_ROBUST, MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
 from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import calibrators
-from calibrant.io.files import atomic_write
-from calibrant.io.results import check_suffix, write_by_suffix
+from calibrant.io.files import atomic_write, check_suffix, write_by_suffix
 from calibrant.types import InputError
 
 if TYPE_CHECKING:

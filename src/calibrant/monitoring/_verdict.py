@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant._text import display_name
-from calibrant.io.results import result_json
+from calibrant.io.files import result_json
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import mean_sequence

@@ -13,10 +13,10 @@ from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.events import BINARY_EVENTS
 from calibrant.io import reading
 from calibrant.io.arrays import SCORE_KEYS, find_score_and_label_keys
+from calibrant.io.cells import replace_missing_words
 from calibrant.io.columns import TableOptions
 from calibrant.io.formats import is_table
 from calibrant.io.frames import check_incomplete, frame_to_arrays, incomplete_notes
-from calibrant.io.number_text import replace_missing_words
 from calibrant.io.reading import read, write
 from calibrant.io.roles import infer_columns, require_labels
 from calibrant.io.tables import as_frame

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.io.number_text import is_number
+from calibrant.io.cells import is_number
 from calibrant.lab.data._loading import find_in_root
 from calibrant.types import InputError
 

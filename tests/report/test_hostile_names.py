@@ -98,7 +98,7 @@ def test_markup_is_built_from_literals():
             function = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
             if function == "Markup" and not all(isinstance(argument, ast.Constant) for argument in node.args):
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
-    allowed = {"Markup(template)", "Markup(text)", "Markup(opening_tag)", "Markup(svg_body)"}
+    allowed = {f"Markup({name})" for name in ("template", "text", "html", "opening_tag", "svg_body")}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
         "Markup(files('calibrant.report').joinpath(name).read_text('utf-8'))"
     }

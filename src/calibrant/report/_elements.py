@@ -14,7 +14,7 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Any, LiteralString
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from calibrant._text import MAX_TEXT_CHARACTERS, abbreviate, escape_invisible, isolate_right_to_left
@@ -48,7 +48,7 @@ def page(
         tiles: Key numbers below the lead.
     """
     script = _read_asset("script.js")
-    html = _template().render(
+    html = _template("page.html.j2").render(
         title=title,
         lead=[lead] if isinstance(lead, str) else lead,
         sections=[(section.heading, section.body) for section in sections],
@@ -170,32 +170,16 @@ def table(
         long_row_names: Whether row headings may break.
         groups: Headings to insert above rows, by row index.
     """
-    body: list[Markup] = []
-    for i, (row_heading, *values) in enumerate(rows):
-        if groups and i in groups:
-            group_row = '<tr class="group"><th scope="rowgroup" colspan="{}">{}</th></tr>'
-            body.append(render(group_row, str(len(head)), typeset(groups[i])))
-        cells = [render('<th scope="row">{}</th>', typeset(row_heading))]
-        for j, value in enumerate(values):
-            is_bold = bool(bold) and bold[i][j]
-            cells.append(render("<td><strong>{}</strong></td>" if is_bold else "<td>{}</td>", typeset(value)))
-        html_row = '<tr class="marked">{}</tr>' if highlighted and highlighted[i] else "<tr>{}</tr>"
-        body.append(render(html_row, join_html(cells)))
-    return render(
-        '<div class="{}" tabindex="0" role="region" aria-label="{}">'
-        "<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
-        "scroll named" if long_row_names else "scroll",
-        abbreviate(caption, MAX_TEXT_CHARACTERS),
-        join_html(map(_head_cell, head)),
-        join_html(body),
+    html = _template("table.html.j2").render(
+        head=head,
+        rows=rows,
+        bold=bold,
+        highlighted=highlighted,
+        caption=caption,
+        long_row_names=long_row_names,
+        groups=groups or {},
     )
-
-
-def _head_cell(cell: str) -> Markup:
-    """Return the heading of a column, or an ordinary cell if it is empty."""
-    if not cell:
-        return render("<td></td>")
-    return render('<th scope="col">{}</th>', cell if isinstance(cell, Markup) else breakable(cell))
+    return Markup(html)
 
 
 def details(summary: str, body: Markup) -> Markup:
@@ -210,9 +194,9 @@ def _read_asset(name: str) -> Markup:
 
 
 @cache
-def _template() -> Any:
-    """Return the template of the page, which escapes all texts and fails for undefined names."""
+def _template(name: str) -> Template:
+    """Return a template of this package, which escapes all texts and fails for undefined names."""
     environment = Environment(loader=PackageLoader("calibrant.report", "."), autoescape=True, undefined=StrictUndefined)
-    environment.filters["typeset"] = typeset
-    environment.filters["shorten"] = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
-    return environment.get_template("page.html.j2")
+    shorten = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
+    environment.filters |= {"typeset": typeset, "breakable": breakable, "shorten": shorten}
+    return environment.get_template(name)

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from calibrant import calibrators
@@ -27,11 +28,6 @@ EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onn
 _CAPABILITY_NAMES = {"torch": "torch.export", "onnx": "ONNX"}
 _UNUSED_FIELDS = ("certificate", "gain", "gain_error", "left_out", "candidates", "penalty", "count_of_bins")
 _LINE_WIDTH = 120
-_EXPORT_HEAD = '''"""Calibrated probabilities{parts}, exported by Calibrant {version}. Needs Python 3.9 and numpy alone.
-
-calibrate(logits) takes logits (n, {k}) and returns calibrated logits; probabilities(logits) their softmax.{usage}
-"""
-'''
 
 
 def export(
@@ -102,73 +98,40 @@ def numpy_source(
     Raises:
         InputError: If the calibrator, or one inside it, is not of this package.
     """
-    functions = _source_of("calibrant.deployment", "_numpy_maps.py")
-    code = [_CONSTANTS, f"FITTED: Fitted = {_format(serialize(calibrator))}", _CALIBRATE]
-    parts = usage = ""  # of the docstring: exported parts beside the calibrator, and how to call them
-    if sets is not None:
-        parts, usage = " and prediction sets", " prediction_sets(logits) returns sets of classes (n, k)."
-        code.append(f"SETS: Fitted = {_format(_set_fields(sets))}")
-        code.append(_CROSS_SETS if isinstance(sets, CrossSets) else _PREDICTION_SETS)
-    if threshold is not None:
-        value = threshold.threshold if isinstance(threshold, CertifiedThreshold) else float(threshold)
-        usage += " acts_on(logits) tells which rows to act on."
-        code += [f"THRESHOLD = {_format(value)}", _ACTS_ON]
-    k = calibrators.num_classes(calibrator) or "k"
-    head = _EXPORT_HEAD.format(parts=parts, version=__version__, k=k, usage=usage)
-    return "\n\n".join([head.strip(), functions.strip(), *code]) + "\n"
-
-
-def _source_of(package: str, name: str) -> str:
-    """Return the text of a module without its docstring."""
-    return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2]
+    smallest = threshold.threshold if isinstance(threshold, CertifiedThreshold) else threshold
+    return _render(
+        "calibrator.py.j2",
+        functions=_source_of("calibrant.deployment", "_numpy_maps.py"),
+        fitted=serialize(calibrator),
+        k=calibrators.num_classes(calibrator) or "k",
+        sets=None if sets is None else _set_fields(sets),
+        is_cross_fitted=isinstance(sets, CrossSets),
+        threshold=None if smallest is None else float(smallest),
+    )
 
 
 def fusion_source(fusion: Fusion) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
-    head = _FUSION_HEAD.format(version=__version__, signals=", ".join(fusion.signals))
+    functions = _source_of("calibrant", "_fusion_map.py")
     learned = {key: _to_plain(value) for key, value in fusion.learned.items()}
-    code = [_CONSTANTS, f"FITTED: Fitted = {_format(learned)}", _FUSE]
-    return "\n\n".join([head.strip(), _source_of("calibrant", "_fusion_map.py").strip(), *code]) + "\n"
+    return _render("fusion.py.j2", functions=functions, fitted=learned, signals=fusion.signals)
 
 
-_FUSION_HEAD = '''"""Probabilities of right answers, exported by Calibrant {version}. Needs Python 3.9 and numpy alone.
-
-probability_right(signals, groups) takes a mapping of the signals {signals}: one array of numbers (n) each, NaN where
-missing; and the group of each answer, or None.
-"""
-'''
-_CONSTANTS = "inf, nan = np.inf, np.nan"  # names in the values that `_format` writes
-_FUSE = '''
-def probability_right(signals: Mapping[str, Any], groups: Any = None) -> Array:
-    """Return the probability that each answer is right (n)."""
-    arrays = {name: np.asarray(signals[name], dtype=np.float64) for name in FITTED["signals"]}
-    return probability(arrays, groups, FITTED)
-'''
-_CALIBRATE = '''
-def calibrate(logits: Any, groups: Any = None) -> Array:
-    """Return calibrated logits (n, k)."""
-    return apply(FITTED, np.asarray(logits, dtype=np.float64), groups)
+def _source_of(package: str, name: str) -> str:
+    """Return the text of a module without its docstring."""
+    return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2].strip()
 
 
-def probabilities(logits: Any, groups: Any = None) -> Array:
-    """Return calibrated probabilities (n, k)."""
-    return np.exp(log_softmax(calibrate(logits, groups)))
-'''
-_PREDICTION_SETS = '''
-def prediction_sets(logits: Any, groups: Any = None) -> Array:
-    """Return the sets of classes, (n, k) bool."""
-    return sets_of(calibrate(logits, groups), SETS, groups)
-'''
-_CROSS_SETS = '''
-def prediction_sets(logits: Any) -> Array:
-    """Return the sets of classes, (n, k) bool."""
-    return cross_sets_of(np.asarray(logits, dtype=np.float64), SETS)
-'''
-_ACTS_ON = '''
-def acts_on(logits: Any, groups: Any = None) -> Array:
-    """Return which rows have a confidence of at least the threshold, (n) bool."""
-    return probabilities(logits, groups).max(-1) >= THRESHOLD * (1 - 2.0**-48)
-'''
+def _render(template: str, **values: Any) -> str:
+    """Return a template of Python source, filled with values."""
+    environment = Environment(
+        loader=PackageLoader("calibrant.deployment", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["literal"] = _format
+    return environment.get_template(template).render(**values, version=__version__)
 
 
 def serialize(calibrator: Any) -> dict[str, Any]:

@@ -171,13 +171,16 @@ def test_zero_bytes_are_refused(tmp_path):
 
 
 def test_errors_name_the_file_of_a_folder(tmp_path):
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    (folder / "a.csv").write_text(CSV_TEXT)
-    (folder / "b.csv").write_text(CSV_TEXT + "dog,1\n")
-    with refused("ragged") as caught:
-        Predictions.load(folder)
-    assert "b.csv" in str(caught.value)
+    (tmp_path / "a.csv").write_text(CSV_TEXT)
+    (tmp_path / "b.csv").write_text(CSV_TEXT + "dog,1\n")
+    with refused("ragged", "b.csv"):
+        Predictions.load(tmp_path)
+
+
+def test_damaged_file_of_a_folder_is_named(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with refused("unreadable", "a.parquet"):
+        Predictions.load(tmp_path)
 
 
 # Workbooks

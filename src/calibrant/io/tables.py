@@ -4,6 +4,7 @@ import io
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from calibrant.io.delimited import (
 from calibrant.io.encoding import parse_json_lines, read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
-from calibrant.types import InputError
+from calibrant.types import InputError, prefix_errors
 
 MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
@@ -80,20 +81,19 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
         reader: A function without arguments.
         source: The folder or pattern that `path` is from; the message names the file then.
     """
-    try:
-        return reader()
-    except InputError as error:
-        if source is None or Path(source) == path:
+    with nullcontext() if source is None or Path(source) == path else prefix_errors(path.name):
+        try:
+            return reader()
+        except InputError:
             raise
-        raise InputError(f"{path.name}: {error}", code=error.code) from None
-    except BaseException as error:
-        # Polars raises PanicException, which is no Exception; others of that kind, such as KeyboardInterrupt, pass
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
-        raise InputError(
-            f"Expected a readable {kind}, got an error ({describe_error(error)}).", code="unreadable"
-        ) from None
+        except BaseException as error:
+            # Polars raises PanicException, which is no Exception; others of that kind, such as KeyboardInterrupt, pass
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
+            raise InputError(
+                f"Expected a readable {kind}, got an error ({describe_error(error)}).", code="unreadable"
+            ) from None
 
 
 def align_columns(frames: list[Any]) -> list[Any]:

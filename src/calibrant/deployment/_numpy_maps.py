@@ -402,9 +402,8 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
 
 def cross_sets_of(z: Array, sets: Fitted) -> Array:
     """Return the cross-conformal sets of logits as the network gives them, True for the classes in the set."""
-    num_at_least = np.ones(
-        z.shape, dtype=np.int64
-    )  # scores at least as large as the score of the class, itself included
+    # Number of scores at least as large as the score of the class, itself included
+    num_at_least = np.ones(z.shape, dtype=np.int64)
     for fitted, scores in zip(sets["calibrators"], sets["scores"]):
         new_scores = class_scores(apply(fitted, z), sets)
         num_at_least += len(scores) - np.searchsorted(scores, new_scores - SCORE_ROUNDING)

@@ -270,14 +270,11 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
     return path
 
 
-def _track_batches(batches: Iterable[Any], progress: bool | None) -> Iterator[Any]:
-    """Yield the batches, with a progress bar if `progress`, or by default if standard error is a terminal."""
+def _track_batches(batches: Iterable[Any], progress: bool | None) -> Iterable[Any]:
+    """Return the batches, with a progress bar if `progress`, or by default if standard error is a terminal."""
     if not (sys.stderr.isatty() if progress is None else progress):
-        yield from batches
-        return
+        return batches
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
-    total = len(batches) if hasattr(batches, "__len__") else None  # pyright: ignore[reportArgumentType]
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(batches, total=total, description="collecting predictions")
+    return track(batches, "collecting predictions", console=Console(stderr=True), transient=True)

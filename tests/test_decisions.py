@@ -203,6 +203,7 @@ def test_settings_of_sets_are_checked():
     for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
         assert code_of(fitted, [[0.0] * 3]) == "num_classes"
         assert code_of(fitted, torch.full((2, p.k), torch.nan)) == "nan"
+        assert code_of(fitted, p.logits.softmax(1)) == "probs_as_logits"
     assert torch.equal(Sets.fit(p)(p.logits.numpy()), Sets.fit(p)(p.logits))
 
 
@@ -307,6 +308,7 @@ def test_settings_of_costs_are_checked():
     assert code_of(net_benefit, p, thresholds=["high"]) == "not_numbers"
     for logits, code in ((np.zeros(3), "shape"), ([[0.0, math.nan, 1.0]], "nan"), ([["a", "b", "c"]], "not_numbers")):
         assert code_of(choose_actions, logits, np.eye(3)) == code
+    assert code_of(choose_actions, p.logits.softmax(1), np.eye(3)) == "probs_as_logits"
     assert choose_actions([[0.0, 5.0, 1.0]], np.eye(3)).tolist() == [0]
 
 

@@ -156,8 +156,7 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
     lowest, highest = (int(label) for label in labels.aminmax())
     if lowest < 0 or highest >= k:
         raise _label_range_error(lowest, highest, k)
-    check_finite(logits)
-    RowScoreEvidence().add(logits).check()
+    check_logits(logits)
     if weights is not None:
         _check_weights(weights)
 
@@ -170,6 +169,12 @@ def _label_range_error(low: int, high: int, k: int) -> InputError:
     if low >= 1 and high == k:
         return InputError(f"{text} Try labels - 1 if they are counted from 1.", code="labels_from")
     return InputError(f"{text} Try adding the columns of missing classes to the logits.", code="label_range")
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise `InputError` for logits (n, k) that `check_finite` refuses, or that are evidently probabilities."""
+    check_finite(logits)
+    RowScoreEvidence().add(logits).check()
 
 
 def check_finite(logits: Tensor) -> None:

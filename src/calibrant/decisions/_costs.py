@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant._validation import check_level
-from calibrant._validation.arrays import check_finite, to_tensor
+from calibrant._validation.arrays import check_logits, to_tensor
 from calibrant.backend.bins import allow_rounding
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
@@ -49,7 +49,8 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
             actions "wait" and "treat": [[0, cost of a false alarm], [cost of a miss, cost of treating in time]].
 
     Raises:
-        InputError: If the logits have another shape, NaN or infinity, or the costs are not finite numbers.
+        InputError: If the logits have another shape, NaN or infinity, or are probabilities, or the costs are not
+            finite numbers.
 
     >>> z = torch.tensor([[0.0, -3.0], [0.0, 0.0]])  # probabilities .05 and .5 of the disease
     >>> choose_actions(z, [[0, 1], [9, 1]])  # treat from .1 on
@@ -58,7 +59,7 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
     logits = predictions.logits if isinstance(predictions, Predictions) else to_tensor(predictions, "logits")
     if logits.ndim != 2:
         raise InputError(f"Expected logits (n, k), got {tuple(logits.shape)}.", code="shape")
-    check_finite(logits.double())
+    check_logits(logits.double())
     return _action_costs(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
 
 

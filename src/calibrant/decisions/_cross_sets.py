@@ -114,7 +114,7 @@ class CrossSets:
             logits: Logits (n, k) as the network gives them.
 
         Raises:
-            InputError: If the number of classes differs, or a logit is NaN or infinite.
+            InputError: If the number of classes differs, a logit is NaN or infinite, or logits are probabilities.
         """
         z = checked_logits(logits, self.k).double()
         num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # counts the score of the class itself

@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._text import format_percent, format_percent_range, parse_number, shorten_list
 from calibrant._validation import check_level, check_range
-from calibrant._validation.arrays import check_finite, to_tensor
+from calibrant._validation.arrays import check_logits, to_tensor
 from calibrant._validation.names import factorize_samples
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant.io.files import atomic_write, check_suffix
@@ -156,7 +156,8 @@ class Sets:
                 threshold of all.
 
         Raises:
-            InputError: If the number of classes differs, a logit is NaN or infinite, or groups are missing.
+            InputError: If the number of classes differs, a logit is NaN or infinite, logits are probabilities, or
+                groups are missing.
         """
         logits = checked_logits(logits, self.k)
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
@@ -243,11 +244,11 @@ def check_set_settings(alpha: float, score: str, penalty: float) -> None:
 
 
 def checked_logits(logits: Any, k: int) -> Tensor:
-    """Return logits (n, k) as a tensor. Raise `InputError` for another shape, and as `check_finite` does."""
+    """Return logits (n, k) as a tensor. Raise `InputError` for another shape, and as `check_logits` does."""
     z = to_tensor(logits, "logits")
     if z.ndim != 2 or z.shape[1] != k:
         raise InputError(f"Expected logits (n, {k}), got {tuple(z.shape)}.", code="num_classes")
-    check_finite(z.double())
+    check_logits(z.double())
     return z
 
 

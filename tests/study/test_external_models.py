@@ -99,6 +99,9 @@ def test_models_that_repeat_data_or_lack_it_are_refused(place):
         Model("a", val, val).predictions()
     with refused("no_file"):
         study.run(Study("s", models=[Model("a", val, "none.parquet")]), out=place / "out")
+    (place / "stray.toml").write_text('shifts = ["svhn"]\n[[models]]\nname = "a"\nval = "v.csv"\ntest = "t.csv"\n')
+    with refused("stray_key"):
+        Study.load(place / "stray.toml")
     (place / "typo.toml").write_text('[[models]]\nname = "a"\nvall = "b"\n')
     with refused("unknown_key") as caught:
         Study.load(place / "typo.toml")

@@ -92,6 +92,22 @@ def test_recipes_reject_wrong_types(changes):
         parse_recipe(changes)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"milestones": [30, 40], "epochs": 30},
+        {"milestones": [3], "schedule": "cosine"},
+        {"decay": 0.5, "schedule": "cosine"},
+        {"momentum": 0.9, "optimizer": "adam"},
+        {"momentum": 0.9, "like": "mukhoti_sst"},
+    ],
+    ids=str,
+)
+def test_recipes_reject_settings_without_effect(changes):
+    with refused(f"recipe_{next(iter(changes))}"):
+        parse_recipe(changes)
+
+
 def test_a_scaled_recipe_has_increasing_milestones():
     assert parse_recipe({"like": "mukhoti_cifar", "epochs": 2}).milestones == (1,)
 
@@ -131,6 +147,7 @@ def test_adafocal_needs_its_start_between_its_limits(limits):
     ("text", "code"),
     [
         ("recipe = {like = []}", "unknown_recipe"),
+        ("beside = {dataset = 'cifar10', network = 'resnet50'}", "beside"),
         ("recipe = {like = 'mukhoti'}", "unknown_recipe"),
         ("[scales]\nx = 5", "scales"),
         ("scales = 3", "scales"),

@@ -101,6 +101,8 @@ class Study:
         parse_lists_into(self, calibrators=calibrators, metrics=metrics, detection=detection)
         if not self.grids and not self.models:
             raise InputError("Expected at least one grid, or models that were trained elsewhere.", code="no_grids")
+        if paper_setting is not None and not published:
+            raise InputError("Expected published = 'PAPER' with the setting in beside, got none.", code="beside")
         _check_unique_models(self.models)
         check_lists(self, required=("calibrators", "metrics", "detection"))
         _check_name(self.name)
@@ -255,6 +257,10 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     _check_included(sources, folder)
     models: list[Model] = [build_dataclass(Model, m, "a model") for m in read_array("models", table.pop("models", []))]
     has_top_level_grid = not models or table.keys() & {"datasets", "networks", "losses"}
+    if not has_top_level_grid and "grids" not in table and (stray_keys := sorted(GRID_KEYS & table.keys())):
+        raise InputError(
+            f"Expected nothing to train beside models, got {stray_keys[0]}. Try leaving it out.", code="stray_key"
+        )
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
@@ -344,11 +350,14 @@ def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
     """
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:
-        return build_dataclass(Recipe, table)
-    registry.check_name(str(name), RECIPES, "recipe", "unknown_recipe")
-    changes = build_dataclass(Recipe, table)  # checks keys and types
-    base = RECIPES[name].with_epochs(changes.epochs) if "epochs" in table else RECIPES[name]
-    return replace(base, **{key: getattr(changes, key) for key in table})  # only the keys that the table has
+        recipe = build_dataclass(Recipe, table)
+    else:
+        registry.check_name(str(name), RECIPES, "recipe", "unknown_recipe")
+        changes = build_dataclass(Recipe, table)  # checks keys and types
+        base = RECIPES[name].with_epochs(changes.epochs) if "epochs" in table else RECIPES[name]
+        recipe = replace(base, **{key: getattr(changes, key) for key in table})  # only the keys that the table has
+    recipe.check_effects(table)
+    return recipe
 
 
 def build_dataclass(

@@ -1,6 +1,7 @@
 """Training recipes: optimizer, schedule and choice of epoch, and the papers' recipes by name."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_type_hints
 
@@ -62,6 +63,18 @@ class Recipe:
         if expected:
             text = f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}."
             raise InputError(text, code=f"recipe_{name}")
+
+    def check_effects(self, keys: Collection[str]) -> None:
+        """Raise `InputError` if a setting among `keys`, which were given, has no effect beside the others."""
+        late = [milestone for milestone in self.milestones if milestone >= self.epochs]
+        if "milestones" in keys:
+            self._check("milestones", f"before the last of {self.epochs} epochs" if late else "", self.milestones)
+        if "momentum" in keys and self.optimizer != "sgd":
+            self._check("momentum", f"left out for the optimizer {self.optimizer}", self.momentum)
+        if "decay" in keys and self.schedule == "cosine":
+            self._check("decay", "left out for the cosine schedule", self.decay)
+        if "milestones" in keys and self.milestones and self.schedule == "cosine":
+            self._check("milestones", "left out for the cosine schedule", self.milestones)
 
     def for_loss(self, loss: str) -> "Recipe":
         """Return the recipe for a loss of this name, with that loss's reduction.

@@ -180,6 +180,13 @@ def test_folder_of_tasks_has_micro_and_macro_averages(tmp_path):
     assert code_of(EvaluationLog.read, tmp_path, task="numbers") == "unknown_task"
 
 
+@pytest.mark.parametrize(("text", "code"), [("", "empty_file"), ('{"doc_id": 0, "do', "unreadable")])
+def test_unreadable_log_in_a_folder_is_not_left_out(tmp_path, text, code):
+    write_harness(tmp_path, "colors", random_records(3))
+    write_harness(tmp_path, "shapes", []).write_text(text)
+    assert code_of(EvaluationLog.read, tmp_path) == code
+
+
 def test_folder_of_several_models_is_refused(tmp_path):
     for model in "one", "two":
         write_harness(tmp_path, "colors", random_records(3), model=model)
@@ -593,3 +600,9 @@ def test_whole_ids_are_the_same_question_in_any_form(tmp_path):
     ids = (7, 7.0, "7", 7.5)
     write_lines(tmp_path / "a.jsonl", [{"id": id_, "correct": 1, "confidence": 0.5} for id_ in ids])
     assert [row.question for row in EvaluationLog.read(tmp_path / "a.jsonl").rows] == ["7", "7", "7", "7.5"]
+
+
+def test_missing_ids_are_no_repeats_of_other_questions(tmp_path):
+    ids = ({"id": 1}, {}, {"id": None}, {"id": ""})
+    write_lines(tmp_path / "a.jsonl", [id_ | {"correct": 1, "confidence": 0.5} for id_ in ids])
+    assert EvaluationLog.read(tmp_path / "a.jsonl").num_questions == 4

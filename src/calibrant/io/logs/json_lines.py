@@ -11,6 +11,7 @@ from calibrant.io.logs.confidences import (
     find_response_text,
     find_stated_confidence,
     find_token_log_probs,
+    is_missing,
     read_grade,
     token_confidence,
 )
@@ -84,7 +85,9 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
     """Return the answer of a record with these `fields` by role and its confidence from `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
     correct, reason = _read_grade(values["correct"])
-    question = index if values.get("question") is None else values["question"]
+    question = values.get("question", index)
+    if is_missing(question):
+        question = f"answer {index + 1} without an id"  # the index may be the id of another
     if isinstance(question, float) and question.is_integer():  # 7.0 is 7 in logs of other programs
         question = int(question)
     response = find_response_text(record)

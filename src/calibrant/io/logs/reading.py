@@ -146,15 +146,17 @@ def list_logs(path: Path) -> list[Path]:
 def _is_log_name(path: Path, folder: Path) -> bool:
     """Whether a path below a folder is a log by its name, and none of its parts is hidden.
 
-    Names of lm-evaluation-harness are common words, so that the first line of such a file must be a record too.
+    Without a task and a date, names of lm-evaluation-harness are common words, so that the first line of such a file
+    must be a record too.
     """
     if any(part.startswith(".") for part in path.relative_to(folder).parts):
         return False
     if path.is_dir():
         return helm.is_run_folder(path)
     suffix = format_suffix(path)
-    is_lines = path.name.startswith("samples_") and suffix in JSON_LINES_SUFFIXES and _has_log_line(path)
-    return suffix == ".eval" or is_lines or _INSPECT_JSON.fullmatch(path.name) is not None
+    is_lines = path.name.startswith("samples_") and suffix in JSON_LINES_SUFFIXES
+    is_harness = is_lines and (harness.task_name(path) is not None or _has_log_line(path))
+    return suffix == ".eval" or is_harness or _INSPECT_JSON.fullmatch(path.name) is not None
 
 
 def is_log(path: str | Path) -> bool:

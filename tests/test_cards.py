@@ -132,6 +132,26 @@ def test_models_without_shared_questions_have_no_ranks():
     assert card({"a": EvaluationLog(rows), "b": EvaluationLog(renamed)}).rankings == ()
 
 
+def test_equal_ids_of_different_tasks_are_different_questions(tmp_path):
+    rows = [{"id": i, "correct": i % 2, "confidence": 0.5 + i / 50} for i in range(20)]
+    named = {task: write_lines(tmp_path / f"{task}.jsonl", [r | {"task": task} for r in rows]) for task in ("a", "b")}
+    assert card({name: EvaluationLog.read(path) for name, path in named.items()}).rankings == ()
+    unnamed = {name: write_lines(tmp_path / f"file_{name}.jsonl", rows) for name in ("a", "b")}
+    rankings = card({name: EvaluationLog.read(path) for name, path in unnamed.items()}).rankings
+    assert [ranking.questions for ranking in rankings] == [20, 20]
+
+
+def test_subjects_with_the_most_answers_are_listed():
+    subjects = [f"s{i // 2:03d}" for i in range(402)] + ["z"] * 5
+    rows = [
+        LogRow("quiz", str(i), 1, name, Outcome.WITH_CONFIDENCE, float(i % 2), 0.9) for i, name in enumerate(subjects)
+    ]
+    model = card(EvaluationLog(tuple(rows))).models[0]
+    assert len(model.subjects) == 200
+    assert "z" in {row.name for row in model.subjects}
+    assert len(model.notes) == 1
+
+
 def test_repeated_model_names_are_numbered():
     assert [model.name for model in card([make_log(1), make_log(2)]).models] == ["m", "m (2)"]
 

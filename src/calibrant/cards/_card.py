@@ -25,6 +25,7 @@ from calibrant.cards._numbers import (
     rank_models,
     stated_predictions,
     subject_rows,
+    subjects_note,
     ungraded_answers,
 )
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
@@ -106,7 +107,7 @@ class ModelCard:
             coverage=coverage_rows(p, level),
             policies=policy_rows(p, level),
             subjects=subject_rows(p, log.predictions, level),
-            notes=log.notes,
+            notes=(*log.notes, *subjects_note(log.predictions)),
             predictions=p,
         )
 
@@ -229,8 +230,9 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
 
     A ranking is left out if the models share fewer than two questions.
     """
-    # If every log has one task, ignore its name when questions are paired: it may be the name of a file
-    ignores_tasks = all(len(log.tasks) == 1 for log in logs.values())
+    # Questions are paired without the name of their task if every log has one, and one of the names is that of a file
+    is_single = all(len(log.tasks) == 1 for log in logs.values())
+    ignores_tasks = is_single and not all(log.has_task_names for log in logs.values())
     accuracy: dict[str, dict[tuple[str, str], float]] = {}  # by model and by (task, question)
     brier: dict[str, dict[tuple[str, str], float]] = {}
     for name, log in logs.items():

@@ -139,7 +139,7 @@ def _weighted_mean(p: Predictions, values: torch.Tensor) -> float:
 
 
 def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[SubjectRow, ...]:
-    """Return the rows of at most `MAX_SUBJECTS` subjects, the largest gap first, or none without subjects.
+    """Return the rows of the `MAX_SUBJECTS` subjects with the most answers, the largest gap first, or none.
 
     Args:
         p: Predictions from the stated confidences.
@@ -148,7 +148,8 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     """
     if source.groups is None or source.group_names is None:
         return ()
-    subjects = source.groups.unique().tolist()[:MAX_SUBJECTS]
+    counts = torch.bincount(source.groups)
+    subjects = [i for i in counts.argsort(descending=True, stable=True).tolist() if counts[i]][:MAX_SUBJECTS]
     rows: list[SubjectRow] = []
     for i in subjects:
         part = p[source.groups == i]
@@ -158,6 +159,14 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
         name, num_questions = source.group_names[i], len(part.clusters.unique())
         rows.append(SubjectRow(name, num_questions, accuracy=confidence - gap.value, confidence=confidence, gap=gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))
+
+
+def subjects_note(source: Predictions) -> tuple[str, ...]:
+    """Return a sentence on the subjects that `subject_rows` leaves out, if there are any."""
+    num_subjects = 0 if source.groups is None else len(source.groups.unique())
+    if num_subjects <= MAX_SUBJECTS:
+        return ()
+    return (f"The {MAX_SUBJECTS} subjects with the most answers, of {num_subjects:,}, are listed.",)
 
 
 # Ranks

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from calibrant import report
 from calibrant._text import display_name, format_percent, format_percent_range
 from calibrant.cards._numbers import MIN_TIE_RANGE, Ranking, UngradedAnswers
+from calibrant.cards._text import NO_RANKS
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.metrics import Interval
 
@@ -44,7 +45,7 @@ def _model_sections(card: "Card") -> list[report.Section]:
     bodies = {
         "Accuracy and calibration": _summary(models),
         "Reliability": _diagrams(models),
-        "Ranks": _ranks(card.rankings),
+        "Ranks": _ranks(card.rankings) or (report.note(NO_RANKS) if len(models) > 1 else Markup()),
         "Published conventions": _conventions(models),
         "Accuracy of the most confident answers": _coverage(models),
         "Answer, or say nothing": _policies(models),

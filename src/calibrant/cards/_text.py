@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH, TEXT_WIDTH = 32, 80
 MAX_ROW_NAME_CHARACTERS = LABEL_WIDTH - 4  # two spaces before a name and two after it
 MAX_TEXT_SUBJECTS = 8
+NO_RANKS = "There are no ranks: the models do not share two graded questions of a task."
 MAX_TEXT_QUESTIONS = 10
 
 
@@ -25,6 +26,7 @@ def card_text(card: "Card") -> str:
         [card.title],
         *map(_ungraded_lines, card.ungraded),
         *(_model_lines(model, with_name=len(card.models) > 1) for model in card.models),
+        *([[NO_RANKS]] if len(card.models) > 1 and not card.rankings else []),
         *map(_ranking_lines, card.rankings),
     ]
     return "\n\n".join(map("\n".join, blocks))

@@ -29,6 +29,7 @@ class EvaluationLog:
     rows: tuple[LogRow, ...]
     notes: tuple[str, ...] = ()  # sentences on how the logs were read, and what is left out of the predictions
     model: str | None = None
+    has_task_names: bool = True  # else a task is the name of a file
 
     @classmethod
     def read(

@@ -71,7 +71,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
         answers = [_generation_answer(record, task, score, options.confidence) for record in records]
         more_notes = [f"Answers are graded by {score!r}."]
     model = path.parent.name if name else None  # the harness writes to a folder per model
-    return LogContent(HARNESS, answers, model, (*notes, *more_notes))
+    return LogContent(HARNESS, answers, model, (*notes, *more_notes), has_task_name=name is not None)
 
 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:

@@ -67,7 +67,8 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
         )
     # Records without a model may be of any
     models = (str(record.get(fields.get("model", "")) or "") for record in records)
-    return LogContent("JSON lines", answers, single_model(models), tuple(notes))
+    has_task_name = any(record.get(fields.get("task", "")) for record in records)
+    return LogContent("JSON lines", answers, single_model(models), tuple(notes), has_task_name)
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:

@@ -65,14 +65,14 @@ def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
         percent=options.percent or None,  # False means here that the caller did not say
         encoding=options.encoding,
     )
-    rows, notes, _ = read_logs(path, log_options)
+    rows, notes, *_ = read_logs(path, log_options)
     return rows_to_arrays(rows) | {"notes": notes}
 
 
 def read_logs(
     path: str | Path | Sequence[str | Path], options: LogOptions
-) -> tuple[tuple[LogRow, ...], tuple[str, ...], str | None]:
-    """Return the rows of logs, notes on how they were read, and the model, if its name is known.
+) -> tuple[tuple[LogRow, ...], tuple[str, ...], str | None, bool]:
+    """Return the rows of logs, notes on how they were read, the model, if its name is known, and whether tasks are.
 
     Args:
         path: A file, a pattern, a run folder of HELM, or a folder with logs of one model; or several files.
@@ -103,7 +103,7 @@ def read_logs(
     num_logs = "1 log" if len(logs) == 1 else f"{len(logs)} logs"
     summary = f"Read {len(rows):,} answers to {questions:,} questions from {num_logs} ({formats})."
     log_notes = dict.fromkeys(note for log in logs for note in log.notes)
-    return rows, (summary, *log_notes, *notes, describe_rows(rows)), model
+    return rows, (summary, *log_notes, *notes, describe_rows(rows)), model, all(log.has_task_name for log in logs)
 
 
 def _sources_of_tasks(sources: Sequence[Path], tasks: Sequence[str]) -> list[Path]:

@@ -129,6 +129,7 @@ class LogContent:
     answers: Sequence[LogAnswer]
     model: str | None = None
     notes: tuple[str, ...] = ()
+    has_task_name: bool = True  # else the task is the name of a file
 
 
 def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple[LogRow, ...], tuple[str, ...]]:

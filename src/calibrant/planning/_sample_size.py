@@ -23,6 +23,7 @@ from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 2000, 500, 150
+DEFAULT_CORRELATION = 0.5  # of the scores of two models
 
 
 def sample_size(
@@ -36,7 +37,7 @@ def sample_size(
     of: str | int | None = None,
     confidence: Any = None,
     accuracy: float | None = None,
-    correlation: float = 0.5,
+    correlation: float = DEFAULT_CORRELATION,
     cluster_size: Any = None,
     icc: float | None = None,
     pattern: Pattern = "shift",
@@ -83,7 +84,7 @@ def sample_size(
         seed: Seed of the simulation.
 
     Raises:
-        InputError: If there is not exactly one goal, or the goal cannot be reached.
+        InputError: If there is not exactly one goal, a setting has no effect on it, or it cannot be reached.
 
     >>> result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", draws=200)
     >>> result.unit, 400 < result.n < 650
@@ -91,6 +92,15 @@ def sample_size(
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=difference)
     check_settings(power, alpha, pattern, draws, seed)
+    unused = {  # settings other than the default without effect
+        "of": of is not None and predictions is None,
+        "pattern": pattern != "shift" and goal != "detect",
+        "correlation": correlation != DEFAULT_CORRELATION and (goal != "difference" or second is not None),
+    }
+    if name := next((name for name, is_unused in unused.items() if is_unused), None):
+        raise InputError(
+            f"Expected settings with an effect on this goal and these data, got {name}. Try without it.", code="unused"
+        )
     if confidence is not None and accuracy is not None:
         raise InputError("Expected a confidence or an accuracy, got both. Try one.", code="confidence_and_accuracy")
     if confidence is None:

@@ -33,8 +33,23 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
         parts |= {f"{name} is 0": 1.0 * (x == 0), f"{name} is missing": 1.0 * is_missing}
     for i, first in enumerate(scores):
         parts |= {f"{first} x {second}": scores[first] * scores[second] for second in list(scores)[i + 1 :]}
-    group_of_row = np.full(n, None) if groups is None else np.array(groups, dtype=object)
+    group_of_row = np.array([None] * n if groups is None else match_groups(groups, fitted["groups"]), dtype=object)
     return parts | {f"group {name}": 1.0 * (group_of_row == name) for name in fitted["groups"]}
+
+
+def match_groups(groups: Any, names: Any) -> list[str]:
+    """Return each group as one of the names if it is the same text, or else the same number: 2.0 is "2"."""
+
+    def number(text: str) -> Any:
+        """Return the number that a text spells, or None."""
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+    texts = [group.decode() if isinstance(group, bytes) else str(group) for group in groups]
+    by_number = {number(name): name for name in names if number(name) is not None}
+    return [text if text in names else by_number.get(number(text), text) for text in texts]
 
 
 def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Array:

@@ -17,6 +17,7 @@ from torch import Tensor
 from calibrant import _fusion_map, calibrators
 from calibrant._validation import check_level
 from calibrant._validation.columns import split_columns
+from calibrant._validation.names import to_text
 from calibrant.backend.solvers import newton
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
@@ -347,8 +348,8 @@ def _read_groups(groups: Any, n: int) -> list[str] | None:
     if groups is None:
         return None
     values = groups.to_list() if hasattr(groups, "to_list") else np.atleast_1d(groups).tolist()
-    names = [str(group) for group in values]
-    if len(names) != n:
+    names = [to_text(group) for group in values]
+    if len(names) != n or any(np.ndim(group) for group in values):
         raise InputError(f"Expected a group for each of {n:,} answers, got {len(names):,}.", code="shape")
     return names
 

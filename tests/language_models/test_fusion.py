@@ -2,13 +2,16 @@
 
 import inspect
 import math
+import runpy
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from refusals import code_of
 
 from calibrant import calibrators, metrics
+from calibrant.deployment import export
 from calibrant.fusion import Fusion, FusionPrior
 
 SIGNALS = ("stated", "tokens", "noise")
@@ -67,6 +70,20 @@ def test_missing_signals_and_new_groups_have_a_place():
     assert bool(fused.apply(new, ["0", "new"]).isfinite().all())
     with_names, in_order = fused.apply(signals, group), fused.apply(np.stack(list(signals.values()), 1), group)
     assert torch.equal(with_names, in_order)
+
+
+@pytest.mark.parametrize("dtype", [int, float, bytes])
+def test_groups_are_found_in_any_form(dtype, tmp_path):
+    signals, correct, *_ = draw(300, 2)
+    groups = np.arange(300) % 3
+    fused = Fusion.fit(signals, correct, groups=groups)
+    in_form = groups.astype(str).astype("S") if dtype is bytes else groups.astype(dtype)
+    assert torch.equal(fused.apply(signals, in_form), fused.apply(signals, groups.astype(str)))
+    assert not torch.equal(fused.apply(signals, in_form), fused.apply(signals))
+    assert code_of(fused.apply, signals, groups[:, None]) == "shape"
+    export(fused, tmp_path / "fused.py")
+    namespace = runpy.run_path(str(tmp_path / "fused.py"))
+    np.testing.assert_allclose(namespace["probability_right"](signals, in_form), fused.apply(signals, groups))
 
 
 def test_a_prior_of_other_models_helps_with_few_labels():

@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from decimal import Decimal
 
 import numpy as np
 import polars
@@ -16,6 +17,7 @@ from calibrant.deployment import export
 from calibrant.fusion import Fusion
 from calibrant.nn import CalibratedNetwork
 from calibrant.subgroups import MultiCalibrated
+from calibrant.subgroups._features import FeatureSchema
 
 
 def draw(n, seed, effect=1.5, k=2):
@@ -189,6 +191,18 @@ def test_bad_input_is_refused():
     fitted = MultiCalibrated.fit(p, features)
     assert code_of(fitted.apply, p, {"age": features["age"]}) == "no_column"
     assert code_of(fitted.apply, p, features | {"age": ["old"] * 300}) == "texts"
+    assert code_of(fitted.apply, p, features | {"sex": np.arange(300) % 2}) == "texts"
+    assert len(fitted.apply(p, features | {"sex": np.full(300, np.nan)})) == 300
+
+
+def test_categories_and_numbers_are_found_in_any_form():
+    columns = {"texts": np.array(["1", "2", "1"]), "numbers": np.array([Decimal(3), np.int64(4), None], dtype=object)}
+    schema = FeatureSchema.from_columns(columns)
+    expected = torch.tensor([[0.0, 3.0], [1.0, 4.0], [0.0, -torch.inf]], dtype=torch.float64)
+    for texts in ([b"1", b"2", b"1"], [1, 2, 1], [1.0, 2.0, 1.0]):
+        assert torch.equal(schema.encode(columns | {"texts": np.array(texts)}), expected)
+    pandas = pytest.importorskip("pandas")
+    assert FeatureSchema.from_columns({"x": np.array(["a", pandas.NA], dtype=object)}).categories == (("a",),)
 
 
 def test_a_tree_makes_the_best_split():

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import shorten_list
+from calibrant._text import parse_number, shorten_list
 from calibrant._validation.columns import split_columns
+from calibrant._validation.names import to_text
 from calibrant.subgroups._trees import TreeSplit
 from calibrant.types import InputError
 
@@ -35,7 +37,7 @@ class FeatureSchema:
         """Return columns as numbers (n, d) float64, -inf where a number is missing.
 
         Raises:
-            InputError: If a feature is missing, or has texts instead of numbers.
+            InputError: If a feature is missing, or has texts instead of numbers, or numbers instead of texts.
         """
         if lacking := [name for name in self.names if name not in columns]:
             raise InputError(
@@ -43,7 +45,7 @@ class FeatureSchema:
                 code="no_column",
             )
         encoded = [
-            _encode_texts(columns[name], categories) if categories else _to_numbers(name, columns[name])
+            _encode_texts(name, columns[name], categories) if categories else _to_numbers(name, columns[name])
             for name, categories in zip(self.names, self.categories, strict=True)
         ]
         return torch.from_numpy(np.stack(encoded, axis=1))
@@ -94,8 +96,8 @@ def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a value is None, an empty text or NaN."""
-    return value is None or value == "" or value != value
+    """Whether a value is None, an empty text, NaN, or the NA of pandas, which has no truth value when compared."""
+    return value is None or type(value).__name__ == "NAType" or value == "" or bool(value != value)
 
 
 def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
@@ -103,16 +105,25 @@ def _frequent_texts(values: np.ndarray) -> tuple[str, ...]:
     if values.dtype.kind not in "OUS":  # neither Python objects nor texts
         return ()
     present = [value for value in values.tolist() if not _is_missing(value)]
-    if all(isinstance(value, int | float) for value in present):
+    if all(isinstance(value, Number) for value in present):
         return ()
-    texts, counts = np.unique(list(map(str, present)), return_counts=True)
+    texts, counts = np.unique(list(map(to_text, present)), return_counts=True)
     return tuple(texts[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES].tolist())
 
 
-def _encode_texts(values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray:
-    """Return the index of each text among the categories, `MISSING` for all others."""
+def _encode_texts(name: str, values: np.ndarray, categories: tuple[str, ...]) -> np.ndarray:
+    """Return the index of each text among the categories, `MISSING` for all others. The number 2.0 is the text 2.
+
+    Raises:
+        InputError: If there are numbers, and no category is a number.
+    """
     codes = {category: float(i) for i, category in enumerate(categories)}
-    return np.array([codes.get(str(value), MISSING) for value in values.tolist()])
+    if values.dtype.kind in "OUS":
+        return np.array([codes.get(to_text(value), MISSING) for value in values.tolist()])
+    numbers = {parse_number(category): code for category, code in codes.items() if parse_number(category) is not None}
+    if not numbers and not bool((values != values).all()):  # a column of NaN is missing
+        raise InputError(f"Expected texts in the feature {name!r}, as in the fit, got numbers.", code="texts")
+    return np.array([numbers.get(value, MISSING) for value in values.tolist()])
 
 
 def _to_numbers(name: str, values: np.ndarray) -> np.ndarray:

@@ -42,6 +42,7 @@ def test_collect_reads_batches_and_outputs_of_any_form():
         (NETWORK, [{"pixels": X}], "batch_keys", "pixels"),
         (NETWORK, [X], "batch", "Tensor"),
         (nn.LSTM(3, 4), [(X, Y)], "no_logits", "tuple"),
+        (NETWORK, [(X, ["a"] * len(X))], "not_numbers", "labels"),
     ],
 )
 def test_batches_and_outputs_of_unknown_form_are_refused(network, batches, code, part):
@@ -49,6 +50,12 @@ def test_batches_and_outputs_of_unknown_form_are_refused(network, batches, code,
     with refused(code, part):
         collect(network, batches)
     assert network.training
+
+
+@pytest.mark.parametrize("output", [2, "scores"])
+def test_output_without_the_named_logits_is_refused(output):
+    with refused("no_logits", "tuple"):
+        collect(nn.LSTM(3, 4), [(X, Y)], output=output)
 
 
 @pytest.mark.parametrize("batches", [BATCHES, [X]])

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._lazy import polars
+from calibrant._validation.arrays import to_tensor
 from calibrant._validation.scores import RowScoreEvidence, SingleScoreEvidence
 from calibrant.io.files import atomic_write
 from calibrant.predictions import Predictions
@@ -134,7 +135,7 @@ def _predict_batches(
         inputs = _move_to_device(inputs, device)
         with torch.no_grad():
             result = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
-        yield _extract_logits(result, output).float().cpu(), torch.as_tensor(labels).cpu()
+        yield _extract_logits(result, output).float().cpu(), to_tensor(labels, "labels").cpu()
 
 
 def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
@@ -176,10 +177,12 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
     With `output`, they are what this function returns, or the attribute or item of this name or index. Without, they
     are the result itself if it is a tensor, else its attribute or item "logits".
     """
+    logits: Any = None
     if callable(output):
-        logits: Any = output(result)
+        logits = output(result)
     elif output is not None:
-        logits = getattr(result, output) if isinstance(output, str) and hasattr(result, output) else result[output]
+        with suppress(LookupError, TypeError):  # a result without this place has no logits
+            logits = getattr(result, output) if isinstance(output, str) and hasattr(result, output) else result[output]
     else:
         logits = result if isinstance(result, Tensor) else getattr(result, "logits", None)
         if logits is None and isinstance(result, Mapping):

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from calibrant import Predictions, calibrators, measure, metrics
 from calibrant._text import format_percent
+from calibrant.calibrators import Identity
 from calibrant.decisions import (
     CrossSets,
     Sets,
@@ -20,6 +21,7 @@ from calibrant.decisions import (
     expected_costs,
     net_benefit,
 )
+from calibrant.deployment import export
 from calibrant.predictions.folds import assign_folds
 
 SCORES = ["lac", "aps", "raps", "saps"]
@@ -208,6 +210,20 @@ def test_settings_of_sets_are_checked():
 
 
 # Thresholds
+
+
+def test_a_threshold_acts_by_the_event_that_it_was_certified_for(tmp_path):
+    p = draw(2000, seed=0, k=3)
+    named = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])
+    reversed_classes = Predictions(p.logits.flip(1), 2 - p.labels, class_names=["c", "b", "a"])
+    for certified, new in (
+        (certify_threshold(p, risk=0.4, of=1), p),
+        (certify_threshold(named, risk=0.4, of="b"), reversed_classes),
+    ):
+        assert certified.is_certified
+        expected = p.logits.double().softmax(1)[:, 1] >= certified.threshold
+        assert torch.equal(certified.acts_on(new), expected)
+        assert code_of(export, Identity(), tmp_path / "a.py", threshold=certified) == "threshold_event"
 
 
 def confident(n, seed):

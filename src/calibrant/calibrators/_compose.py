@@ -152,9 +152,9 @@ def fitting_digests(calibrator: object) -> set[str]:
 
 
 def learned_fields(calibrator: object) -> dict[str, Any]:
-    """Return the fields of a calibrator or a dataclass inside it by name, or no fields for any other object."""
+    """Return the compared fields of a calibrator or a dataclass in it by name, or no fields for any other object."""
     if is_dataclass(calibrator) and not isinstance(calibrator, type):
-        return {field.name: getattr(calibrator, field.name) for field in fields(calibrator)}
+        return {field.name: getattr(calibrator, field.name) for field in fields(calibrator) if field.compare}
     return dict(vars(calibrator)) if is_custom_calibrator(calibrator) else {}
 
 

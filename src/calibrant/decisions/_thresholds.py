@@ -1,7 +1,7 @@
 """The threshold above which the error is certified to be small."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ import torch
 from calibrant._text import format_percent, join_names
 from calibrant._validation import check_range
 from calibrant.backend.bins import allow_rounding
+from calibrant.events import BINARY_EVENTS
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
 
@@ -28,6 +29,7 @@ class CertifiedThreshold:
     errors: int  # wrong ones among them
     share: float  # of all examples
     reason: str  # a sentence: what is certified, or why nothing is
+    event: str | int | None = field(default=None, compare=False)  # None: that of the predictions, as in old files
 
     @property
     def is_certified(self) -> bool:
@@ -35,7 +37,8 @@ class CertifiedThreshold:
         return math.isfinite(self.threshold)
 
     def acts_on(self, predictions: Predictions) -> torch.Tensor:
-        """Return whether to act on each prediction (n), or to abstain."""
+        """Return whether to act on each prediction (n), or to abstain, by the event of the certificate."""
+        predictions = predictions if self.event is None else predictions.with_event(self.event)
         return predictions.events.confidence >= allow_rounding(self.threshold)
 
     def __str__(self) -> str:
@@ -74,11 +77,13 @@ def certify_threshold(
             p = p.with_event(of)
         check_independent(p, "one row per cluster, without weights")
         n, errors = _counts_above(p)
+        names = None if p.class_names in BINARY_EVENTS else p.class_names
+        event = names[p.of] if names is not None and isinstance(p.of, int) else p.of
     grid = np.array(GRID[::-1])
     certified = _certified_thresholds(grid, n, errors, risk=risk, delta=delta).nonzero()[0]  # indices
     if not len(certified):
         reason = _refusal(len(p), n, errors, risk=risk, delta=delta)
-        return CertifiedThreshold(math.inf, risk, delta, n=0, errors=0, share=0.0, reason=reason)
+        return CertifiedThreshold(math.inf, risk, delta, n=0, errors=0, share=0.0, reason=reason, event=event)
     i = certified[-1]  # the lowest threshold
     reason = (
         f"Predictions with a confidence of at least {grid[i]:g} are wrong in at most {format_percent(risk)}, certified "
@@ -86,7 +91,7 @@ def certify_threshold(
     )
     share = float(n[i]) / len(p)
     return CertifiedThreshold(
-        float(grid[i]), risk, delta, n=int(n[i]), errors=int(errors[i]), share=share, reason=reason
+        float(grid[i]), risk, delta, n=int(n[i]), errors=int(errors[i]), share=share, reason=reason, event=event
     )
 
 

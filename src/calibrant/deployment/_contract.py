@@ -174,7 +174,9 @@ class Contract:
         Raises:
             InputError: If the file is no contract, is damaged, or was changed.
         """
-        return calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
+        contract: Contract = calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
+        threshold = contract.threshold and replace(contract.threshold, event=contract.of)  # which files do not hold
+        return replace(contract, threshold=threshold)
 
 
 def _get_part(part: Any, name: str, *, option: str, code: str) -> Any:

@@ -98,7 +98,13 @@ def numpy_source(
     Raises:
         InputError: If the calibrator, or one inside it, is not of this package.
     """
-    smallest = threshold.threshold if isinstance(threshold, CertifiedThreshold) else threshold
+    is_certified = isinstance(threshold, CertifiedThreshold)
+    smallest, event = (threshold.threshold, threshold.event) if is_certified else (threshold, None)
+    if event not in (None, "top"):
+        raise InputError(
+            f"Expected a threshold of the probability of the top class, got one of the event {event!r}. Try a contract.",
+            code="threshold_event",
+        )
     return _render(
         "calibrator.py.j2",
         functions=_source_of("calibrant.deployment", "_numpy_maps.py"),

@@ -1,5 +1,6 @@
 """Prediction sets, certified thresholds, and decisions by cost."""
 
+import inspect
 import math
 import re
 
@@ -316,6 +317,8 @@ def test_net_benefit_is_that_of_the_definition():
 
 def test_settings_of_costs_are_checked():
     p = draw(20, seed=0, k=3)
+    unchecked_types = inspect.unwrap(decision_loss)
+    assert code_of(unchecked_types, p, bins=2.5) == code_of(unchecked_types, p, bins=0) == "num_bins"
     assert code_of(choose_actions, p, [[0, 1]]) == "costs"
     assert code_of(choose_actions, p, [[0, 1], [1], [2, 3]]) == "costs"
     assert code_of(expected_costs, p, [[0, math.inf]] * 3) == "costs"

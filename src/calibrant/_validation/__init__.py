@@ -77,7 +77,7 @@ def check_alpha(alpha: float) -> None:
 def check_range(name: str, value: float | int | None, interval: str, suggested: float | int, *, code: str) -> None:
     """Raise `InputError` for a number outside an interval such as "(0, 1]", in which a round bracket excludes the end.
 
-    None is inside every interval, and NaN in none.
+    None is inside every interval, and NaN in none. If the suggested number is an integer, fractions are outside.
 
     >>> check_range("a share", 1.5, "[0, 1]", 0.5, code="share_range")
     Traceback (most recent call last):
@@ -89,7 +89,7 @@ def check_range(name: str, value: float | int | None, interval: str, suggested: 
     try:
         is_above_low = value >= low if interval[0] == "[" else value > low
         is_below_high = value <= high if interval[-1] == "]" else value < high
-        is_inside = bool(is_above_low and is_below_high)
+        is_inside = bool(is_above_low and is_below_high and (not isinstance(suggested, int) or value % 1 == 0))
     except (TypeError, ValueError):  # no number, or several
         is_inside, value = False, shorten_repr(value)  # pyright: ignore[reportAssignmentType]
     if not is_inside:

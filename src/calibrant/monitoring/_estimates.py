@@ -1,14 +1,13 @@
 """Estimates of accuracy, gap and Brier score without labels, each with its assumption."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import expit
-from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._text import format_percent
@@ -34,7 +33,6 @@ _SCORES: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
 }
 CONFIDENCE_BASED = "confidence-based"
 DOUBLY_ROBUST = "doubly robust"
-_FoldCalibrators = list[tuple[Any, Tensor]]  # a fitted calibrator and the rows outside its fitting data
 SAME_PROBABILITIES = "rows with the same probabilities are right as often as in the reference"
 
 
@@ -57,21 +55,6 @@ class Estimate:
         return digits(self.reference), digits(self.value), f"{digits(self.low)} to {digits(self.high)}"
 
 
-@dataclass(frozen=True, eq=False)
-class _EventData:
-    """Confidences and outcomes of the reference, with confidences and expected outcomes of the new rows."""
-
-    confidence: np.ndarray  # (n) of the reference
-    outcome: np.ndarray  # (n)
-    expected: np.ndarray  # (n) out-of-fold probability of the event
-    new_confidence: np.ndarray  # (m)
-    new_expected: np.ndarray  # (m)
-    ratio: np.ndarray  # (n) density of the new rows over that of the reference, with mean 1
-    weights: np.ndarray  # (n)
-    new_weights: np.ndarray  # (m)
-    clusters: torch.Tensor | None  # of the reference
-
-
 def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[Estimate, ...]:
     r"""Estimate accuracy, signed gap and Brier score of new predictions without using their labels.
 
@@ -85,42 +68,24 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
         reference: Labeled predictions.
         new: Predictions whose labels are not used.
     """
-    ratio, fold_calibrators = density_ratio(reference, new), _fit_folds(reference)
-    top = _event_data(reference.with_event("top"), new.with_event("top"), fold_calibrators, ratio)
-    data = top if reference.of == "top" else _event_data(reference, new, fold_calibrators, ratio)
-    accuracy_data = data if states_confidence(reference) else top
-    event_estimates = [estimate for name in ("signed_gap", "event_brier") for estimate in _estimate_score(name, data)]
-    return (*_estimate_score("accuracy", accuracy_data), *event_estimates)
+    ratio, folds = density_ratio(reference, new), min(NUM_CALIBRATION_FOLDS, num_units(reference))
+    fitted = [
+        (calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in split_folds(reference, folds)
+    ]
 
+    def estimate(reference: Predictions, new: Predictions, *names: str) -> Iterator[Estimate]:
+        """Yield the estimates of scores of the event that both sets name."""
+        # Calibrated probabilities: out of fold for the reference, the mean over the calibrators for the new rows
+        g, new_g = np.zeros(len(reference)), np.zeros(len(new))
+        for calibrator, held_out in fitted:
+            g[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], calibrator)
+            new_g += _calibrated_events(new, calibrator) / len(fitted)
+        for name in names:
+            yield from _estimate_score(name, reference, new, g=g, new_g=new_g, ratio=ratio)
 
-def _event_data(
-    reference: Predictions, new: Predictions, fold_calibrators: _FoldCalibrators, ratio: np.ndarray
-) -> _EventData:
-    """Return the events of both sets with their calibrated probabilities.
-
-    They are out of fold for the reference, and the mean over the calibrators of all folds for the new rows.
-    """
-    expected, new_expected = np.zeros(len(reference)), np.zeros(len(new))
-    for calibrator, held_out in fold_calibrators:
-        expected[held_out.cpu().numpy()] = _calibrated_events(reference[held_out], calibrator)
-        new_expected += _calibrated_events(new, calibrator) / len(fold_calibrators)
-    return _EventData(
-        confidence=confidences(reference),
-        outcome=reference.events.outcome.cpu().double().numpy(),
-        expected=expected,
-        new_confidence=confidences(new),
-        new_expected=new_expected,
-        ratio=ratio,
-        weights=row_weights(reference),
-        new_weights=row_weights(new),
-        clusters=reference.clusters,
-    )
-
-
-def _fit_folds(reference: Predictions) -> _FoldCalibrators:
-    """Return a calibrator for each fold of the reference, fitted to the other folds, and the rows of the fold."""
-    folds = min(NUM_CALIBRATION_FOLDS, num_units(reference))
-    return [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in split_folds(reference, folds)]
+    predicted = reference.with_event("top"), new.with_event("top")
+    accuracy_event = (reference, new) if states_confidence(reference) else predicted
+    return (*estimate(*accuracy_event, "accuracy"), *estimate(reference, new, "signed_gap", "event_brier"))
 
 
 def _calibrated_events(p: Predictions, calibrator: Any) -> np.ndarray:
@@ -130,25 +95,34 @@ def _calibrated_events(p: Predictions, calibrator: Any) -> np.ndarray:
     return calibrated_probs.gather(1, classes[:, None]).squeeze(1).cpu().numpy()
 
 
-def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
-    """Estimate the mean score of the new rows by both methods of `estimate_without_labels`.
+def _estimate_score(
+    name: str, reference: Predictions, new: Predictions, *, g: np.ndarray, new_g: np.ndarray, ratio: np.ndarray
+) -> Iterator[Estimate]:
+    """Yield the estimates of the mean score of the new rows by both methods of `estimate_without_labels`.
 
     The score is linear in the outcome a, $s_0 + (s_1 - s_0) a$, so that its expectation has a = g.
+
+    Args:
+        name: Score.
+        reference: Labeled predictions (n).
+        new: New predictions (m).
+        g: Calibrated probability of the event in each row of the reference, out of fold (n).
+        new_g: Calibrated probability of the event in each new row (m).
+        ratio: Density of the new rows over that of the reference, with mean 1 (n).
     """
-    s_0, s_1 = _SCORES[name](data.confidence)
-    slope = s_1 - s_0
-    reference_mean = float(np.average(s_0 + slope * data.outcome, weights=data.weights))
-    residuals = slope * (data.outcome - data.expected)  # observed minus expected score
-    new_s_0, new_s_1 = _SCORES[name](data.new_confidence)
-    new_slope, g, new_w = new_s_1 - new_s_0, data.new_expected, data.new_weights
-    new_mean = float(np.average(new_s_0 + new_slope * g, weights=new_w))
-    outcome_variance = g * (1 - g)
+    (s_0, s_1), (new_s_0, new_s_1) = (_SCORES[name](confidences(p)) for p in (reference, new))
+    slope, new_slope = s_1 - s_0, new_s_1 - new_s_0
+    outcome = reference.events.outcome.cpu().double().numpy()
+    reference_weights, new_w = row_weights(reference), row_weights(new)
+    reference_mean = float(np.average(s_0 + slope * outcome, weights=reference_weights))
+    residuals = slope * (outcome - g)  # observed minus expected score
+    new_mean = float(np.average(new_s_0 + new_slope * new_g, weights=new_w))
+    outcome_variance = new_g * (1 - new_g)
     new_mean_variance = float(new_w**2 @ (new_slope**2 * outcome_variance)) / new_w.sum() ** 2  # without clusters
-    estimates: list[Estimate] = []
     for method in (CONFIDENCE_BASED, DOUBLY_ROBUST):
-        weights = data.weights * data.ratio if method == DOUBLY_ROBUST else data.weights
-        sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), data.clusters)
-        error, design_effect = _residual_error(residuals, weights, sample, has_clusters=data.clusters is not None)
+        weights = reference_weights * ratio if method == DOUBLY_ROBUST else reference_weights
+        sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), reference.clusters)
+        error, design_effect = _residual_error(residuals, weights, sample, has_clusters=reference.clusters is not None)
         value = new_mean + (sample.mean if method == DOUBLY_ROBUST else 0.0)  # the mean residual
         # Noise of the residuals and of the new outcomes, assumed to be as dependent within clusters as the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
@@ -156,8 +130,7 @@ def _estimate_score(name: str, data: _EventData) -> list[Estimate]:
         low, high = value - half_width, value + half_width
         if name != "signed_gap":  # the other scores lie in [0, 1]
             low, high, value = (min(max(x, 0.0), 1.0) for x in (low, high, value))
-        estimates.append(Estimate(name, method, SAME_PROBABILITIES, reference_mean, value, low, high))
-    return estimates
+        yield Estimate(name, method, SAME_PROBABILITIES, reference_mean, value, low, high)
 
 
 def _residual_error(

@@ -1,8 +1,8 @@
 """New class shares without labels, and a test of whether they alone explain how the predictions changed."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,23 +47,6 @@ class LabelShift:
     p_value: float  # of the test that the shares alone explain the change
 
 
-@dataclass(frozen=True, eq=False)
-class _BinCounts:
-    """Row counts in m bins of predicted class and confidence, and the predicted class of each bin."""
-
-    by_class: np.ndarray  # (k, m) counts of the reference, by label
-    new: np.ndarray  # (m) counts of the new rows
-    predicted: np.ndarray  # (m)
-
-
-class _Bootstrap(NamedTuple):
-    """Results of the draws of a parametric bootstrap."""
-
-    statistics: np.ndarray  # (draws)
-    shares: np.ndarray  # (draws, k) that attain the statistics
-    accuracy_errors: np.ndarray  # (draws) estimated accuracy minus the accuracy that the drawn labels show
-
-
 def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0) -> LabelShift | str:
     r"""Estimate the new class shares, and test whether they alone explain the new predictions.
 
@@ -86,15 +69,16 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         return "Class shares are estimated for independent examples that count once, not for weights or clusters."
     from scipy.special import stdtrit  # slow to import
 
-    bins = _count_bins(reference, new)
+    by_class, new_bins, is_right = _count_bins(reference, new)
     shares = _shares_by_em(reference, new, counts)
-    statistic, moment_shares = _hansen_statistic(bins.by_class, bins.new)
-    draws = _bootstrap(bins, moment_shares, seed)
-    num_larger = int((draws.statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
-    accuracy = float(shares @ _recalls(bins.by_class, bins.predicted))
+    statistic, moment_shares = _hansen_statistic(by_class, new_bins)
+    draws = _bootstrap(by_class, int(new_bins.sum()), is_right, moment_shares, seed)
+    statistics, drawn_shares, accuracy_errors = map(np.array, zip(*draws, strict=True))
+    num_larger = int((statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
+    accuracy = float(shares @ _recalls(by_class, is_right))
     quantile = float(stdtrit(counts.min() - 1, 0.95))  # of Student's t; the smallest class is known least
-    accuracy_margin = quantile * float(draws.accuracy_errors.std())
-    share_margins = quantile * draws.shares.std(0)
+    accuracy_margin = quantile * float(accuracy_errors.std())
+    share_margins = quantile * drawn_shares.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
     # Limits are around the shares that fit best, as EM shrinks its shares toward the old ones in small samples
     low = np.minimum(moment_shares - share_margins, shares).clip(0, 1)
@@ -105,7 +89,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         accuracy=accuracy,
         accuracy_low=max(0.0, accuracy - accuracy_margin),
         accuracy_high=min(1.0, accuracy + accuracy_margin),
-        p_value=(1 + num_larger) / (1 + len(draws.statistics)),  # the data count as a draw
+        p_value=(1 + num_larger) / (1 + NUM_BOOTSTRAP_DRAWS),  # the data count as a draw
     )
 
 
@@ -118,8 +102,13 @@ def _shares_by_em(reference: Predictions, new: Predictions, counts: np.ndarray) 
     return shares / shares.sum()
 
 
-def _count_bins(reference: Predictions, new: Predictions) -> _BinCounts:
-    """Count the rows of both sets in bins, as in `estimate_label_shift`."""
+def _count_bins(reference: Predictions, new: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Count the rows of both sets in the m bins of `estimate_label_shift`.
+
+    Returns:
+        Counts of the reference by label (k, m), counts of the new rows (m), and whether the class is predicted in the
+        bin (k, m).
+    """
     k, n = reference.k, len(reference)
     if k == 2:
         probs = np.concatenate([p.logits.double().softmax(1)[:, 1].cpu().numpy() for p in (reference, new)])
@@ -137,12 +126,12 @@ def _count_bins(reference: Predictions, new: Predictions) -> _BinCounts:
         predicted = np.repeat(np.arange(k), 2)
     by_class = np.zeros((k, len(predicted)))
     np.add.at(by_class, (reference.labels.cpu().numpy(), index[:n]), 1)
-    return _BinCounts(by_class, np.bincount(index[n:], minlength=len(predicted)).astype(float), predicted)
+    is_right = predicted == np.arange(k)[:, None]
+    return by_class, np.bincount(index[n:], minlength=len(predicted)).astype(float), is_right
 
 
-def _recalls(by_class: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+def _recalls(by_class: np.ndarray, is_right: np.ndarray) -> np.ndarray:
     """Return the share of each class that is predicted right."""
-    is_right = predicted == np.arange(len(by_class))[:, None]
     return (by_class * is_right).sum(1) / by_class.sum(1)
 
 
@@ -185,20 +174,21 @@ def _positive_shares(shares: np.ndarray) -> np.ndarray:
     return positive / positive.sum()
 
 
-def _bootstrap(bins: _BinCounts, shares: np.ndarray, seed: int) -> _Bootstrap:
-    """Draw reference and new rows from the mixture with these class shares, and estimate from every draw."""
+def _bootstrap(
+    by_class: np.ndarray, n_new: int, is_right: np.ndarray, shares: np.ndarray, seed: int
+) -> Iterator[tuple[float, np.ndarray, float]]:
+    """Yield estimates from draws of reference and new rows from the mixture with these class shares.
+
+    They are the statistic, the shares (k) that attain it, and the estimated accuracy minus the accuracy that the drawn
+    labels show.
+    """
     rng = np.random.default_rng(seed)
     class_probs = _positive_shares(shares)
-    n_class, n_new = bins.by_class.sum(1).astype(int), int(bins.new.sum())
-    means = bins.by_class / n_class[:, None]
-    is_right = bins.predicted == np.arange(len(means))[:, None]
-    statistics, share_draws, errors = list[float](), list[np.ndarray](), list[float]()
+    n_class = by_class.sum(1).astype(int)
+    means = by_class / n_class[:, None]
     for _ in range(NUM_BOOTSTRAP_DRAWS):
         drawn_class = rng.multinomial(n_class, means).astype(float)
         drawn_new = rng.multinomial(rng.multinomial(n_new, class_probs), means)  # (k, m), by the unseen label
         statistic, drawn_shares = _hansen_statistic(drawn_class, drawn_new.sum(0).astype(float))
-        statistics.append(statistic)
-        share_draws.append(drawn_shares)
-        estimate = drawn_shares @ _recalls(drawn_class, bins.predicted)
-        errors.append(float(estimate - (drawn_new * is_right).sum() / n_new))
-    return _Bootstrap(np.array(statistics), np.stack(share_draws), np.array(errors))
+        accuracy = float(drawn_shares @ _recalls(drawn_class, is_right))
+        yield statistic, drawn_shares, accuracy - float((drawn_new * is_right).sum() / n_new)

@@ -1,15 +1,15 @@
 """The page of a watch: the verdict, the last periods, and every test."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant._text import display_name
 from calibrant.metrics import Interval
-from calibrant.monitoring._periods import Periods
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.plots import evidence_timeline, gap_timeline
 
@@ -19,20 +19,12 @@ if TYPE_CHECKING:
 MAX_LISTED_TESTS = 50  # the test of the event included
 MAX_SENTENCES = 8  # on alarms
 MODEL_QUANTILE = 1.96  # standard deviations within which the gap of a calibrated model lies in 95 % of periods
-
-
-class _Period(NamedTuple):
-    """Statistics of a period."""
-
-    name: str
-    predicted: int  # rows, processed or waiting
-    rows: int  # processed
-    rows_before: int  # processed rows of earlier periods
-    outcome: float  # mean
-    confidence: float  # mean
-    gap: float
-    margin: float  # largest gap of a calibrated model in 95 % of periods
-    evidence: float  # largest log wealth of any test, as a share of the threshold of an alarm
+_PERIODS_NOTE = (
+    "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
+    "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
+    "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
+    "line is the estimated start of a deviation."
+)
 
 
 def watch_page(watch: "Watch", num_periods: int) -> str:
@@ -52,76 +44,37 @@ def watch_page(watch: "Watch", num_periods: int) -> str:
 
 def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     """Return the figure and the table of the last periods that have processed rows."""
-    periods = _processed_periods(watch.periods)[-num_periods:]
-    if not periods:
+    periods = watch.periods
+    processed = np.flatnonzero(periods.sums[:, 0])[-num_periods:]
+    if not len(processed):
         return report.note("No period has processed rows yet.")
-    since = _first_deviating_period(watch.verdict, periods)
+    rows, outcomes, confidence, variance, _ = periods.sums[processed].T  # as PERIOD_COLUMNS
+    gap, margin = (outcomes - confidence) / rows, MODEL_QUANTILE * np.sqrt(variance) / rows
+    evidence, predicted = periods.peak[processed], periods.predicted[processed]
+    names = [display_name(periods.names[i]) for i in processed]
+    since: float | None = None  # number, from 1, of the period in which the deviation of the strongest alarm starts
+    if watch.verdict.alarm:
+        since = float((periods.first_row[processed] < watch.verdict.alarms[0].since_number).sum()) or None  # 0: earlier
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
-        gaps, margins = [period.gap for period in periods], [period.margin for period in periods]
-        gap_timeline(gaps, margins, since=since, ax=upper)
-        evidence_timeline([period.evidence for period in periods], since=since, ax=lower)
+        gap_timeline(gap.tolist(), margin.tolist(), since=since, ax=upper)
+        evidence_timeline(evidence.tolist(), since=since, ax=lower)
         upper.set(xlabel="")
 
-    gap_texts = [f"{period.name}: gap {_percent(period.gap)}" for period in periods]
-    hover_points = [  # periods are counted from 1
-        report.HoverPoint(float(i + 1), period.gap, f"{gap_texts[i]}, {period.rows:,} rows")
-        for i, period in enumerate(periods)
-    ]
+    gap_texts = [f"{name}: gap {_percent(value)}" for name, value in zip(names, gap, strict=True)]
+    hover_points: list[report.HoverPoint] = []
+    body: list[list[str]] = []
+    for i, name in enumerate(names):
+        hover_points.append(report.HoverPoint(i + 1.0, float(gap[i]), f"{gap_texts[i]}, {rows[i]:,.0f} rows"))
+        size = f"{rows[i]:,.0f}" + (f" of {predicted[i]:,}" if rows[i] < predicted[i] else "")
+        shares = [f"{100 * total[i] / rows[i]:.1f} %" for total in (outcomes, confidence)]
+        body.append([name, size, *shares, _percent(gap[i]), f"{100 * margin[i]:.2f} %", f"{evidence[i]:.2f}"])
     alt_text = f"Gap by period. {'; '.join(gap_texts)}."
     figure = report.figure(draw, alt_text, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points)
-    explanation = (
-        "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
-        "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
-        "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
-        "line is the estimated start of a deviation."
-    )
     head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
-    body = [_period_cells(period) for period in periods]
-    highlighted = [period.evidence >= 1 for period in periods]
-    table = report.table(head, body, caption="periods", highlighted=highlighted)
-    return report.join_html([figure, report.note(explanation), table])
-
-
-def _period_cells(period: _Period) -> list[str]:
-    """Return the row of a period."""
-    rows = f"{period.rows:,}" + (f" of {period.predicted:,}" if period.rows < period.predicted else "")
-    shares = [f"{100 * share:.1f} %" for share in (period.outcome, period.confidence)]
-    return [period.name, rows, *shares, _percent(period.gap), f"{100 * period.margin:.2f} %", f"{period.evidence:.2f}"]
-
-
-def _processed_periods(periods: Periods) -> list[_Period]:
-    """Return the statistics of each period that has processed rows."""
-    processed: list[_Period] = []
-    for i, (rows, outcomes, confidence, variance, _) in enumerate(periods.sums.tolist()):  # as PERIOD_COLUMNS
-        if rows:
-            processed.append(
-                _Period(
-                    name=display_name(periods.names[i]),
-                    predicted=int(periods.predicted[i]),
-                    rows=int(rows),
-                    rows_before=int(periods.first_row[i]),
-                    outcome=outcomes / rows,
-                    confidence=confidence / rows,
-                    gap=(outcomes - confidence) / rows,
-                    margin=MODEL_QUANTILE * math.sqrt(variance) / rows,
-                    evidence=float(periods.peak[i]),
-                )
-            )
-    return processed
-
-
-def _first_deviating_period(verdict: WatchVerdict, periods: list[_Period]) -> float | None:
-    """Return the number of the period, counted from 1, in which the deviation of the strongest alarm starts.
-
-    None if there is no alarm, or the deviation starts before these periods.
-    """
-    if not verdict.alarm:
-        return None
-    since = verdict.alarms[0].since_number
-    started = sum(period.rows_before < since for period in periods)  # periods that begin no later than the deviation
-    return float(started) if started else None
+    table = report.table(head, body, caption="periods", highlighted=(evidence >= 1).tolist())
+    return report.join_html([figure, report.note(_PERIODS_NOTE), table])
 
 
 def _tests_section(verdict: WatchVerdict) -> Markup:

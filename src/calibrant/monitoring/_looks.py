@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +11,6 @@ from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES
 from calibrant.monitoring._rows import Rows
 
 MAX_FACTORS = 2_000_000  # in memory at once
-
-
-class Looks(NamedTuple):
-    """Arguments of `Wealth.advance` and `Periods.advance`, for s tests and e bets."""
-
-    log_factors: np.ndarray  # (looks s e)
-    sums: np.ndarray  # (looks s 5) as SUM_NAMES
-    period_columns: np.ndarray  # (n 5) as PERIOD_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -60,8 +51,13 @@ class LookSettings:
             yield rows[start : start + size]
 
 
-def compute_looks(rows: Rows, settings: LookSettings) -> Looks:
-    """Return the log factors and sums of blocks of LOOK_ROWS rows."""
+def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return arguments of `Wealth.advance` and `Periods.advance`, for s tests and e bets.
+
+    Returns:
+        Log factors of every look, a block of LOOK_ROWS rows, (looks s e); its sums as SUM_NAMES (looks s 5); and the
+        values of every row as PERIOD_COLUMNS (n 5).
+    """
     p, y = rows.probs, rows.labels
     n, num_tests = len(rows), len(settings.weights)
     c, outcome = _event(rows, settings.event)
@@ -86,7 +82,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> Looks:
         sums[look, first_group + group] = np.add.reduceat(columns[order], start, axis=0)
     brier = columns[:, SUM_NAMES.index("brier")]
     period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), brier], axis=1)  # as PERIOD_COLUMNS
-    return Looks(log_factors, sums, period_columns)
+    return log_factors, sums, period_columns
 
 
 def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:

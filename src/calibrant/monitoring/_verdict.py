@@ -111,7 +111,10 @@ class WatchVerdict:
             source: Entries that replace those of the block "provenance" (version, time).
         """
         content = asdict(self)
-        content["tests"] = [_test_content(test) for test in self.tests]
+        for test in content["tests"]:
+            test["alarm"] = test["alarm_row"] is not None
+            if not test["rows"]:  # limits of NaN
+                test["gap"] = test["brier"] = None
         return result_json(content, source)
 
     def prometheus(self) -> str:
@@ -205,12 +208,6 @@ def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) 
         since=None if since_row is None else watch.periods.name_at(since_row),
         pattern=None if alarm_row is None else BETS[int(evidence.peak_bet[i])].description,
     )
-
-
-def _test_content(test: TestState) -> dict[str, Any]:
-    """Return a test as JSON content, with None instead of NaN if it has no rows."""
-    content = asdict(test) | {"alarm": test.alarm}
-    return content if test.rows else content | {"gap": None, "brier": None}
 
 
 def _prometheus_head(name: str, text: str, kind: str) -> list[str]:

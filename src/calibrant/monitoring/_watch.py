@@ -339,10 +339,10 @@ class Watch:
         thresholds = settings.thresholds
         evidence, periods, row = self.evidence, self.periods, self.rows
         for part in settings.split(processed):  # to bound memory
-            looks = compute_looks(part, settings)
-            evidence, totals = evidence.advance(row, looks.log_factors, looks.sums, thresholds)
+            log_factors, sums, period_columns = compute_looks(part, settings)
+            evidence, totals = evidence.advance(row, log_factors, sums, thresholds)
             peaks = (totals / thresholds).max(1)  # 1 raises an alarm
-            periods = periods.advance(row, part.periods, looks.period_columns, peaks)
+            periods = periods.advance(row, part.periods, period_columns, peaks)
             row += len(part)
         return replace(
             self,

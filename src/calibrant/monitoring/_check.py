@@ -81,10 +81,8 @@ class CheckResult:
     @property
     def status(self) -> CheckStatus:
         """Return "broken" if any condition is broken, "holds" if all hold, otherwise "too_little_data"."""
-        statuses = {condition.status for condition in self.conditions}
-        if "broken" in statuses:
-            return "broken"
-        return "too_little_data" if "too_little_data" in statuses else "holds"
+        by_severity: tuple[CheckStatus, ...] = "broken", "too_little_data", "holds"
+        return next(status for status in by_severity if any(status == x.status for x in self.conditions))
 
     @property
     def exit_status(self) -> int:
@@ -205,10 +203,7 @@ def _check_requirement(
     broken = _broken_parts(requirement, bounds, error_rate)
     for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
         examples = part.new if requirement.is_relative else part
-        part_bounds = bounds[i](error_rate)
-        yield _build_condition(
-            requirement, examples, part_bounds, group=group, error_rate=error_rate, is_broken=i in broken
-        )
+        yield _build_condition(requirement, examples, bounds[i], group, error_rate, is_broken=i in broken)
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
@@ -230,17 +225,12 @@ def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
 
 
 def _build_condition(
-    requirement: Requirement, p: Predictions, bounds: Interval, *, group: str | None, error_rate: float, is_broken: bool
+    requirement: Requirement, p: Predictions, bound: Bound, group: str | None, error_rate: float, *, is_broken: bool
 ) -> Condition:
     """Return the condition of a requirement, which holds if the farther bound meets the limit."""
-    status: CheckStatus = "too_little_data"
-    needed = None
-    if is_broken:
-        status = "broken"
-    elif requirement.is_met(bounds.high if requirement.is_upper else bounds.low):  # NaN meets no requirement
-        status = "holds"
-    else:
-        needed = _required_size(requirement, p, bounds, error_rate)
+    bounds = bound(error_rate)
+    holds = requirement.is_met(bounds.high if requirement.is_upper else bounds.low)  # NaN meets no requirement
+    status: CheckStatus = "broken" if is_broken else "holds" if holds else "too_little_data"
     return Condition(
         requirement=requirement.text,
         group=group,
@@ -249,7 +239,7 @@ def _build_condition(
         low=bounds.low,
         high=bounds.high,
         n=p.num_examples,
-        needed=needed,
+        needed=_required_size(requirement, p, bounds, error_rate) if status == "too_little_data" else None,
         unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
@@ -318,6 +308,4 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
         types, expected = _FILE_KEYS[key]
         if not isinstance(value, types) or (key == "require" and not all(isinstance(text, str) for text in value)):
             raise InputError(f"{path}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="toml_value")
-    if "level" in content:
-        content["level"] = float(content["level"])
     return content

@@ -12,10 +12,18 @@ from calibrant._text import cut_middle, display_name, format_percent, format_per
 from calibrant._validation import check_alpha, check_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import difference_bounds
-from calibrant.monitoring._features import MAX_UNITS, FeatureFrame, TestKey, cdf, class_shares, score_value
+from calibrant.monitoring._features import (
+    MAX_UNITS,
+    PERCENT_SCORES,
+    TITLES,
+    FeatureFrame,
+    class_shares,
+    confidences,
+    row_weights,
+    score_value,
+)
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
-from calibrant.monitoring._titles import PERCENT_SCORES, TITLES
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
@@ -189,7 +197,7 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
     frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
     p_values, adjusted_p_values = _test_difference(frame, pair, seed)
     tests = zip(frame.tests, p_values.tolist(), adjusted_p_values.tolist(), strict=True)
-    return tuple(_compared_row(frame, pair, *test) for test in tests)
+    return tuple(_compared_row(frame, pair, *key, *p_values) for key, *p_values in tests)
 
 
 def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -210,50 +218,42 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
     return unpaired_p_values(old_sums, new_sums, frame.statistics, seed)
 
 
-def _compared_row(frame: FeatureFrame, pair: ModelPair, key: TestKey, p_value: float, adjusted: float) -> ComparedRow:
-    """Return the row of a test, with values, limits and details."""
-    old = new = low = high = math.nan  # for distributions, whose rows have a text instead
-    detail = ""
-    if key.name == "confidences":
-        difference, detail = _largest_cdf_change(frame.cuts, pair)
-    elif key.name in ("predicted classes", "labels"):
-        difference, detail = _largest_share_change(pair, key.name)
-    else:
-        pair = pair if key.group is None else pair.select_group(key.group)
-        old, new = (score_value(p, key.name) for p in (pair.old, pair.new))
-        difference = new - old
-        if key.name not in ("confidence", "ece"):  # whose differences have no interval
-            limits = difference_bounds(METRICS.method(key.name), pair, error_rate=0.025)  # on each side
-            low, high = limits.low, limits.high
-    return ComparedRow(
-        key.name,
-        key.group,
-        old=old,
-        new=new,
-        difference=difference,
-        low=low,
-        high=high,
-        p_value=p_value,
-        adjusted_p_value=adjusted,
-        detail=detail,
-    )
+def _compared_row(
+    frame: FeatureFrame, pair: ModelPair, name: str, group: str | None, p_value: float, adjusted: float
+) -> ComparedRow:
+    """Return the row of a test, with values and limits of a score, or the largest change of a distribution."""
+    if name in ("confidences", "predicted classes", "labels"):
+        change, detail = _largest_share_change(frame, pair, name)
+        no_value = dict.fromkeys(("old", "new", "low", "high"), math.nan)
+        return ComparedRow(
+            name, group, difference=change, p_value=p_value, adjusted_p_value=adjusted, detail=detail, **no_value
+        )
+    pair = pair if group is None else pair.select_group(group)
+    old, new = (score_value(p, name) for p in (pair.old, pair.new))
+    low = high = math.nan
+    if name not in ("confidence", "ece"):  # whose differences have no interval
+        limits = difference_bounds(METRICS.method(name), pair, error_rate=0.025)  # on each side
+        low, high = limits.low, limits.high
+    return ComparedRow(name, group, old, new, new - old, low, high, p_value, adjusted)
 
 
-def _largest_share_change(pair: ModelPair, name: str) -> tuple[float, str]:
-    """Return the largest change in the share of a class and a text on it, by "labels" or "predicted classes"."""
-    models = pair.old, pair.new
-    old, new = (class_shares(p, p.labels if name == "labels" else p.predicted) for p in models)
+def _largest_share_change(frame: FeatureFrame, pair: ModelPair, name: str) -> tuple[float, str]:
+    """Return the largest change of the share of a class or of confidences up to a cut, and a text on it.
+
+    `name` is "confidences", "predicted classes" or "labels".
+    """
+
+    def shares(p: Predictions) -> np.ndarray:
+        if name == "confidences":
+            confidence, w = confidences(p), row_weights(p)
+            return np.array([np.average(confidence <= cut, weights=w) for cut in frame.cuts])
+        return class_shares(p, p.labels if name == "labels" else p.predicted)
+
+    old, new = shares(pair.old), shares(pair.new)
     change = new - old
     j = int(np.abs(change).argmax())
+    text = format_percent_range(old[j], new[j])
+    if name == "confidences":
+        return float(change[j]), f"up to {format_percent(float(frame.cuts[j]), 1)}: {text} of all"
     names = pair.new.class_names
-    class_name = display_name(names[j]) if names else f"class {j}"
-    return float(change[j]), f"{class_name}: {format_percent_range(old[j], new[j])}"
-
-
-def _largest_cdf_change(cuts: np.ndarray, pair: ModelPair) -> tuple[float, str]:
-    """Return the largest change of the share of confidences up to a cut, and a text on it."""
-    old, new = (cdf(p, cuts) for p in (pair.old, pair.new))
-    change = new - old
-    j = int(np.abs(change).argmax())
-    cut = format_percent(float(cuts[j]), 1)
-    return float(change[j]), f"up to {cut}: {format_percent_range(old[j], new[j])} of all"
+    return float(change[j]), f"{display_name(names[j]) if names else f'class {j}'}: {text}"

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from calibrant import report
 from calibrant._text import format_percent, format_percent_range
 from calibrant.monitoring._estimates import DOUBLY_ROBUST, Estimate
-from calibrant.monitoring._features import confidences
+from calibrant.monitoring._features import TITLES, confidences
 from calibrant.monitoring._label_shift import LabelShift
-from calibrant.monitoring._titles import TITLES
 from calibrant.plots import BAR_COLOR, GAP_COLOR
 from calibrant.predictions import Predictions
 

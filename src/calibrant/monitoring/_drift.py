@@ -9,9 +9,9 @@ from calibrant._text import cut_middle, format_percent, format_percent_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._estimates import DOUBLY_ROBUST, MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
+from calibrant.monitoring._features import TITLES
 from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
 from calibrant.monitoring._pairing import ModelPair
-from calibrant.monitoring._titles import TITLES
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.types import InputError

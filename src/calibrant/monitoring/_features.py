@@ -20,22 +20,24 @@ MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as
 _FEATURE_ROWS = 1 << 16  # rows whose features are computed at once
 LABELED_SCORES = ("accuracy", "signed_gap", "event_brier", "nll")
 UNLABELED_SCORES = ("confidence",)
-
-
-@dataclass(frozen=True)
-class TestKey:
-    """Name of the test for a mean score, in all rows or a group, or for a distribution."""
-
-    __test__ = False  # no test for pytest
-
-    name: str  # a score, "ece", "confidences", "predicted classes" or "labels"
-    group: str | None = None
+TITLES = {
+    "accuracy": "accuracy",
+    "signed_gap": "confidence − accuracy",
+    "event_brier": "Brier score of the event",
+    "nll": "negative log-likelihood",
+    "confidence": "mean confidence",
+    "ece": "ECE",
+    "confidences": "distribution of confidence",
+    "predicted classes": "predicted classes",
+    "labels": "labels",
+}
+PERCENT_SCORES = ("accuracy", "signed_gap", "confidence", "ece")
 
 
 class Feature(NamedTuple):
     """Columns of every row, and the tests that compare their weighted means in two sets of rows."""
 
-    tests: tuple[TestKey, ...]
+    tests: tuple[str, ...]  # scores, "ece", "confidences", "predicted classes" or "labels"
     width: int  # number of columns
     columns: Callable[[Predictions], np.ndarray]  # of the rows (n, width)
     statistic: Callable[[np.ndarray, np.ndarray], np.ndarray]  # from means (draws, width) of both to (draws, tests)
@@ -66,7 +68,7 @@ class FeatureFrame:
             features.append(_error_feature(edges))
         features.append(  # the test of Kolmogorov and Smirnov: the largest change of the distribution function
             Feature(
-                tests=(TestKey("confidences"),),
+                tests=("confidences",),
                 width=len(cuts),
                 columns=lambda p: confidences(p)[:, None] <= cuts,
                 statistic=_largest_change,
@@ -81,9 +83,9 @@ class FeatureFrame:
         return cls(tuple(features), cuts)
 
     @property
-    def tests(self) -> list[TestKey]:
-        """The tests, in the order of the statistics."""
-        return [key for feature in self.features for key in feature.tests]
+    def tests(self) -> list[tuple[str, str | None]]:
+        """The name and the group of each test, in the order of the statistics."""
+        return [(name, feature.group) for feature in self.features for name in feature.tests]
 
     def unit_sums(self, p: Predictions, max_units: int = MAX_UNITS) -> np.ndarray:
         """Return the sums of the m `_weighted_columns` over the rows of each of u units, clusters or rows, (u, m).
@@ -118,10 +120,9 @@ class FeatureFrame:
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return how much two sets differ in each test (draws, tests), from their `unit_sums` in total (draws, m)."""
         ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]
-        old_means = map(_means, np.split(old, ends, axis=1))  # by feature
-        new_means = map(_means, np.split(new, ends, axis=1))
-        means = zip(self.features, old_means, new_means, strict=True)
-        return np.concatenate([feature.statistic(*pair) for feature, *pair in means], axis=1)
+        means = [map(_means, np.split(sums, ends, axis=1)) for sums in (old, new)]  # by feature
+        pairs = zip(self.features, *means, strict=True)
+        return np.concatenate([feature.statistic(*pair) for feature, *pair in pairs], axis=1)
 
 
 def _means(sums: np.ndarray) -> np.ndarray:
@@ -133,7 +134,7 @@ def _means(sums: np.ndarray) -> np.ndarray:
 def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
     """Return the feature that tests each mean score, in all rows or in a group."""
     return Feature(
-        tests=tuple(TestKey(name, group) for name in scores),
+        tests=scores,
         width=len(scores),
         columns=lambda p: np.stack([_row_scores(p, name) for name in scores], 1),
         statistic=lambda old, new: np.abs(new - old),
@@ -156,7 +157,7 @@ def _error_feature(edges: np.ndarray) -> Feature:
         """Return how much the calibration error, the sum of absolute means over the bins, changes (draws, 1)."""
         return np.abs(np.abs(new).sum(1, keepdims=True) - np.abs(old).sum(1, keepdims=True))
 
-    return Feature((TestKey("ece"),), num_bins, columns, error_change)
+    return Feature(("ece",), num_bins, columns, error_change)
 
 
 def _share_feature(
@@ -173,7 +174,7 @@ def _share_feature(
     classes = np.sort(classes[share[classes] > 0])
     scale = np.sqrt(np.maximum(share[classes] * (1 - share[classes]), 1e-12))  # above 0 even if one class has all
     return Feature(
-        tests=(TestKey(name),),
+        tests=(name,),
         width=len(classes),
         columns=lambda p: index(p).cpu().numpy()[:, None] == classes,
         statistic=lambda old, new: _largest_change(old / scale, new / scale),
@@ -193,12 +194,6 @@ def confidences(p: Predictions) -> np.ndarray:
 def row_weights(p: Predictions) -> np.ndarray:
     """Return the weight of each row, 1 without weights."""
     return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
-
-
-def cdf(p: Predictions, cuts: np.ndarray) -> np.ndarray:
-    """Return the weighted share of confidences up to each cut."""
-    confidence, w = confidences(p), row_weights(p)
-    return np.array([np.average(confidence <= cut, weights=w) for cut in cuts])
 
 
 def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:

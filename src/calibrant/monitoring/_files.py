@@ -1,38 +1,15 @@
-"""Files of a watch: its state, which survives kills and full disks, and a lock against two writers."""
+"""A lock of the file of a watch against two writers."""
 
 import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calibrant import calibrators
-from calibrant.io.files import atomic_write, check_suffix, write_by_suffix
 from calibrant.types import InputError
 
-if TYPE_CHECKING:
-    from calibrant.monitoring._watch import Watch
-
-STATE_SUFFIX = ".watch"
-OUTPUT_SUFFIXES = (STATE_SUFFIX, ".html", ".json", ".prom")
 LOCK_SECONDS = 60.0  # before a second writer gives up
-
-
-def save_watch(watch: "Watch", path: Path, periods: int) -> None:
-    """Write a state or its verdict, depending on the suffix (see `Watch.save`)."""
-    check_suffix(path, OUTPUT_SUFFIXES)
-    if path.suffix == STATE_SUFFIX:
-        with atomic_write(path) as draft:
-            calibrators.save(watch, draft)
-            with draft.open("r+b") as file:
-                os.fsync(file.fileno())  # before the rename, so that a power cut cannot leave an empty file
-        return
-    from calibrant.monitoring._page import watch_page
-
-    verdict = watch.verdict
-    pages = {".html": lambda: watch_page(watch, periods), ".json": verdict.json, ".prom": verdict.prometheus}
-    write_by_suffix(path, pages)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The class `Watch`: calibration over time, with a limited probability of ever raising a false alarm."""
 
 import math
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,13 @@ from calibrant._validation import check_alpha, check_range
 from calibrant._validation.arrays import is_text
 from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
-from calibrant.monitoring._batch import Batch
+from calibrant.io.files import atomic_write
+from calibrant.io.results import check_suffix, write_by_suffix
+from calibrant.monitoring._batch import Batch, format_time
 from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
 from calibrant.monitoring._looks import LookSettings, compute_looks
 from calibrant.monitoring._periods import Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
-from calibrant.monitoring._times import format_time
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
 from calibrant.types import InputError
@@ -68,8 +70,8 @@ class Watch:
         check_alpha(self.alpha)
 
     def __repr__(self) -> str:
-        fields = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}, alarm={self.verdict.alarm}"
-        return f"Watch({fields})"
+        counts = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}"
+        return f"Watch({counts}, alarm={self.verdict.alarm})"
 
     @property
     def settings(self) -> LookSettings:
@@ -83,8 +85,6 @@ class Watch:
             classes = tuple(j for j in range(self.k) if j != self.of)
         num_groups = None if self.group_names is None else len(self.group_names)
         return LookSettings(self.of, classes, num_groups, self.alpha)
-
-    # Rows
 
     def add(
         self,
@@ -239,9 +239,19 @@ class Watch:
             path: File to write; an existing one is replaced only if writing succeeds.
             periods: Number of periods on the page.
         """
-        from calibrant.monitoring._files import save_watch
+        path = Path(path)
+        check_suffix(path, (".watch", ".html", ".json", ".prom"))
+        if path.suffix != ".watch":
+            from calibrant.monitoring._page import watch_page  # slow to import
 
-        save_watch(self, Path(path), periods)
+            verdict = self.verdict
+            pages = {".html": lambda: watch_page(self, periods), ".json": verdict.json, ".prom": verdict.prometheus}
+            write_by_suffix(path, pages)
+            return
+        with atomic_write(path) as draft:
+            calibrators.save(self, draft)
+            with draft.open("r+b") as file:
+                os.fsync(file.fileno())  # before the rename, so that a power cut cannot leave an empty file
 
     @classmethod
     def load(cls, path: str | Path) -> "Watch":
@@ -261,8 +271,7 @@ class Watch:
 
     def _with_settings(self, batch: "Batch") -> "Watch":
         """Return the state with the classes, the event and the groups of the first batch."""
-        p = batch.predictions
-        groups = None if p.group_names is None else ()
+        p, groups = batch.predictions, None if batch.predictions.group_names is None else ()
         state = replace(self, of=p.of, k=p.k, class_names=p.class_names, group_names=groups, pending=Rows.empty(p.k))
         return replace(state, evidence=Wealth.empty(len(state.settings.weights)))
 

@@ -1,7 +1,6 @@
 """Cross-conformal prediction sets: calibrate and fit sets on the same examples, with a weaker guarantee."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,20 +10,17 @@ from calibrant import calibrators
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.decisions._sets import (
     SCORE_TOLERANCE,
-    SetTable,
+    PredictionSets,
     check_set_settings,
     checked_logits,
-    save_atomically,
-    set_table,
 )
 from calibrant.decisions._thresholds import check_independent
-from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 
 
 @dataclass(frozen=True, eq=False)
-class CrossSets:
+class CrossSets(PredictionSets):
     """Cross-conformal prediction sets (Vovk 2015), with a calibrator that was fitted to each fold's complement.
 
     The set of an example holds every class whose score is not larger than nearly all scores of the fit, each compared
@@ -37,14 +33,8 @@ class CrossSets:
     (tensor([[ True, False, False]]), 0.72)
     """
 
-    alpha: float
-    score: str
-    penalty: float
-    seed: int
     maps: tuple[Any, ...]  # the calibrator that each fold is held out of
     scores: tuple[Tensor, ...]  # scores of each fold's true classes, in increasing order, float64
-    class_names: tuple[str, ...] | None
-    k: int
 
     @classmethod
     def fit_folds(
@@ -119,36 +109,13 @@ class CrossSets:
         z = checked_logits(logits, self.k).double()
         num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # counts the score of the class itself
         for fitted, scores in zip(self.maps, self.scores, strict=True):
-            new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)  # pyright: ignore[reportArgumentType]
+            new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)
             num_at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)
         return num_at_least > self.alpha * (self.n + 1)
 
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions as the network gives them, with the classes in the order of the fit."""
         return self(predictions.reorder_classes(self.class_names).logits)
-
-    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
-        """Return coverage and size of the sets for labeled predictions that were not used in the fit.
-
-        Args:
-            predictions: Labeled predictions as the network gives them.
-            level: Level of the intervals of coverage.
-        """
-        with as_predictions(predictions) as p:
-            return set_table(self.apply(p), p.reorder_classes(self.class_names), alpha=self.alpha, by=None, level=level)
-
-    def save(self, path: str | Path) -> None:
-        """Write the sets, with their calibrators, to a .safetensors file."""
-        save_atomically(self, path, CALIBRATOR_SUFFIX)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "CrossSets":
-        """Read sets that `save` wrote.
-
-        Raises:
-            InputError: If the file is another one, or is damaged.
-        """
-        return calibrators.load_instance(path, cls)
 
     @property
     def is_consistent(self) -> bool:

@@ -1,10 +1,11 @@
 """Conformal prediction sets: all classes that fit, with a guaranteed probability to contain the true one."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -72,7 +73,49 @@ class SetTable:
 
 
 @dataclass(frozen=True)
-class Sets:
+class PredictionSets(ABC):
+    """Fitted prediction sets, whatever promise they keep: their settings, tables and files."""
+
+    alpha: float
+    score: SetScore
+    penalty: float
+    seed: int
+    class_names: tuple[str, ...] | None
+    k: int
+
+    @abstractmethod
+    def apply(self, predictions: Predictions) -> Tensor:
+        """Return the sets (n, k) of predictions."""
+
+    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
+        """Return coverage and size of the sets of labeled predictions, by class or group if they were fitted so.
+
+        Args:
+            predictions: Labeled predictions that were not used in the fit.
+            level: Level of the intervals of coverage.
+        """
+        with as_predictions(predictions) as p:
+            sets, p = self.apply(p), p.reorder_classes(self.class_names)
+            return set_table(
+                sets, p, alpha=self.alpha, by=getattr(self, "by", None), level=level
+            )  # only Sets have `by`
+
+    def save(self, path: str | Path) -> None:
+        """Write the sets to a .safetensors file, which has the format of calibrators."""
+        save_atomically(self, path, CALIBRATOR_SUFFIX)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read sets that `save` wrote.
+
+        Raises:
+            InputError: If the file is another one, or is damaged.
+        """
+        return calibrators.load_instance(path, cls)
+
+
+@dataclass(frozen=True)
+class Sets(PredictionSets):
     """Split-conformal prediction sets.
 
     The set of an example holds every class whose nonconformity score is at most a threshold. If the examples to come
@@ -86,16 +129,10 @@ class Sets:
     tensor([[ True, False, False]])
     """
 
-    alpha: float
-    score: SetScore
-    penalty: float
-    seed: int
     by: Literal["class", "groups"] | None
     names: tuple[str, ...]  # of thresholds: "", or classes, or groups and ""
     thresholds: tuple[float, ...]  # inf if there are too few examples: then every class is in the set
     counts: tuple[int, ...]  # independent examples, or clusters, of each threshold
-    class_names: tuple[str, ...] | None
-    k: int
 
     @classmethod
     def fit(
@@ -198,30 +235,6 @@ class Sets:
         """Return the groups that the sets were not fitted on, which have the threshold of all examples."""
         return tuple(name for name in dict.fromkeys(_group_names(predictions)) if name not in self.names)
 
-    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
-        """Return coverage and size of the sets of labeled predictions, by class or group as they were fitted.
-
-        Args:
-            predictions: Labeled predictions that were not used in the fit.
-            level: Level of the intervals of coverage.
-        """
-        with as_predictions(predictions) as p:
-            sets, p = self.apply(p), p.reorder_classes(self.class_names)
-            return set_table(sets, p, alpha=self.alpha, by=self.by, level=level)
-
-    def save(self, path: str | Path) -> None:
-        """Write the sets to a .safetensors file, which has the format of calibrators."""
-        save_atomically(self, path, CALIBRATOR_SUFFIX)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Sets":
-        """Read sets that `save` wrote.
-
-        Raises:
-            InputError: If the file is another one, or is damaged.
-        """
-        return calibrators.load_instance(path, cls)
-
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
@@ -273,8 +286,7 @@ def _fit_thresholds(
     p: Predictions, scores: Tensor, alpha: float, by: Literal["class", "groups"] | None
 ) -> Iterator[tuple[str, float, int]]:
     """Yield the name, the threshold and the number of independent examples of every part."""
-    parts = [*_parts(p, by)] if by else []
-    parts = [part for part in parts if by == "class" or part[0] != ALL_ROWS]  # no name: an unknown group
+    parts = [part for part in _parts(p, by) if by == "class" or part[0] != ALL_ROWS]  # no name: an unknown group
     if by != "class":
         parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
     for name, mask in parts:

@@ -1,10 +1,10 @@
 """Multicalibration: probabilities that are right in all subgroups that shallow trees can find."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -142,7 +142,8 @@ class MultiCalibrated:
             for tree, is_member in enumerate(members.T):
                 if is_member.any():
                     gaps = [signed_gap.interval(part[is_member], level=level) for part in (before, after)]
-                    rows.append(SubgroupRow(self._describe(tree), int(is_member.sum()), *gaps))
+                    name = " and ".join(map(self.schema.describe, self.subgroups.path(tree))) or "all"
+                    rows.append(SubgroupRow(name, int(is_member.sum()), *gaps))
             gains = nll.values(before) - nll.values(after)
             sample = Sample.from_values(gains, before.weights, before.clusters, before.examples)
             return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), sample.normal_interval(level))
@@ -184,10 +185,6 @@ class MultiCalibrated:
         """Return the features as numbers (n, d)."""
         return self.schema.encode(read_columns(features, len(p)))
 
-    def _describe(self, tree: int) -> str:
-        """Return the conditions of a subgroup in words."""
-        return " and ".join(self.schema.describe(split) for split in self.subgroups.path(tree)) or "all"
-
 
 def _evaluated_event(p: Predictions) -> int | str:
     """Return the event whose probability must be right: class 1 of two, else that the predicted class is right."""
@@ -227,7 +224,8 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
     while True:
         q = z.softmax(1)
         gradient, hessian = w * (q - truth)[:, columns], w * (q * (1 - q))[:, columns]  # of the NLL
-        tree = grow_tree(grid, gradient, hessian, depth, min_rows=MIN_ROWS).scale(LEARNING_RATE)
+        tree = grow_tree(grid, gradient, hessian, depth, min_rows=MIN_ROWS)
+        tree = replace(tree, values=LEARNING_RATE * tree.values)
         z = z + _to_logits(tree(x), p.k)
         yield tree
 
@@ -275,14 +273,6 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
     return num_trees
 
 
-class _Subgroup(NamedTuple):
-    """A subgroup of the fitting data, the leaf of a tree."""
-
-    z_squared: float  # squared z-statistic of its gap
-    is_member: Tensor  # (n)
-    path: TreeEnsemble  # one tree whose value is 1 in the leaf and 0 elsewhere
-
-
 def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
     """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone.
 
@@ -294,7 +284,7 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
     gradient, hessian = w * (c - events.outcome), w * c * (1 - c)
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
-    candidates = list[_Subgroup]()
+    candidates = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic of the gap, members (n), path
     for feature in range(x.shape[1]):
         tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows=min_rows, root_feature=feature)
         leaf = tree.leaves(x)[:, 0]
@@ -302,15 +292,13 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
             is_member = leaf == i
             variance = hessian[is_member].sum().clamp_min(1e-12)  # if the probabilities are right; above 0, to divide
             z_squared = float(gradient[is_member].sum() ** 2 / variance)
-            candidates.append(_Subgroup(z_squared, is_member, tree.indicate(i)))
-    selected = list[_Subgroup]()
-    for subgroup in sorted(candidates, key=lambda candidate: -candidate.z_squared):
-        overlaps = [_overlap(subgroup.is_member, listed.is_member) for listed in selected]
+            candidates.append((z_squared, is_member, tree.indicate(i)))
+    selected = list[tuple[Tensor, TreeEnsemble]]()
+    for _, is_member, path in sorted(candidates, key=lambda candidate: -candidate[0]):
+        overlaps = [
+            float((is_member & selected_member).sum() / (is_member | selected_member).sum())
+            for selected_member, _ in selected
+        ]
         if max(overlaps, default=0.0) <= MAX_OVERLAP and len(selected) < MAX_SUBGROUPS:
-            selected.append(subgroup)
-    return join_trees([subgroup.path for subgroup in selected])
-
-
-def _overlap(a: Tensor, b: Tensor) -> float:
-    """Return the Jaccard index of two masks."""
-    return float((a & b).sum() / (a | b).sum())
+            selected.append((is_member, path))
+    return join_trees([path for _, path in selected])

@@ -78,10 +78,6 @@ class TreeEnsemble:
         """Return the sum of the leaves' values (n, m)."""
         return self.outputs_by_tree(x).sum(1)
 
-    def scale(self, factor: float) -> "TreeEnsemble":
-        """Return the trees with multiples of their values."""
-        return replace(self, values=factor * self.values)
-
     def indicate(self, leaf: int) -> "TreeEnsemble":
         """Return the trees with the value 1 in one leaf, and 0 in all others."""
         values = torch.zeros(len(self), self.values.shape[1], 1, dtype=torch.float64)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from calibrant.types import InputError
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
+AnySets = TypeVar("AnySets", bound="PredictionSets")
 _RANK_ROUNDING = 1e-9  # by which rounding may lift 1 - alpha
 
 
@@ -105,7 +106,7 @@ class PredictionSets(ABC):
         save_atomically(self, path, CALIBRATOR_SUFFIX)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls: type[AnySets], path: str | Path) -> AnySets:
         """Read sets that `save` wrote.
 
         Raises:

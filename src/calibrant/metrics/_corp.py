@@ -1,6 +1,6 @@
 """CORP: the exact decomposition of a score into miscalibration, discrimination and uncertainty."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)
     """
-    return _decompose(events.by_score, score).miscalibration
+    by_score = events.by_score
+    return _score(by_score, by_score.value, score) - _score(by_score, isotonic_fit(by_score), score)
 
 
 @metric(
@@ -40,7 +41,7 @@ def discrimination(events: EventStatistics, *, score: Score = "brier") -> Scalar
     >>> discrimination(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0., dtype=torch.float64)
     """
-    return _decompose(events.by_score, score).discrimination
+    return uncertainty(events, score=score) - _score(events.by_score, isotonic_fit(events.by_score), score)
 
 
 @metric(
@@ -54,24 +55,9 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     >>> uncertainty(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.1875, dtype=torch.float64)
     """
-    return _decompose(events.by_score, score).uncertainty
-
-
-class _Decomposition(NamedTuple):
-    """The terms of a score S = MCB - DSC + UNC."""
-
-    miscalibration: Scalar
-    discrimination: Scalar
-    uncertainty: Scalar
-
-
-def _decompose(by_score: GroupedScores, score: Score) -> _Decomposition:
-    """Compare the mean scores of the confidences, of their isotonic recalibration, and of the accuracy alone."""
+    by_score = events.by_score
     accuracy = by_score.correct.sum() / by_score.total_weight.sum()
-    original = _score(by_score, by_score.value, score)
-    recalibrated = _score(by_score, isotonic_fit(by_score), score)
-    constant = _score(by_score, accuracy.expand(len(by_score.value)), score)
-    return _Decomposition(original - recalibrated, constant - recalibrated, uncertainty=constant)
+    return _score(by_score, accuracy.expand(len(by_score.value)), score)
 
 
 def isotonic_fit(by_score: GroupedScores) -> Tensor:

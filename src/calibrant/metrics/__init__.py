@@ -14,7 +14,7 @@ from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics._binned import *
-from calibrant.metrics._compare import Comparison, Difference, compare, paired_difference
+from calibrant.metrics._compare import Comparison, Difference, compare, paired_difference, two_sample
 from calibrant.metrics._compare import PairedScores as PairedScores
 from calibrant.metrics._compare import paired_p_value as paired_p_value
 from calibrant.metrics._compare import score_values as score_values
@@ -37,7 +37,6 @@ from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary
-from calibrant.metrics._two_sample import two_sample
 
 __all__ = ["Comparison", "Curve", "Difference", "EventStatistics", "Events", "Evidence", "Interval", "Metric"]
 __all__ += ["ScoreDecomposition", "Summary"]

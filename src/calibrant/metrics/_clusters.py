@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums
-from calibrant.metrics._intervals import MIN_DIVISOR, SUM_ROUNDING, Interval, SquareEstimate, cluster_mean_error
+from calibrant.metrics._intervals import MIN_DIVISOR, SUM_ROUNDING, Interval, cluster_mean_error
 
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
 MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
@@ -75,7 +75,7 @@ def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, li
     return signs.to(like) * 2 - 1
 
 
-def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[SquareEstimate, int]:
+def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], int]:
     r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from pairs of examples of different clusters, as `square_estimate` does.
 
     $w_b$ is the share of the examples in bin b and $\mu_b$ the mean of u = outcome - confidence there. $\mu_b^2$ is
@@ -91,7 +91,7 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[Square
         dispersion: Variance of fractional outcomes relative to outcomes of 0 or 1.
 
     Returns:
-        The estimate, and the degrees of freedom, one less than there are clusters.
+        The estimate as `square_estimate` returns it, and the degrees of freedom, one less than there are clusters.
     """
     nonempty = sums.total_weight.sum(1) > 0
     weight, residual = sums.total_weight[nonempty], sums.residual[nonempty]
@@ -105,7 +105,7 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[Square
     deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
     direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
     root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)
-    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[1] if m > 1 else 0.0
+    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[0] if m > 1 else 0.0
     frequency = sums.value + mean
     varies = (frequency > SUM_ROUNDING) & (frequency < 1 - SUM_ROUNDING)
     examples_per_cluster = torch.where(varies, 1.0, weight.square().sum(0) / n)
@@ -114,4 +114,4 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[Square
     variance = 2 * torch.maximum((deviations.mT @ deviations).square().sum(), independent.square().sum())
     # the shares of the bins vary too, which moves theta by share_error and its root by share_error / (2 sqrt(theta))
     root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(MIN_DIVISOR)
-    return SquareEstimate(value, trace, variance, root_variance), m - 1
+    return (value, trace, variance, root_variance), m - 1

@@ -1,4 +1,4 @@
-"""Comparison of two models on the same examples."""
+"""Comparison of two models on the same examples, and of two training methods over seeds."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import registry
 from calibrant._validation import check_level
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
-from calibrant.metrics._intervals import Interval, Sample, ScoreRange
+from calibrant.metrics._intervals import Evidence, Interval, Sample, ScoreRange
 from calibrant.metrics._jackknife import Jackknife
 from calibrant.metrics._metric import Metric, declared_metric
 from calibrant.predictions import Predictions, as_predictions
@@ -325,3 +325,25 @@ def _check_same_examples(first: Predictions, second: Predictions) -> None:
         raise InputError(
             f"Expected predictions of the same event, got {first.of!r} and {second.of!r}.", code="different_events"
         )
+
+
+def two_sample(first: Sequence[float], second: Sequence[float], *, equal_variance: bool = True) -> Evidence:
+    """Run Student's two-sided t-test of a metric over seeds, second minus first (as in Wang et al. 2021, Table 2).
+
+    Args:
+        first: The metric for each seed.
+        second: The metric for each seed of the other way to train.
+        equal_variance: False is Welch's test.
+
+    >>> print(two_sample([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]))
+    3.6742 (p = 0.0213)
+    """
+    from scipy.stats import ttest_ind  # slow to import
+
+    if min(len(first), len(second)) < 2:
+        raise InputError(
+            f"Expected at least 2 values on each side of a t-test, got {len(first)} and {len(second)}.",
+            code="few_values",
+        )
+    result: Any = ttest_ind(second, first, equal_var=equal_variance)
+    return Evidence(float(result.statistic), float(result.pvalue))

@@ -131,8 +131,7 @@ class Sample:
         """Compute from the sum of squared distances to the mean. `clusters` holds their weights and sums of values."""
         variance = max(square, 0.0) / n if n else 0.0
         if clusters is not None and n:
-            _, error, degrees = cluster_mean_error(*clusters)
-            return cls(n, mean, variance, error, degrees)
+            return cls(n, mean, variance, *cluster_mean_error(*clusters))
         return cls(n, mean, variance, math.sqrt(variance / (n - 1)) if n > 1 else math.inf, n - 1)
 
     @property
@@ -264,22 +263,14 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
     return outer
 
 
-class SquareEstimate(NamedTuple):
-    """An unbiased estimate of a square, such as the squared calibration error of norm 2, and its precision."""
-
-    value: Tensor
-    mean: Tensor  # of its noise, which was subtracted from the value
-    variance: Tensor  # of its noise, as if the square were 0
-    root_variance: Tensor  # variance of its root
-
-
 def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
     r"""Return limits of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
 
-    Under $\theta$ the estimate plus `mean` is a weighted sum of noncentral chi-squares: positive, with the mean
-    $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`, $\lambda$ the `root_variance`. The limits hold
-    every $\theta$ that the gamma distribution with these moments does not reject (Patnaik 1949). All arguments may be
-    arrays.
+    The estimate is `value`; `mean` and `variance` are those of its noise if the square is 0, and `root_variance` is
+    the variance of its root. Under $\theta$ the estimate plus `mean` is a weighted sum of noncentral chi-squares:
+    positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`, $\lambda$ the
+    `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does not reject
+    (Patnaik 1949). All arguments may be arrays.
     """
     from scipy.special import gammainc, ndtr  # slow to import
 
@@ -325,8 +316,8 @@ def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Inter
     return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(SHARE, level)
 
 
-def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float, float]:
-    r"""Return the mean, its standard error by the jackknife over clusters, and the degrees of freedom.
+def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float]:
+    r"""Return the standard error of the mean by the jackknife over clusters, and the degrees of freedom.
 
     Without cluster g of weight n_g and sum s_g the mean moves by $(s_g - \bar x n_g) / (n - n_g)$. The degrees are one
     less than the $n^2 / \sum n_g^2$ clusters of equal weight that would be as precise (Kish 1965). A single cluster
@@ -338,9 +329,8 @@ def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float, flo
     """
     weight, total = weight[weight > 0], total[weight > 0]
     n, clusters = weight.sum(), len(weight)
-    mean = total.sum() / n
     if clusters < 2:
-        return float(mean), math.inf, 0.0
-    moved = (total - mean * weight) / (n - weight)
+        return math.inf, 0.0
+    moved = (total - total.sum() / n * weight) / (n - weight)
     error = math.sqrt(float(moved.square().sum()) * (clusters - 1) / clusters)
-    return float(mean), error, float(n**2 / weight.square().sum()) - 1
+    return error, float(n**2 / weight.square().sum()) - 1

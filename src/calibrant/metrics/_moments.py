@@ -9,14 +9,7 @@ from torch import Tensor
 
 from calibrant.backend.bins import Bins, EventStatistics, Moments
 from calibrant.metrics._clusters import clustered_square
-from calibrant.metrics._intervals import (
-    MIN_DIVISOR,
-    SUM_ROUNDING,
-    Interval,
-    SquareEstimate,
-    square_limits,
-    student_quantile,
-)
+from calibrant.metrics._intervals import MIN_DIVISOR, SUM_ROUNDING, Interval, square_limits, student_quantile
 
 Edges = Literal["equal_width", "equal_mass"]
 NUM_NOISE_CELLS = 1 << 11  # grid of a noise distribution; gives quantiles to a relative 3e-5
@@ -41,7 +34,7 @@ def squared_error(moments: Moments, level: float) -> Interval:
     return Interval(value, float(low), float(high), level)
 
 
-def square_estimate(moments: Moments) -> SquareEstimate:
+def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from independent examples. Sums may have leading dimensions.
 
     In bin b with the share $w_b$ of n examples and the mean $\mu_b$ of u = confidence - outcome:
@@ -51,6 +44,9 @@ def square_estimate(moments: Moments) -> SquareEstimate:
     - If $\mu_b$ is 0, this estimate of $\mu_b^2$ has the variance $2 \sigma_b^4 / (m (m - 1))$.
     - The root of $\theta$ has the variance $(\sum_b w_b \mu_b^2 \sigma_b^2 / \theta + V / 4 \theta) / n$, with V the
       variance of $\mu_b^2$ over the examples, and $\theta$ at least the mean of the noise.
+
+    Returns:
+        The estimate; mean and variance of its noise if $\theta$ is 0; and the variance of its root.
     """
     m, n = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
     has_pairs = m > 1 + SUM_ROUNDING  # at least two examples
@@ -65,7 +61,7 @@ def square_estimate(moments: Moments) -> SquareEstimate:
     between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
     within = (weight * sigma_square).sum(-1) / weight.sum(-1)
     root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(MIN_DIVISOR)) / n.squeeze(-1)
-    return SquareEstimate(value, mean, 2 * spread.square().sum(-1), root_variance)
+    return value, mean, 2 * spread.square().sum(-1), root_variance
 
 
 def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:

@@ -1,7 +1,8 @@
 """A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
+import json
 import operator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +18,13 @@ from calibrant.backend.bins import (
     equal_width_index,
     odds_cell,
 )
+from calibrant.backend.digests import tensors_digest
 from calibrant.backend.dispatch import kernels
+from calibrant.io.arrays import read_tensors
+from calibrant.io.files import atomic_write
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
-from calibrant.metrics._summary_files import read_summary, write_summary
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS
@@ -31,6 +34,7 @@ CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example
+SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +190,13 @@ class Summary(BinSums):
 
     def save(self, path: str | Path) -> None:
         """Write the summary to a .safetensors file of 3 MB or more."""
-        write_summary(self, Path(path))
+        from safetensors.torch import save
+
+        tensors: dict[str, Tensor] = {}
+        settings = json.dumps(_split_fields(self, "", tensors))
+        metadata = {"format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "settings": settings}
+        with atomic_write(Path(path)) as draft:
+            draft.write_bytes(save(tensors, metadata | {"sha256": tensors_digest(metadata, tensors)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Summary":
@@ -196,7 +206,23 @@ class Summary(BinSums):
             InputError: If the file is no summary, is damaged, or has a later version.
         """
         with prefix_errors(f"{path}"):
-            return cls(**read_summary(Path(path)))
+            tensors, metadata = read_tensors(Path(path))
+            if metadata.get("format") != SUMMARY_FORMAT:
+                raise InputError("Expected a file of Summary.save, got another file.", code="summary_file")
+            if (version := metadata.get("version")) != SUMMARY_VERSION:
+                raise InputError(
+                    f"Expected a summary of version {SUMMARY_VERSION}, got {version}. Try upgrading calibrant.",
+                    code="newer_format",
+                )
+            if metadata.pop("sha256", "") != tensors_digest(metadata, tensors):
+                raise InputError(
+                    "Expected the summary as it was written, got a damaged or changed file.", code="checksum"
+                )
+            values = _join_fields(json.loads(metadata["settings"]), "", tensors)
+            for name, part in {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}.items():
+                if values[name] is not None:
+                    values[name] = part(**_join_fields(values[name], f"{name}.", tensors))
+            return cls(**values)
 
     def __len__(self) -> int:
         return int(self.total("rows"))
@@ -267,3 +293,22 @@ def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) ->
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
     columns = (part.double().contiguous().numpy() for part in (*rows, equal_width_edges(sums.shape[2])))
     compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
+
+
+def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the fields that are not tensors, and add the others to `tensors`, with a prefix such as "groups."."""
+    settings = dict[str, Any]()
+    for item in fields(value):
+        part = getattr(value, item.name)
+        if isinstance(part, Tensor):
+            tensors[prefix + item.name] = part.cpu().contiguous()
+        else:
+            settings[item.name] = _split_fields(part, f"{item.name}.", tensors) if is_dataclass(part) else part
+    return settings
+
+
+def _join_fields(settings: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the fields that `_split_fields` separated, with tuples in place of JSON's lists."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    names = {key: key.rpartition(".")[2] for key in tensors}
+    return values | {names[key]: tensor for key, tensor in tensors.items() if key == prefix + names[key]}

@@ -189,11 +189,6 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
     errors among the first N + j add up to E + j e, so that the group adds to the area $\frac1n \sum_{j=1}^m
     (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
     """
-    if bool((by_score.total_weight == 1).all()):  # faster without ties
-        below, _, correct_below, _ = by_score.cumulative_sums[:, :-1]
-        total, _, total_correct, _ = by_score.cumulative_sums[:, -1]
-        accuracy = (total_correct - correct_below).div_(total - below)  # of each example and all more confident ones
-        return 1 - accuracy.mean()
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
     weight_before, wrong_before, error = weight.cumsum(0) - weight, wrong.cumsum(0) - wrong, wrong / weight  # N, E, e
     harmonic = torch.digamma(weight_before + weight + 1) - torch.digamma(weight_before + 1)

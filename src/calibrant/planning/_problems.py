@@ -1,6 +1,7 @@
 """Simulation problems for goals: how a data set is drawn, and whether it reaches the goal."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -26,7 +27,21 @@ from calibrant.planning._search import Trial
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-GOAL_METRICS: dict[Goal, str] = {"detect": "kuiper", "bound": "debiased_l2", "difference": "nll"}
+# Default metric, description of the metrics that suit the goal, and whether a metric does. The signed gap counts as an
+# error too
+GOAL_METRICS: dict[Goal, tuple[str, str, Callable[[Metric[...]], bool]]] = {
+    "detect": ("kuiper", "a metric with a test", lambda metric: metric.has_test and metric.is_of_event),
+    "bound": (
+        "debiased_l2",
+        "a calibration error with an interval",
+        lambda metric: (
+            metric.has_interval
+            and metric.is_of_event
+            and (metric is metrics.signed_gap or metric.about.higher_is_better is False)
+        ),
+    ),
+    "difference": ("nll", "a metric that is a mean over examples", lambda metric: metric.per_example is not None),
+}
 START_FACTOR = 7.0  # squared ratio of an error to its standard error that about suffices
 
 
@@ -168,13 +183,10 @@ def difference_problem(
         agreement = f"The scores of the two models have the correlation {correlation:g}."
         texts = (*_cluster_text(clusters, "differences"), agreement)
 
-    def is_significant(n: int, rng: np.random.Generator) -> bool:
-        """Draw n units, and return whether the paired test rejects."""
-        return pairs.p_value(n, rng) < alpha
-
     start = START_FACTOR * (pairs.error / effect) ** 2
     unit = "cluster" if has_clusters else "example"
-    return Problem(is_significant, start, unit, pairs.unit_size, (_source_text(data), *texts))
+    assumptions = _source_text(data), *texts
+    return Problem(lambda n, rng: pairs.p_value(n, rng) < alpha, start, unit, pairs.unit_size, assumptions)
 
 
 def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
@@ -239,27 +251,13 @@ def select_goal(**goals: float | None) -> tuple[Any, float]:
 
 def select_metric(text: str | None, goal: Goal) -> registry.Method:
     """Return the metric of a goal, or raise `InputError` if it lacks the test, interval or mean that this needs."""
-    method = registry.METRICS.method(text or GOAL_METRICS[goal])
-    metric: Any = method.target
-    is_suitable = isinstance(metric, Metric)
-    if goal == "detect":
-        needed = "a metric with a test"
-        is_suitable = is_suitable and metric.has_test and metric.is_of_event
-    elif goal == "bound":
-        needed = "a calibration error with an interval"
-        is_suitable = is_suitable and _is_error_with_interval(metric)
-    else:
-        needed = "a metric that is a mean over examples"
-        is_suitable = is_suitable and metric.per_example is not None and not method.settings
-    if not is_suitable:
-        raise InputError(f"Expected {needed}, got {method.text}. Try {GOAL_METRICS[goal]}.", code="metric")
+    default, expected, is_suitable = GOAL_METRICS[goal]
+    method = registry.METRICS.method(text or default)
+    metric = method.target
+    has_settings = goal == "difference" and method.settings  # the mean over examples has none
+    if not isinstance(metric, Metric) or has_settings or not is_suitable(metric):
+        raise InputError(f"Expected {expected}, got {method.text}. Try {default}.", code="metric")
     return method
-
-
-def _is_error_with_interval(metric: Metric[...]) -> bool:
-    """Return whether a metric is an error with an interval, which includes the signed gap."""
-    is_error = metric is metrics.signed_gap or metric.about.higher_is_better is False
-    return metric.has_interval and metric.is_of_event and is_error
 
 
 def check_settings(power: float, alpha: float, pattern: str, draws: int | None, seed: int) -> None:

@@ -55,7 +55,8 @@ def main() -> None:
     total, peak = Summary.empty(), 0.0
     for rank in range(options.processes):
         k, state, drawing, adding, resident_mb = queue.get()
-        total += Summary(k, 15, *(torch.from_numpy(x) for x in state))
+        sums, cells = map(torch.from_numpy, state)
+        total += Summary(k, 15, sums, slots=None, cells=cells)
         peak = max(peak, resident_mb)
         print(f"process {rank}: {drawing:.1f} s drawing, {adding:.1f} s summarizing, {resident_mb:.0f} MB resident")
     for worker in workers:

@@ -100,7 +100,7 @@ class CalibrationMetric(Metric):
         """The state as a summary."""
         state: Any = self  # `add_state` sets attributes that type checkers do not know
         slots = state.slots if bool(state.slots.any()) else None
-        accumulated = Summary(int(state.classes), self.bins, state.sums, state.cells, self.of, slots=slots)
+        accumulated = Summary(int(state.classes), self.bins, state.sums, slots, cells=state.cells, of=self.of)
         # An addition carries over the integers, which can have more than 26 bits after a sum over processes
         return accumulated + Summary.empty(bins=self.bins, of=self.of, device=self.device)
 

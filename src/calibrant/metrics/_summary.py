@@ -67,13 +67,9 @@ class Summary(BinSums):
     MAX_CLASSES: ClassVar[int] = 1000  # most classes that are summed one by one
     NUM_SLOTS: ClassVar[int] = _sums.NUM_SLOTS
 
-    k: int  # number of classes, 0 before the first batch
-    bins: int
-    sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
     cells: Tensor = field(repr=False)  # (2 3 g) int64: weight, outcome, confidence by log odds, words of 36 bits
     of: EventSelector = "top"  # the event
     class_names: tuple[str, ...] | None = None
-    slots: Tensor | None = field(default=None, repr=False)  # (3 f m b) int64, `sums` of every set of clusters
     groups: GroupSums | None = field(default=None, repr=False)
     classes: ClassSums | None = field(default=None, repr=False)
     by_class: bool = False  # whether the classes, at most 1000, are summed too
@@ -91,7 +87,8 @@ class Summary(BinSums):
     ) -> "Summary":
         """Return the summary of no predictions, with its state on `device`. Batches may come from any device."""
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
-        return cls(k, bins, zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS), of, by_class=by_class)
+        sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
+        return cls(k, bins, sums, slots=None, cells=cells, of=of, by_class=by_class)
 
     @classmethod
     def from_predictions(cls, predictions: Predictions, *, bins: int = 15, by_class: bool = False) -> "Summary":

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -34,13 +34,23 @@ NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and
 Sums = TypeVar("Sums")
 
 
+@dataclass(frozen=True, eq=False)
 class BinSums(EventStatistics):
     """Statistics of an event from sums over equal-width bins, in total and for every set of clusters."""
 
-    k: int  # number of classes
+    k: int  # number of classes, 0 before the first batch
     bins: int
-    sums: Tensor  # (3 f b) int64
-    slots: Tensor | None  # (3 f m b) int64, `sums` of every set of clusters
+    sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
+    slots: Tensor | None = field(repr=False)  # (3 f m b) int64, `sums` of every set of clusters; f may be 5 in groups
+
+    @cached_property
+    def by_score(self) -> GroupedScores:
+        """The bins that are not empty, in place of distinct confidences."""
+        moments = self.moments(self.bins)
+        is_occupied = moments.total_weight > 0
+        columns = moments.total_weight, moments.confidence_sum, moments.outcome_sum
+        weight, c, a = (column[is_occupied] for column in columns)
+        return GroupedScores(c / weight, weight, a, self._clusters)
 
     @property
     def total_weight(self) -> float:
@@ -101,25 +111,6 @@ class BinSums(EventStatistics):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupBinSums(BinSums):
-    """The sums of one group."""
-
-    bins: int
-    sums: Tensor  # (3 f b)
-    slots: Tensor | None  # (3 5 m b)
-    k: int = 2
-
-    @cached_property
-    def by_score(self) -> GroupedScores:
-        """The bins that are not empty, in place of distinct confidences."""
-        moments = self.moments(self.bins)
-        is_occupied = moments.total_weight > 0
-        columns = moments.total_weight, moments.confidence_sum, moments.outcome_sum
-        weight, c, a = (column[is_occupied] for column in columns)
-        return GroupedScores(c / weight, weight, a, self._clusters)
-
-
-@dataclass(frozen=True, eq=False)
 class GroupSums:
     """The sums of every group: 5 KB each, 130 KB with clusters."""
 
@@ -145,10 +136,10 @@ class GroupSums:
 
         return GroupSums(names, expand(self.sums), None if self.slots is None else expand(self.slots))
 
-    def __iter__(self) -> Iterator[tuple[str, GroupBinSums]]:
+    def __iter__(self) -> Iterator[tuple[str, BinSums]]:
         for i, name in enumerate(self.names):
             slots = None if self.slots is None else self.slots[:, :, i]
-            yield name, GroupBinSums(self.sums.shape[-1], self.sums[:, :, i], slots)
+            yield name, BinSums(2, self.sums.shape[-1], self.sums[:, :, i], slots)  # the event, or not
 
 
 class SumBuilder:

@@ -30,8 +30,7 @@ def class_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> 
     columns.
     """
     size = max(1, _BLOCK_ELEMENTS // logits.shape[1])
-    blocks = (_block_scores(block, score, penalty, seed) for block in logits.split(size))
-    return torch.cat(list(blocks))
+    return torch.cat([_block_scores(block, score, penalty, seed) for block in logits.split(size)])
 
 
 def label_scores(p: Predictions, score: SetScore, penalty: float, seed: int) -> Tensor:

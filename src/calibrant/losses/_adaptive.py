@@ -165,8 +165,7 @@ class AdaFocal:
         """Return gamma of the bin that contains p, the probability of the true class, elementwise."""
         inner_edges = self.edges[1:-1].to(p.device)  # p beyond the outer edges belongs to the first or last bin
         # in float64 like the edges; p = edge_b is in b
-        bin_index = torch.bucketize(p.double(), inner_edges, right=True)
-        return self.gamma.to(p)[bin_index]
+        return self.gamma.to(p)[torch.bucketize(p.double(), inner_edges, right=True)]
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the focal, or inverse focal, loss with the gamma of each sample."""

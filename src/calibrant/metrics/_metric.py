@@ -175,8 +175,7 @@ class Metric(Generic[P]):
         check_level(level)
         with self._read(predictions, labels, weights) as view:
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
-                checked = self._check_settings(self._interval, settings, view)
-                return self._interval(view, level=level, **checked)
+                return self._interval(view, level=level, **self._check_settings(self._interval, settings, view))
             if not self.has_interval or settings:
                 suffix = " with these settings" if settings and self.has_interval else ""
                 raise InputError(

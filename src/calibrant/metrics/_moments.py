@@ -22,11 +22,10 @@ def squared_error(moments: Moments, level: float) -> Interval:
     $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. Of examples in
     clusters, only pairs of different clusters count.
     """
-    total = float(moments.total_weight.sum())
     if moments.clusters is not None:
         estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
     else:
-        estimate, degrees = square_estimate(moments), total - 1
+        estimate, degrees = square_estimate(moments), float(moments.total_weight.sum()) - 1
     if degrees <= 0:  # one example or cluster says nothing
         return Interval(0.0, 0.0, 1.0, level)
     value, noise_mean, noise_variance, root_variance = map(float, estimate)

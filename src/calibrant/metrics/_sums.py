@@ -244,8 +244,7 @@ def from_fixed_point(words: Tensor, name: str) -> Tensor:
 
 def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
     """Add words (w f n) of rows to sums (w f ...) in place, each row at its index (n) in the other dimensions."""
-    flat = sums.view(*sums.shape[:2], -1)
-    flat.scatter_add_(2, flat_index.expand(words.shape), words.long())
+    sums.view(*sums.shape[:2], -1).scatter_add_(2, flat_index.expand(words.shape), words.long())
 
 
 def carry(words: Tensor, bits: int) -> Tensor:

@@ -79,8 +79,7 @@ STAKES = stake_table()
 
 def bet_factors(confidence: np.ndarray, outcome: np.ndarray) -> np.ndarray:
     """Return the factor of every bet, as a new last axis, for confidences in [0, 1] and outcomes 0 or 1."""
-    cells = np.searchsorted(CELL_EDGES, confidence, side="right")
-    factors = STAKES[cells]
+    factors = STAKES[np.searchsorted(CELL_EDGES, confidence, side="right")]  # of the cell of each confidence
     factors *= (outcome - confidence)[..., None]  # in place, as the array is large
     factors += 1.0
     return factors

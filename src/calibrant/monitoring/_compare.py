@@ -132,8 +132,7 @@ class CompareResult:
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:
     """Return the titles of the two clearest differences, and how many more there are."""
-    ordered = sorted(rows, key=lambda row: row.adjusted_p_value)
-    names = list(dict.fromkeys(TITLES[row.name] for row in ordered))
+    names = list(dict.fromkeys(TITLES[row.name] for row in sorted(rows, key=lambda row: row.adjusted_p_value)))
     hidden = len(names) - MAX_LISTED_TITLES
     if hidden > 0:
         names = [*names[:MAX_LISTED_TITLES], f"{hidden} more measure{'s' * (hidden > 1)}"]

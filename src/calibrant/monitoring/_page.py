@@ -97,7 +97,6 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
 
 def _test_cells(test: TestState) -> list[str]:
     """Return the row of a test."""
-    state = f"{test.pattern}, since row {test.since_number:,}" if test.alarm else "no alarm"
     return [
         test.title,
         f"{test.rows:,}",
@@ -105,7 +104,7 @@ def _test_cells(test: TestState) -> list[str]:
         f"{_percent(test.gap.low)} to {_percent(test.gap.high)}",
         "" if test.brier is None else _score_text(test.brier),
         test.evidence_text,
-        state,
+        f"{test.pattern}, since row {test.since_number:,}" if test.alarm else "no alarm",
     ]
 
 

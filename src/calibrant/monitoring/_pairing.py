@@ -44,8 +44,7 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
         old_rows, new_rows = _rows_by_id(old_ids, "old"), _rows_by_id(new_ids, "new")
         shared_ids = [name for name in new_rows if name in old_rows]
         if shared_ids:
-            old_index = torch.tensor([old_rows[name] for name in shared_ids])
-            new_index = torch.tensor([new_rows[name] for name in shared_ids])
+            old_index, new_index = (torch.tensor([rows[name] for name in shared_ids]) for rows in (old_rows, new_rows))
             return _paired_by_id(old, new, old_index, new_index)
     if old_ids is None and new_ids is None and torch.equal(old.labels, new.labels):  # also of the same length
         _check_same_weights(old, new)

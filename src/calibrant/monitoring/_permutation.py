@@ -21,8 +21,7 @@ def paired_p_values(
         seed: Seed of the draws.
     """
     total_old, total_new, difference = old.sum(0), new.sum(0), new - old
-    rng = np.random.default_rng(seed)
-    is_swapped = rng.integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
+    is_swapped = np.random.default_rng(seed).integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
     change = is_swapped.astype(np.float64) @ difference  # how the swaps change the old sums
     change = np.concatenate([np.zeros((1, old.shape[1])), change])  # row 0 is the data
     return step_down(statistics(total_old + change, total_new - change))
@@ -40,10 +39,9 @@ def unpaired_p_values(
         seed: Seed of the draws.
     """
     units = np.concatenate([old, new])
-    rng = np.random.default_rng(seed)
     is_old = np.zeros((NUM_SWAPS + 1, len(units)))
     is_old[:, : len(old)] = 1
-    is_old[1:] = rng.permuted(is_old[1:], axis=1)  # row 0 is the data
+    is_old[1:] = np.random.default_rng(seed).permuted(is_old[1:], axis=1)  # row 0 is the data
     total_old = is_old @ units
     return step_down(statistics(total_old, units.sum(0) - total_old))
 

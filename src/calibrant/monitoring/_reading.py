@@ -108,8 +108,7 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Wat
     """Return ids and labels of rows that were predicted before, and a note on the columns."""
     correct_columns = find_role_columns("correct", frame.columns)
     found_columns = [*find_role_columns("label", frame.columns), *correct_columns]  # the most common name first
-    named_column = options.columns.get("label") or options.columns.get("correct")
-    label = named_column or next(iter(found_columns), None)
+    label = options.columns.get("label") or options.columns.get("correct") or next(iter(found_columns), None)
     if columns.id is None or label is None:
         raise InputError(
             "Expected predictions, or the columns id and label for predictions that were given before, got columns "

@@ -161,8 +161,7 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 def observed_population(by_score: GroupedScores, chance: float) -> Population:
     """Return the population of the confidences of independent examples, as often as their weights say."""
     value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
-    half_weight = weight.sum() / 2
-    is_continuous = len(value) > half_weight > MIN_CONTINUOUS  # most examples have a value of their own
+    is_continuous = len(value) > weight.sum() / 2 > MIN_CONTINUOUS  # most examples have a value of their own
     if is_continuous or len(value) > MAX_CONFIDENCES:  # interpolate the quantiles
         levels = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
         level_of_value = (weight.cumsum() - weight / 2) / weight.sum()

@@ -201,8 +201,7 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
     clusters = _assumed_clusters(data)
     if p.clusters is not None and clusters is None:
         clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)  # of the actual scores
-    rng = np.random.default_rng([seed, 2])
-    return rng.choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
+    return np.random.default_rng([seed, 2]).choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
 
 
 def _with_event(p: Predictions, event: str | int | None) -> Predictions:

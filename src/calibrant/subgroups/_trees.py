@@ -138,8 +138,7 @@ def grow_tree(
         index = node - first  # of each example's node in the level
         gain = _split_gains(grid, index, width, gradient, hessian, min_rows=min_rows)  # (width, d, b)
         if level == 0 and root_feature is not None:
-            is_forbidden = torch.arange(gain.shape[1]) != root_feature
-            gain[:, is_forbidden] = -torch.inf
+            gain[:, torch.arange(gain.shape[1]) != root_feature] = -torch.inf
         best_gain, best = gain.flatten(1).max(1)
         feature, cut = best // gain.shape[2], best % gain.shape[2]  # indices of the best split of each node
         is_split = best_gain > 0

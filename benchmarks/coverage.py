@@ -25,9 +25,8 @@ from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
 from calibrant.metrics import _scores
-from calibrant.metrics._clusters import clustered_square
 from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits
-from calibrant.metrics._moments import square_estimate
+from calibrant.metrics._moments import clustered_square, square_estimate
 
 TITLE = "Coverage of intervals"
 LEVEL, REQUIRED_COVERAGE = 0.90, 0.88

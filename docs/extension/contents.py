@@ -183,7 +183,6 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "monitoring._intervals": "Confidence sequences",
     "monitoring._recalibration": "Online recalibration",
     "subgroups._multicalibrated": "Multicalibration",
-    "subgroups._table": "Tables",
     "decisions._sets": "Prediction sets",
     "decisions._cross_sets": "Cross-conformal sets",
     "decisions._thresholds": "Certified thresholds",

@@ -8,10 +8,9 @@ import torch
 from calibrant.backend.bins import Bins, EventStatistics, equal_mass_variance, mukhoti_edges
 from calibrant.backend.softmax import visit_probabilities
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
-from calibrant.metrics._clusters import cluster_noise_interval
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import metric
-from calibrant.metrics._moments import Edges, bin_table, gap_norm, noise_interval, squared_error
+from calibrant.metrics._moments import Edges, bin_table, cluster_noise_interval, gap_norm, noise_interval, squared_error
 from calibrant.metrics._scores import signed_gap
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Norm, Scalar

@@ -1,4 +1,8 @@
-"""Results from sums over bins: error norms, the unbiased square of the L2 norm, and the noise distribution."""
+"""Results from sums over bins: error norms, the unbiased square of the L2 norm, and the noise distribution.
+
+Of examples in clusters, chance comes from the variation between clusters. Clusters are taken as independent; the
+examples of a cluster may depend on each other in any way.
+"""
 
 import math
 from typing import Literal
@@ -7,12 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Bins, EventStatistics, Moments
-from calibrant.metrics._clusters import clustered_square
-from calibrant.metrics._intervals import MIN_DIVISOR, SUM_ROUNDING, Interval, square_limits, student_quantile
+from calibrant.backend.bins import Bins, ClusterSums, EventStatistics, Moments
+from calibrant.metrics._intervals import (
+    MIN_DIVISOR,
+    SUM_ROUNDING,
+    Interval,
+    cluster_mean_error,
+    square_limits,
+    student_quantile,
+)
 
 Edges = Literal["equal_width", "equal_mass"]
 NUM_NOISE_CELLS = 1 << 11  # grid of a noise distribution; gives quantiles to a relative 3e-5
+NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
+MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
 MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that the weights are not all 0
 
 
@@ -103,3 +115,108 @@ def noise_interval(sigma: Tensor, level: float) -> Interval:
 def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
     """Return the bins of equal width or of equal mass."""
     return Bins.equal_mass(bins, events.by_score) if edges == "equal_mass" else events.equal_width(bins)
+
+
+# Examples in clusters
+
+
+def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) -> Interval:
+    r"""Return mean and quantiles of the ECE $\sum_b |g_b|$ of a calibrated model whose clusters vary as these do.
+
+    $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is the sum of the
+    squared `_noise_residuals`, and at least the variance of independent events. The quantiles are drawn with a fixed
+    seed from a multivariate t, which has one degree of freedom less than there are clusters.
+
+    Args:
+        sums: Sums of m clusters in b bins.
+        variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
+        level: Share of the distribution between the quantiles.
+    """
+    total = float(sums.total_weight.sum())
+    noise = _noise_residuals(sums) / total  # (m b)
+    cluster_variance = noise.square().sum(0)  # (b)
+    # What the clusters' variance lacks of that of independent events is added as independent noise of each bin
+    missing_variance = (variance / total**2 - cluster_variance).clamp_min(0)
+    # A normal variable of deviation s has the mean absolute value s sqrt(2 / pi)
+    mean = math.sqrt(2 / math.pi) * float((cluster_variance + missing_variance).sqrt().sum())
+    degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
+    if degrees < 1:
+        return Interval(mean, 0.0, 1.0, level)
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
+
+    num_clusters, num_bins = noise.shape
+    cluster_normals, bin_normals = normal(num_clusters).to(noise.device), normal(num_bins).to(noise.device)
+    # sqrt(chi-square / degrees), by which normal numbers are divided to get those of a t distribution
+    t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(noise.device)
+    drawn = (cluster_normals @ noise + bin_normals * missing_variance.sqrt()).abs().sum(1) / t_divisor
+    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
+    low, high = drawn.quantile(tail).tolist()
+    return Interval(mean, low, min(high, 1.0), level)
+
+
+def _noise_residuals(sums: ClusterSums) -> Tensor:
+    """Return the part of every cluster's residual that is noise, (m b), by a jackknife.
+
+    Each residual is compared with the mean residual of the other clusters in the bin, which removes the miscalibration
+    that they share. Without other clusters in the bin, the whole residual counts as noise.
+    """
+    n = sums.total_weight.sum(0)
+    share = sums.total_weight / n  # of each cluster in the bin
+    is_alone = share > 1 - SUM_ROUNDING
+    # r - w (R - r) / (n - w) = (r - w R / n) / (1 - w / n), for the sums r and w of a cluster, R and n of the bin
+    deviation = sums.residual - sums.total_weight * (sums.residual.sum(0) / n)  # from the mean over all clusters
+    difference = deviation / (1 - share).where(~is_alone, 1.0)  # from the mean over the other clusters
+    num_clusters = (sums.total_weight > 0).sum(0)  # (b)
+    scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()  # the squares then sum to the jackknife's variance
+    return sums.residual.where(is_alone, difference * scale)
+
+
+def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    """Draw rows of signs, -1 or 1, one per cluster."""
+    signs = torch.randint(0, 2, (num_draws, num_clusters), generator=generator, device=generator.device)
+    return signs.to(like) * 2 - 1
+
+
+def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], int]:
+    r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from pairs of examples of different clusters, as `square_estimate` does.
+
+    $w_b$ is the share of the examples in bin b and $\mu_b$ the mean of u = outcome - confidence there. $\mu_b^2$ is
+    estimated by the mean product $u_i u_j$ over these pairs; a bin with a single cluster adds nothing.
+
+    C is the covariance of the $\sqrt{w_b} \mu_b$, estimated from the variation between clusters. The noise of the
+    estimate has the mean tr C and the variance $2\, \mathrm{tr}\, C^2$. Both are at least as large as for calibrated
+    examples that are independent. In a bin whose outcomes are all equal, which does not show how alike the outcomes of
+    a cluster are, they are at least as large as for unanimous clusters.
+
+    Args:
+        sums: Sums of m clusters in b bins.
+        dispersion: Variance of fractional outcomes relative to outcomes of 0 or 1.
+
+    Returns:
+        The estimate as `square_estimate` returns it, and the degrees of freedom, one less than there are clusters.
+    """
+    nonempty = sums.total_weight.sum(1) > 0
+    weight, residual = sums.total_weight[nonempty], sums.residual[nonempty]
+    m, n, total = len(weight), weight.sum(0), weight.sum()
+    share, mean = n / total, residual.sum(0) / n
+    pairs = n.square() - weight.square().sum(0)
+    product = (residual.sum(0).square() - residual.square().sum(0)) / pairs
+    product = product.where(pairs > SUM_ROUNDING * n.square(), 0.0)
+    value = (share * product).sum()
+    # C is the sum over clusters of the outer products of these rows
+    deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
+    direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
+    root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)
+    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[0] if m > 1 else 0.0
+    frequency = sums.value + mean
+    varies = (frequency > SUM_ROUNDING) & (frequency < 1 - SUM_ROUNDING)
+    examples_per_cluster = torch.where(varies, 1.0, weight.square().sum(0) / n)
+    independent = dispersion * sums.value * (1 - sums.value) / total * examples_per_cluster
+    trace = torch.maximum(deviations.square().sum(), independent.sum())
+    variance = 2 * torch.maximum((deviations.mT @ deviations).square().sum(), independent.square().sum())
+    # the shares of the bins vary too, which moves theta by share_error and its root by share_error / (2 sqrt(theta))
+    root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(MIN_DIVISOR)
+    return (value, trace, variance, root_variance), m - 1

@@ -10,8 +10,8 @@ from torch import Tensor
 from calibrant._validation import check_level
 from calibrant.backend.bins import Bins, ClusterSums, GroupedScores, allow_rounding
 from calibrant.metrics import _corp, _ranking
-from calibrant.metrics._clusters import draw_signs
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
+from calibrant.metrics._moments import draw_signs
 from calibrant.metrics._null import draw_outcomes, merge_scores
 from calibrant.predictions import as_predictions
 

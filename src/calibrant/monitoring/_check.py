@@ -308,4 +308,6 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
         types, expected = _FILE_KEYS[key]
         if not isinstance(value, types) or (key == "require" and not all(isinstance(text, str) for text in value)):
             raise InputError(f"{path}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="toml_value")
+    if "level" in content:
+        content["level"] = float(content["level"])
     return content

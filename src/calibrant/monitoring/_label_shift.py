@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant._text import display_name, format_percent, format_percent_range
 from calibrant.calibrators import PriorShift
+from calibrant.metrics import student_quantile
 from calibrant.monitoring._features import confidences
 from calibrant.monitoring._permutation import STATISTIC_ROUNDING
 from calibrant.predictions import Predictions
@@ -67,8 +68,6 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         return f"Class shares need at least {MIN_CLASS_ROWS} labeled examples of every class."
     if any(p.weights is not None or p.clusters is not None for p in (reference, new)):
         return "Class shares are estimated for independent examples that count once, not for weights or clusters."
-    from scipy.special import stdtrit  # slow to import
-
     by_class, new_bins, is_right = _count_bins(reference, new)
     shares = _shares_by_em(reference, new, counts)
     statistic, moment_shares = _hansen_statistic(by_class, new_bins)
@@ -76,7 +75,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     statistics, drawn_shares, accuracy_errors = map(np.array, zip(*draws, strict=True))
     num_larger = int((statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
     accuracy = float(shares @ _recalls(by_class, is_right))
-    quantile = float(stdtrit(counts.min() - 1, 0.95))  # of Student's t; the smallest class is known least
+    quantile = student_quantile(0.90, counts.min() - 1)  # the smallest class is known least
     accuracy_margin = quantile * float(accuracy_errors.std())
     share_margins = quantile * drawn_shares.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))

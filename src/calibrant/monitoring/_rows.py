@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,22 +19,16 @@ Aligned = TypeVar("Aligned", bound="AlignedArrays")
 class AlignedArrays:
     """A base for dataclasses whose fields are arrays with the same first axis."""
 
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Return the names of the arrays."""
-        return tuple(field.name for field in fields(cls))
-
     def __len__(self) -> int:
-        return len(getattr(self, self.names()[0]))
+        return len(next(iter(vars(self).values())))
 
     def __getitem__(self: Aligned, rows: Any) -> Aligned:
         """Select rows by slice, mask or indices."""
-        return type(self)(**{name: getattr(self, name)[rows] for name in self.names()})
+        return type(self)(**{name: array[rows] for name, array in vars(self).items()})
 
     def concatenate(self: Aligned, added: Aligned) -> Aligned:
         """Return these rows and others after them."""
-        arrays = {name: np.concatenate([getattr(self, name), getattr(added, name)]) for name in self.names()}
-        return type(self)(**arrays)
+        return type(self)(**{name: np.concatenate([array, getattr(added, name)]) for name, array in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,7 @@ from calibrant.events import EventSelector
 from calibrant.io.files import atomic_write
 from calibrant.io.results import check_suffix, write_by_suffix
 from calibrant.monitoring._batch import Batch, format_time
-from calibrant.monitoring._evidence import LOOK_ROWS, Wealth
-from calibrant.monitoring._looks import LookSettings, compute_looks
+from calibrant.monitoring._evidence import LOOK_ROWS, LookSettings, Wealth, compute_looks
 from calibrant.monitoring._periods import Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.special import betaincinv, expit, logit, ndtr, ndtri
 
 from calibrant._text import shorten_repr
 from calibrant._validation import check_range
@@ -92,8 +93,6 @@ class Population:
 
     def _draw_clusters(self, clusters: Clusters, n: int, rng: np.random.Generator) -> Events:
         """Draw clusters whose outcomes share a normal random effect on the probit scale."""
-        from scipy.special import ndtri  # slow to import
-
         drawn = rng.integers(len(clusters.sizes), size=n)
         sizes = clusters.sizes[drawn]
         cluster = np.repeat(np.arange(n), sizes)  # of each row
@@ -128,8 +127,6 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
     $t = \Phi^{-1}(p)$, with the mean m(z). The mean covariance of two events is the variance of m(z), and $\tau$ solves
     $\mathrm{Var}\,m(z) = \mathrm{icc}\;(\mathrm{mean} \sqrt{p (1 - p)})^2$, by Gauss-Hermite quadrature.
     """
-    from scipy.special import ndtr, ndtri  # slow to import
-
     if icc <= 0:
         return 0.0
     step = max(1, len(p) // 500)  # 500 to 1,000 probabilities are precise enough
@@ -249,8 +246,6 @@ def assumed_population(confidence: Any) -> Population:
 
 def _beta_population(a: float, b: float) -> Population:
     """Return a calibrated population whose confidences are the quantiles of Beta(a, b) at `MAX_CONFIDENCES` levels."""
-    from scipy.special import betaincinv  # slow to import
-
     if not (0 < a < math.inf and 0 < b < math.inf):
         raise InputError(
             f"Expected beta(a, b) with positive a and b, got beta({a:g}, {b:g}). Try beta(9, 1).", code="confidence"
@@ -298,8 +293,6 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
 
 def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
     """Raise the odds ratio between probabilities and chance to a power."""
-    from scipy.special import expit, logit  # slow to import
-
     base = float(logit(chance))
     z = logit(np.clip(c, 1e-12, 1 - 1e-12))  # finite, so that the exponent 0 gives chance
     return expit(base + exponent * (z - base))

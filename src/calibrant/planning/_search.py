@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from calibrant.types import InputError
 
@@ -123,8 +124,6 @@ def simulate_curve(curve: PowerCurve, n: int, draws: int) -> None:
 
 def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
     """Return the n at which the line of `fit_power` around `center` has the given power, at most 1.5 `center`."""
-    from scipy.special import ndtri  # slow to import
-
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
     intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)
     if slope <= 0:  # noise: more units cannot lower the power
@@ -139,8 +138,6 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     A line is the power of a one-sided test of a mean. Least squares are weighted by the precision of the probits, and
     do not diverge where every draw agrees.
     """
-    from scipy.special import ndtri  # slow to import
-
     x = np.sqrt([p.n for p in points])
     draws = np.array([p.draws for p in points])
     share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])  # never 0 or 1
@@ -154,8 +151,6 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
 
 def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
     """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
-    from scipy.special import ndtr  # slow to import
-
     a, b, c = fit_power(points, degree=2)  # probit = a + b x + c x^2 with x = sqrt(n)
     x = math.sqrt(min(max(n, points[0].n), points[-1].n))  # the nearest one in the simulated range
     slope = max(b + 2 * c * x, 0.0)  # the power does not fall

@@ -60,7 +60,8 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
     if logits.ndim != 2:
         raise InputError(f"Expected logits (n, k), got {tuple(logits.shape)}.", code="shape")
     check_logits(logits.double())
-    return _action_costs(logits, _cost_matrix(costs, logits.shape[1])).argmin(1)
+    costs = _cost_matrix(costs, logits.shape[1]).to(logits.device)
+    return (logits.double().softmax(1) @ costs).argmin(1)
 
 
 def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90) -> CostTable:
@@ -77,7 +78,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
     check_level(level)
     with as_predictions(predictions) as p:
         matrix = _cost_matrix(costs, p.k)
-        expected = _action_costs(p.logits, matrix)
+        expected = p.logits.double().softmax(1) @ matrix.to(p.logits.device)  # cost of each action (n, actions)
         actions = expected.argmin(1)
         realized = matrix.to(p.labels.device)[p.labels]  # (n, actions)
         model = realized.gather(1, actions[:, None]).squeeze(1)  # cost of the action of the model
@@ -159,8 +160,3 @@ def _cost_matrix(costs: Any, k: int) -> Tensor:
             code="costs",
         )
     return matrix
-
-
-def _action_costs(logits: Tensor, matrix: Tensor) -> Tensor:
-    """Return the expected cost of each action (n, actions)."""
-    return logits.double().softmax(1) @ matrix.to(logits.device)

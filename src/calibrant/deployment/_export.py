@@ -102,7 +102,7 @@ def numpy_source(
     smallest, event = (threshold.threshold, threshold.event) if is_certified else (threshold, None)
     if event not in (None, "top"):
         raise InputError(
-            f"Expected a threshold of the probability of the top class, got one of the event {event!r}. Try a contract.",
+            f"Expected a threshold for the top class, got one for the event {event!r}. Try a contract.",
             code="threshold_event",
         )
     return _render(

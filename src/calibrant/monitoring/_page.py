@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from calibrant import report
 from calibrant._text import display_name
-from calibrant.metrics import Interval
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.plots import evidence_timeline, gap_timeline
 
@@ -52,9 +51,10 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     gap, margin = (outcomes - confidence) / rows, MODEL_QUANTILE * np.sqrt(variance) / rows
     evidence, predicted = periods.peak[processed], periods.predicted[processed]
     names = [display_name(periods.names[i]) for i in processed]
-    since: float | None = None  # number, from 1, of the period in which the deviation of the strongest alarm starts
+    # Number, from 1, of the period in which the deviation of the strongest alarm starts; None if that is earlier
+    since: float | None = None
     if watch.verdict.alarm:
-        since = float((periods.first_row[processed] < watch.verdict.alarms[0].since_number).sum()) or None  # 0: earlier
+        since = float((periods.first_row[processed] < watch.verdict.alarms[0].since_number).sum()) or None
 
     def draw(drawing: Figure) -> None:
         upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
@@ -97,20 +97,16 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
 
 def _test_cells(test: TestState) -> list[str]:
     """Return the row of a test."""
+    score = test.brier
     return [
         test.title,
         f"{test.rows:,}",
         _percent(test.gap.value),
         f"{_percent(test.gap.low)} to {_percent(test.gap.high)}",
-        "" if test.brier is None else _score_text(test.brier),
+        f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})" if score is not None and test.rows else "",
         test.evidence_text,
         f"{test.pattern}, since row {test.since_number:,}" if test.alarm else "no alarm",
     ]
-
-
-def _score_text(score: Interval) -> str:
-    """Return a score with its limits, or an empty text without rows."""
-    return "" if math.isnan(score.value) else f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
 
 
 def _percent(value: float) -> str:

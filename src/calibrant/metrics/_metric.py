@@ -306,21 +306,23 @@ def metric(
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
-        declared = Metric(
-            function,
-            about,
-            per_example=per_example,
-            score_range=score_range,
-            sums=sums,
-            by_class=by_class,
-            interval=interval,
-            test=test,
-            noise_floor=noise_floor,
-            term="" if name.islower() else name,
-            is_calibration_error=is_calibration_error,
-            has_slow_test=has_slow_test,
+        return registry.METRICS.register(
+            Metric(
+                function,
+                about,
+                per_example=per_example,
+                score_range=score_range,
+                sums=sums,
+                by_class=by_class,
+                interval=interval,
+                test=test,
+                noise_floor=noise_floor,
+                term="" if name.islower() else name,
+                is_calibration_error=is_calibration_error,
+                has_slow_test=has_slow_test,
+            ),
+            revision=revision,
         )
-        return registry.METRICS.register(declared, revision=revision)
 
     return declare
 

@@ -98,14 +98,16 @@ class CheckResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        content = {
-            "status": self.status,
-            "level": self.level,
-            "n": self.n,
-            "conditions": null_nonfinite([asdict(condition) for condition in self.conditions]),
-            "notes": list(self.notes),
-        }
-        return result_json(content, source)
+        return result_json(
+            {
+                "status": self.status,
+                "level": self.level,
+                "n": self.n,
+                "conditions": null_nonfinite([asdict(condition) for condition in self.conditions]),
+                "notes": list(self.notes),
+            },
+            source,
+        )
 
     def junit(self) -> str:
         """Return a JUnit XML report: a broken condition is a failure, too little data an error."""

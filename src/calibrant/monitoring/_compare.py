@@ -108,16 +108,18 @@ class CompareResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        content = {
-            "differs": self.differs,
-            "alpha": self.alpha,
-            "n_old": self.n_old,
-            "n_new": self.n_new,
-            "paired_by": self.pair.paired_by,
-            "rows": null_nonfinite([asdict(row) for row in self.rows]),
-            "notes": list(self.notes),
-        }
-        return result_json(content, source)
+        return result_json(
+            {
+                "differs": self.differs,
+                "alpha": self.alpha,
+                "n_old": self.n_old,
+                "n_new": self.n_new,
+                "paired_by": self.pair.paired_by,
+                "rows": null_nonfinite([asdict(row) for row in self.rows]),
+                "notes": list(self.notes),
+            },
+            source,
+        )
 
     def html(self, command: str = "calibrant compare") -> str:
         """Return the page."""

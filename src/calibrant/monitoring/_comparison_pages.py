@@ -98,10 +98,9 @@ def _reliability_diagrams(old: Predictions, new: Predictions) -> Markup:
         report.reliability_figure(p, f"Reliability diagram of the {name} model.", name)
         for name, p in (("old", old), ("new", new))
     ]
-    text = (
+    return report.render('<div class="figures">{}</div>', report.join_html(figures)) + report.note(
         "Blue: frequency of the event by confidence. Red: the gap to the confidence. Fainter bars have fewer examples."
     )
-    return report.render('<div class="figures">{}</div>', report.join_html(figures)) + report.note(text)
 
 
 def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
@@ -129,11 +128,11 @@ def _estimates_table(estimates: tuple[Estimate, ...]) -> Markup:
         title = "" if estimate.method == DOUBLY_ROBUST else TITLES[estimate.name]
         rows.append([title, estimate.method, *estimate.cells, estimate.assumption])
     head = ["", "method", "reference", "new", "90 % limits", "assumption"]
-    text = (
+    note = report.note(
         "The limits contain the noise of the labels that will come. They hold only under the assumption beside them, "
         "which unlabeled data cannot test: label some of the new rows to be sure."
     )
-    return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), report.note(text)])
+    return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), note])
 
 
 def _shares_table(result: "DriftResult", shift: LabelShift) -> Markup:

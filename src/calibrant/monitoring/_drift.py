@@ -87,17 +87,19 @@ class DriftResult:
         Args:
             source: Entries that replace those of the block "provenance" (version, time).
         """
-        content = {
-            "has_drifted": self.has_drifted,
-            "alpha": self.alpha,
-            "n_reference": self.n_reference,
-            "n_new": self.n_new,
-            "rows": null_nonfinite([asdict(row) for row in self.rows]),
-            "estimates": null_nonfinite([asdict(estimate) for estimate in self.estimates]),
-            "label_shift": None if self.label_shift is None else asdict(self.label_shift),
-            "notes": list(self.notes),
-        }
-        return result_json(content, source)
+        return result_json(
+            {
+                "has_drifted": self.has_drifted,
+                "alpha": self.alpha,
+                "n_reference": self.n_reference,
+                "n_new": self.n_new,
+                "rows": null_nonfinite([asdict(row) for row in self.rows]),
+                "estimates": null_nonfinite([asdict(estimate) for estimate in self.estimates]),
+                "label_shift": None if self.label_shift is None else asdict(self.label_shift),
+                "notes": list(self.notes),
+            },
+            source,
+        )
 
     def html(self, command: str = "calibrant drift") -> str:
         """Return the page."""

@@ -68,7 +68,7 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     for i, name in enumerate(names):
         hover_points.append(report.HoverPoint(i + 1.0, float(gap[i]), f"{gap_texts[i]}, {rows[i]:,.0f} rows"))
         size = f"{rows[i]:,.0f}" + (f" of {predicted[i]:,}" if rows[i] < predicted[i] else "")
-        shares = [f"{100 * total[i] / rows[i]:.1f} %" for total in (outcomes, confidence)]
+        shares = [f"{100 * (total[i] / rows[i]):.1f} %" for total in (outcomes, confidence)]
         body.append([name, size, *shares, _percent(gap[i]), f"{100 * margin[i]:.2f} %", f"{evidence[i]:.2f}"])
     alt_text = f"Gap by period. {'; '.join(gap_texts)}."
     figure = report.figure(draw, alt_text, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points)

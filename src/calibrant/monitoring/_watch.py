@@ -15,8 +15,7 @@ from calibrant._validation import check_alpha, check_range
 from calibrant._validation.arrays import is_text
 from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
-from calibrant.io.files import atomic_write
-from calibrant.io.files import check_suffix, write_by_suffix
+from calibrant.io.files import atomic_write, check_suffix, write_by_suffix
 from calibrant.monitoring._batch import Batch, format_time
 from calibrant.monitoring._evidence import LOOK_ROWS, LookSettings, Wealth, compute_looks
 from calibrant.monitoring._periods import Periods

@@ -3,6 +3,7 @@
 import pickle
 import sys
 
+import numpy as np
 import pytest
 import torch
 from commands import restored_registries
@@ -193,16 +194,31 @@ def test_settings_of_data_and_corruptions_have_ranges(kind):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
-    ("name", "key", "code"),
-    [
-        ("focal", "gamma", "gamma_range"),
-        ("inverse_focal", "gamma", "gamma_range"),
-        ("poly1", "epsilon", "epsilon_range"),
-        ("AdaFocal", "rate", "setting_range"),
-    ],
+    ("name", "key"), [("focal", "gamma"), ("inverse_focal", "gamma"), ("poly1", "epsilon"), ("AdaFocal", "rate")]
 )
-def test_losses_called_directly_refuse_infinite_settings(name, key, code, bad):
+def test_losses_called_directly_refuse_infinite_settings(name, key, bad):
     loss = LOSSES[name]
     data = () if isinstance(loss, type) else (Z, Y)
-    with refused(code):
+    with refused("setting_range"):
         loss(*data, **{key: bad})
+
+
+def test_losses_called_directly_check_settings_and_weights():
+    for name, settings in (
+        ("class_balanced", {"counts": (3, 2, 1), "beta": 99.99}),
+        ("soft_ece", {"bins": 0}),
+        ("logit_normalized", {"temperature": 0}),
+        ("flsd", {"gammas": [-5.0, 3.0]}),
+        ("entropy_regularized", {"strength": float("nan")}),
+        ("dual_focal", {"gamma": np.float32(-1)}),
+        ("focal", {"detach_weight": "no"}),
+    ):
+        for _ in range(2):  # what was refused once is refused again
+            with refused("setting_range", name):
+                LOSSES[name](Z, Y, **settings)
+    with refused("unknown_setting", "cross_entropy(smoothing=0.1)"):
+        LOSSES["cross_entropy"](Z, Y, label_smoothing=0.1)
+    for weights in (-1, torch.tensor(-1.0), torch.ones(3), Y.new_full((len(Y),), -1.0, dtype=torch.float32)):
+        with refused("weights"):
+            LOSSES["dca"](Z, Y, weights=weights)
+    assert LOSSES["class_balanced"](Z, Y, counts=torch.tensor([3, 2, 1])).shape == Y.shape

@@ -197,17 +197,17 @@ def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
     log_p = torch.tensor(np.log(lambertw(1 / np.e).real), requires_grad=True)
     (-((1 + log_p.exp()) ** (limit + 0.01)) * log_p).backward()
     assert log_p.grad > 0  # beyond the limit it lowers it
-    with refused("gamma_range"):
+    with refused("setting_range"):
         losses.inverse_focal(z, y, gamma=3.6)
 
 
 def test_invalid_hyperparameters_are_refused(batch):
     for code, loss, hyperparameters in (
-        ("gamma_range", losses.focal, {"gamma": -1.0}),
-        ("gamma_range", losses.inverse_focal, {"gamma": -0.5}),
+        ("setting_range", losses.focal, {"gamma": -1.0}),
+        ("setting_range", losses.inverse_focal, {"gamma": -0.5}),
         ("schedule", losses.flsd, {"thresholds": (0.2, 0.5)}),
         ("schedule", losses.flsd, {"thresholds": (0.5, 0.2), "gammas": (5.0, 3.0, 2.0)}),
-        ("epsilon_range", losses.poly1, {"epsilon": -1.5}),
+        ("setting_range", losses.poly1, {"epsilon": -1.5}),
     ):
         with refused(code):
             loss(*batch, **hyperparameters)

@@ -12,13 +12,13 @@ from torch import Tensor
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
-from calibrant.registry import LOSSES, check_settings
-from calibrant.types import Count, Logits, Norm, PerExample, Scalar, Targets, Width
+from calibrant.losses._register import register_loss
+from calibrant.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
 
 __all__ = ["avuc", "dca", "mdca", "mmce", "soft_ece"]
 
 
-@LOSSES.register
+@register_loss
 def mmce(
     logits: Logits,
     labels: Targets,
@@ -51,7 +51,6 @@ def mmce(
     >>> mmce(torch.zeros(1, 2), torch.tensor([0]), strength=1.0, form="plain", normalization="paper")
     tensor([1.1931])
     """
-    check_settings(mmce, {"form": form, "normalization": normalization, "width": width})
     r, c, w = _confidence(logits, labels, weights)
     if form == "plain":
         v = w * (c - r) / w.sum()
@@ -69,7 +68,7 @@ def mmce(
     return _add_penalty(logits, labels, strength, penalty)
 
 
-@LOSSES.register
+@register_loss
 def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
     r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
@@ -83,9 +82,14 @@ def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerE
     return _add_penalty(logits, labels, strength, (w * (r - c)).sum().abs() / w.sum())
 
 
-@LOSSES.register
+@register_loss
 def mdca(
-    logits: Logits, labels: Targets, *, strength: float = 1.0, gamma: float = 0.0, weights: PerExample | None = None
+    logits: Logits,
+    labels: Targets,
+    *,
+    strength: float = 1.0,
+    gamma: NonNegativeFloat = 0.0,
+    weights: PerExample | None = None,
 ) -> PerExample:
     r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 
@@ -113,7 +117,7 @@ def mdca(
     return focal(logits, labels, gamma=gamma) + strength * class_gap.mean()
 
 
-@LOSSES.register
+@register_loss
 def soft_ece(
     logits: Logits,
     labels: Targets,
@@ -151,7 +155,7 @@ def soft_ece(
     return _add_penalty(logits, labels, strength, power((size * power(bin_gap, norm)).sum(), 1 / norm))
 
 
-@LOSSES.register
+@register_loss
 def avuc(
     logits: Logits,
     labels: Targets,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from calibrant.losses._likelihood import (
     weighted_cross_entropy,
 )
 from calibrant.losses._proper import brier
-from calibrant.registry import LOSSES, check_settings
+from calibrant.losses._register import register_loss
 from calibrant.types import (
     InputError,
     Logits,
@@ -24,12 +24,14 @@ from calibrant.types import (
     OpenFraction,
     PerExample,
     PositiveFloat,
+    Range,
     Targets,
 )
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "flsd_continuous", "focal", "focal_calibration", "inverse_focal", "poly1"]
 
 INVERSE_GAMMA_LIMIT = 3.591121476668622  # 1 / W_0(1/e)
+InverseGamma = Annotated[float, Range(ge=0, lt=INVERSE_GAMMA_LIMIT)]
 
 
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
@@ -50,9 +52,9 @@ def check_schedule(name: str, limits: Sequence[float], gammas: Sequence[float]) 
         )
 
 
-@LOSSES.register
+@register_loss
 def focal(
-    logits: Logits, labels: Targets, *, gamma: float | PerExample = 3.0, detach_weight: bool = False, **misplaced: Any
+    logits: Logits, labels: Targets, *, gamma: NonNegativeFloat | PerExample = 3.0, detach_weight: bool = False
 ) -> PerExample:
     r"""Compute the focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
@@ -68,7 +70,6 @@ def focal(
         gamma: Strength, at least 0, as one number or one per sample. Mukhoti et al. use 3, Lin et al. 2.
         detach_weight: Stop the gradient through $(1 - p_y)^\gamma$, as in the code of Wang et al. (2021). The gradient
             factor is then $(1 - p_y)^\gamma$.
-        misplaced: Arguments of other losses, refused with a hint at where they belong.
 
     Raises:
         InputError: If gamma is negative.
@@ -76,17 +77,12 @@ def focal(
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=2.0)
     tensor([0.1733])
     """
-    check_settings(focal, misplaced, parameter_hints=LOSSES.parameter_hints)  # names the right place for alpha
-    if isinstance(gamma, float | int) and not 0 <= gamma < math.inf:
-        raise InputError(
-            f"Expected gamma >= 0, got {gamma}. Try inverse_focal for the opposite weighting.", code="gamma_range"
-        )
     return weighted_cross_entropy(
         logits, labels, lambda log_p: power(one_minus_p(log_p), gamma), detach_weight=detach_weight
     )
 
 
-@LOSSES.register
+@register_loss
 def flsd(
     logits: Logits,
     labels: Targets,
@@ -124,7 +120,7 @@ def flsd(
     return weighted_cross_entropy(logits, labels, weight)
 
 
-@LOSSES.register
+@register_loss
 def flsd_continuous(
     logits: Logits, labels: Targets, *, low: PositiveFloat = 3.0, high: PositiveFloat = 5.0
 ) -> PerExample:
@@ -171,9 +167,9 @@ def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
     return torch.where(log_ratio(upper) >= 0, upper, gamma)  # the root is at least `high`
 
 
-@LOSSES.register
+@register_loss
 def inverse_focal(
-    logits: Logits, labels: Targets, *, gamma: float | PerExample = 2.0, detach_weight: bool = False
+    logits: Logits, labels: Targets, *, gamma: InverseGamma | PerExample = 2.0, detach_weight: bool = False
 ) -> PerExample:
     r"""Compute the inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
 
@@ -194,17 +190,12 @@ def inverse_focal(
     >>> inverse_focal(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.5596])
     """
-    if isinstance(gamma, float | int) and not 0 <= gamma < INVERSE_GAMMA_LIMIT:
-        raise InputError(
-            f"Expected 0 <= gamma < 3.5911, got {gamma}. Larger values reward a lower probability of the true class.",
-            code="gamma_range",
-        )
     return weighted_cross_entropy(
         logits, labels, lambda log_p: power(1 + log_p.exp(), gamma), detach_weight=detach_weight
     )
 
 
-@LOSSES.register
+@register_loss
 def dual_focal(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 5.0) -> PerExample:
     r"""Compute the dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
@@ -233,7 +224,7 @@ def _next_below(p: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(p[:, :1]), ascending], -1).gather(-1, num_below)
 
 
-@LOSSES.register
+@register_loss
 def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, norm: Norm = 1.0) -> PerExample:
     r"""Compute BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with a detached norm (Lin et al. 2025).
 
@@ -270,8 +261,8 @@ def _class_error_norms(logits: Logits, norm: float) -> Tensor:
     return ((other_powers + own_power) ** (1 / norm)).to(logits)
 
 
-@LOSSES.register
-def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExample:
+@register_loss
+def poly1(logits: Logits, labels: Targets, *, epsilon: Annotated[float, Range(ge=-1)] = 2.0) -> PerExample:
     r"""Compute the Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022).
 
     Changes the first Taylor coefficient of cross-entropy in 1 - p_y to 1 + epsilon. Equals cross-entropy at epsilon =
@@ -283,15 +274,13 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: float = 2.0) -> PerExampl
     >>> poly1(torch.zeros(1, 2), torch.tensor([0]), epsilon=1.0)
     tensor([1.1931])
     """
-    if not -1 <= epsilon < math.inf:
-        raise InputError(
-            f"Expected epsilon >= -1, got {epsilon}. Smaller values reward small errors.", code="epsilon_range"
-        )
     return expected_loss(logits, labels, lambda log_p: -log_p + epsilon * one_minus_p(log_p))
 
 
-@LOSSES.register
-def focal_calibration(logits: Logits, labels: Targets, *, gamma: float = 3.0, strength: float = 0.5) -> PerExample:
+@register_loss
+def focal_calibration(
+    logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 3.0, strength: float = 0.5
+) -> PerExample:
     r"""Compute focal loss plus `strength` times the Brier score (Liang et al. 2024).
 
     The Brier score $\lVert p - e_y \rVert^2$ is proper and corrects the underconfident minimizer of focal loss. Equals

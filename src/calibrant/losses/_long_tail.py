@@ -15,7 +15,7 @@ from torch import Tensor
 from calibrant._text import shorten_repr
 from calibrant.losses._focal import focal
 from calibrant.losses._likelihood import check_labels
-from calibrant.registry import LOSSES
+from calibrant.losses._register import register_loss
 from calibrant.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExample, Targets
 
 __all__ = ["balanced_softmax", "class_balanced", "logit_adjusted"]
@@ -24,7 +24,7 @@ AnyLoss = TypeVar("AnyLoss")
 Counts = tuple[NonNegativeFloat, ...] | Tensor
 
 
-@LOSSES.register
+@register_loss
 def class_balanced(
     logits: Logits,
     labels: Targets,
@@ -62,7 +62,7 @@ def class_balanced(
     return weight[labels] * focal(logits, labels, gamma=gamma)
 
 
-@LOSSES.register
+@register_loss
 def logit_adjusted(
     logits: Logits,
     labels: Targets,
@@ -93,7 +93,7 @@ def logit_adjusted(
     return focal(logits + adjustment.to(logits), labels, gamma=gamma)
 
 
-@LOSSES.register
+@register_loss
 def balanced_softmax(
     logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegativeFloat = 0.0
 ) -> PerExample:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from calibrant.losses._likelihood import check_labels, log_likelihood
-from calibrant.registry import LOSSES
-from calibrant.types import InputError, Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
+from calibrant.losses._register import register_loss
+from calibrant.types import Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 
 
-@LOSSES.register
+@register_loss
 def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.1) -> PerExample:
     r"""Compute the confidence penalty, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
@@ -38,7 +38,7 @@ def row_entropies(logits: Logits) -> PerExample:
     return -(log_p.exp() * finite_log_p).sum(-1)
 
 
-@LOSSES.register
+@register_loss
 def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
     r"""Compute the logit penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
@@ -58,13 +58,11 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
     >>> logit_norm(torch.ones(1, 2), torch.tensor([0]), strength=0.1)
     tensor([0.8931])
     """
-    if p < 1:
-        raise InputError(f"Expected a norm with p >= 1, got p={p}.", code="norm_range")
     norm = torch.linalg.vector_norm(_zero_masked_logits(logits), p, -1)
     return -log_likelihood(logits, labels) + strength * norm
 
 
-@LOSSES.register
+@register_loss
 def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.04) -> PerExample:
     r"""Compute LogitNorm, the cross-entropy of $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
@@ -81,7 +79,7 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
     return -log_likelihood(scaled, labels)
 
 
-@LOSSES.register
+@register_loss
 def margin_smoothing(
     logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegativeFloat = 10.0
 ) -> PerExample:
@@ -98,7 +96,7 @@ def margin_smoothing(
     return -log_likelihood(logits, labels) + strength * (distance - margin).relu().mean(-1)
 
 
-@LOSSES.register
+@register_loss
 def acls(
     logits: Logits,
     labels: Targets,

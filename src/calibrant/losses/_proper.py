@@ -1,16 +1,15 @@
 """Proper losses: the true probabilities minimize their expectation."""
 
-import math
 from typing import Literal
 
 from calibrant.losses._likelihood import brier_score, log_likelihood
-from calibrant.registry import LOSSES, check_settings
-from calibrant.types import InputError, Logits, PerExample, Smoothing, Targets
+from calibrant.losses._register import register_loss
+from calibrant.types import Logits, PerExample, Smoothing, Targets
 
 __all__ = ["brier", "cross_entropy"]
 
 
-@LOSSES.register
+@register_loss
 def cross_entropy(
     logits: Logits, labels: Targets, *, smoothing: Smoothing = 0.0, off_target: Literal["k", "k-1"] = "k"
 ) -> PerExample:
@@ -33,16 +32,13 @@ def cross_entropy(
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2]))
     tensor([1.3863])
     """
-    if not -math.inf < smoothing < 1:
-        raise InputError(f"Expected a finite smoothing below 1, got {smoothing}.", code="smoothing_range")
-    check_settings(cross_entropy, {"off_target": off_target})
     k = logits.shape[-1]
     # a "k" target with e k / (k - 1) in place of e has 1 - e on the label and e / (k - 1) elsewhere: "k-1" with e
     epsilon = smoothing if off_target == "k" else smoothing * k / (k - 1)
     return -log_likelihood(logits, labels, epsilon)
 
 
-@LOSSES.register
+@register_loss
 def brier(logits: Logits, labels: Targets) -> PerExample:
     r"""Compute the Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950).
 

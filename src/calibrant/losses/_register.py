@@ -1,0 +1,71 @@
+"""Register the losses of this package, with settings that are checked wherever a loss is called."""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant._text import shorten_repr
+from calibrant.registry import LOSSES, check_settings
+from calibrant.types import InputError
+
+L = TypeVar("L", bound=Callable[..., Tensor])
+
+
+def register_loss(loss: L) -> L:
+    """Register a loss of this package, and check its settings where it is called as a function, too.
+
+    Equal settings are checked once, so that training steps take no longer. A compiled loss checks none.
+    """
+    names = inspect.signature(loss).parameters.keys()
+
+    @functools.wraps(loss)
+    def checked_loss(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+        if settings and not torch.compiler.is_compiling():
+            if settings.keys() <= names:
+                if (weights := settings.get("weights")) is not None:
+                    _check_weights(weights, len(logits))
+                _check_once(loss, **_plain_settings(settings))
+            else:
+                check_settings(loss, settings, parameter_hints=LOSSES.parameter_hints)  # names the right place
+        return loss(logits, labels, **settings)
+
+    return LOSSES.register(checked_loss)  # pyright: ignore[reportReturnType]
+
+
+def _plain_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without tensors and arrays, with numbers of numpy as Python's and lists as tuples."""
+    settings_by_name: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, np.generic):
+            value = value.item()
+        if name != "weights" and not isinstance(value, Tensor | np.ndarray):
+            settings_by_name[name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
+    return settings_by_name
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _check_once(loss: Callable[..., Tensor], /, **settings: Any) -> None:
+    """Raise `InputError` for settings that a loss does not allow, unless equal ones were checked before."""
+    check_settings(loss, settings)
+
+
+def _check_weights(weights: Any, n: int) -> None:
+    """Raise `InputError` unless there is one finite weight of at least 0 per row. Values are checked on the CPU."""
+    valid = isinstance(weights, Tensor) and weights.shape == (n,)
+    if valid and weights.is_cpu and n:
+        try:
+            low, high = map(float, weights.aminmax())
+            valid = 0 <= low <= high < math.inf
+        except RuntimeError:  # vmap hides the values
+            pass
+    if not valid:
+        raise InputError(
+            f"Expected a tensor of {n} finite weights of at least 0, one per row, got {shorten_repr(weights)}.",
+            code="weights",
+        )

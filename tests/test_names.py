@@ -43,6 +43,9 @@ def test_reorder_classes_moves_logits_labels_and_event():
     assert torch.equal(p.labels, q.labels)
     assert reordered().with_event("dog").reorder_classes(NAMES).of == 1
     assert in_order().reorder_classes(None) is not None
+    assert torch.equal(reordered().reorder_classes(list(NAMES)).logits, p.logits)
+    with refused("class_names"):
+        reordered().reorder_classes([*NAMES, NAMES[0]])
     with refused("class_names", "'cat', 'fox'"):
         p.reorder_classes(("cat", "fox"))
 

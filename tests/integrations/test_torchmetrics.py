@@ -140,3 +140,14 @@ def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
     metric = CalibrationMetric("ece", binary=True, logits=True)
     metric.update(p, y)
     assert 0 <= float(metric.compute()["ece"]) <= 1
+
+
+@pytest.mark.parametrize(("name", "code"), [("eze", "unknown_method"), ("auroc", "summary_only")])
+def test_metrics_are_checked_before_the_first_epoch(name, code):
+    with refused(code):
+        CalibrationMetric(name)
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_metrics_of_no_examples_are_nan():
+    assert all(value.isnan() for value in CalibrationMetric().compute().values())

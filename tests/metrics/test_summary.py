@@ -13,6 +13,7 @@ from calibrant import Predictions, metrics
 from calibrant.assessment import measure
 from calibrant.io.arrays import ChunkedFile
 from calibrant.metrics import Summary
+from calibrant.registry import METRICS
 
 STATE = ("sums", "cells")
 
@@ -291,3 +292,45 @@ def test_other_and_changed_files_are_refused(tmp_path):
     draw(50, 3).save(path)
     assert code_of(Summary.load, path) == "summary_file"
     assert code_of(Summary.load, tmp_path / "none.safetensors") == "no_file"
+
+
+@pytest.mark.parametrize("bins", [0, -1])
+def test_bins_that_are_no_count_are_refused(bins):
+    """0 bins ended the process in compiled code."""
+    p = draw(50, 3)
+    assert code_of(Summary.from_predictions, p, bins=bins) == "setting_range"
+    assert code_of(Summary.empty, bins=bins) == "setting_range"
+    assert code_of(measure, p, bins=bins) == "setting_range"
+
+
+def test_event_of_a_file_may_be_the_name_of_a_class(tmp_path):
+    p = draw(60, 3)
+    p = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])
+    p.save(tmp_path / "p.parquet")
+    summary = Summary.from_file(tmp_path / "p.parquet", of="b")
+    assert equal_state(summary, Summary.from_predictions(p.with_event("b")))
+    assert summary.of == 1
+
+
+def test_addition_refuses_everything_but_summaries():
+    p = draw(50, 3)
+    summary = Summary.from_predictions(p)
+    assert equal_state(sum([summary, summary]), summary + summary)
+    for pair in (p, summary), (summary, p), (1, summary), (summary, 1):
+        with pytest.raises(TypeError):
+            pair[0] + pair[1]
+
+
+def test_names_of_metrics_may_have_settings_and_are_checked():
+    summary = Summary.from_predictions(draw(50, 3))
+    assert summary["ece(bins=15)"] == summary["ece"]
+    assert code_of(lambda: summary["eze"]) == "unknown_method"
+    assert code_of(lambda: summary.interval("eze")) == "unknown_method"
+
+
+def test_metrics_of_no_examples_are_nan():
+    empty = Summary.empty(k=3)
+    for name in METRICS:
+        if metrics.fits_summary(name, by_class=False):
+            assert math.isnan(empty[name]), name
+    assert code_of(measure, empty) == "no_predictions"

@@ -20,8 +20,8 @@ from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant.registry import METRICS, Method
-from calibrant.types import InputError
+from calibrant.registry import METRICS, Method, check_settings
+from calibrant.types import Count, InputError
 
 DEFAULT_BINS = 15
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
@@ -69,7 +69,7 @@ def measure(
     *,
     metrics: Sequence[str] | None = None,
     of: str | int | None = None,
-    bins: int | None = None,
+    bins: Count | None = None,
     level: float = 0.90,
     tolerance: float = DEFAULT_TOLERANCE,
     fit: Any = None,
@@ -101,6 +101,7 @@ def measure(
     """
     check_level(level)
     check_tolerance(tolerance)
+    check_settings(measure, {"bins": bins})
     extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
@@ -211,6 +212,8 @@ def _measure_summary(
     Raises:
         InputError: The event or the number of bins differs from the summary, or it lacks what a metric needs.
     """
+    if not len(summary):
+        raise no_chunks_error()
     accepted_events: list[Any] = [None, summary.of]
     if summary.class_names and isinstance(summary.of, int):
         accepted_events.append(summary.class_names[summary.of])

@@ -59,6 +59,8 @@ class CalibrationMetric(Metric):
         self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._single_scores = SingleScoreEvidence() if binary and not (probs or logits) else None
         empty = Summary.empty(bins=bins, of=self.of)
+        for name in self.names:
+            empty[name]  # refuses an unknown metric, or one that needs every prediction, before the first epoch
         # A summary has slots of clusters, (3, sums, slots, bins), or None, which a state cannot be: zeros stand for it
         no_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
         # The integers hold 26 bits each, so that their sum over processes does not overflow

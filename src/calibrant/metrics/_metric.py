@@ -135,6 +135,8 @@ class Metric(Generic[P]):
 
     def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
         """Return the number, from a summary's sums or by the function, which takes event statistics or arrays."""
+        if isinstance(view, BinSums) and not view.total("rows"):
+            return torch.tensor(math.nan, dtype=torch.float64)  # a summary of no examples
         if isinstance(view, BinSums) and self.takes != "statistics":
             return torch.tensor(self._sample(view, settings).mean, dtype=torch.float64)
         if self.takes != "arrays":

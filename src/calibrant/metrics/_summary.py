@@ -27,8 +27,8 @@ from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant.registry import METRICS
-from calibrant.types import InputError, prefix_errors
+from calibrant.registry import METRICS, check_settings
+from calibrant.types import Count, InputError, prefix_errors
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
@@ -80,12 +80,13 @@ class Summary(BinSums):
         cls,
         k: int = 0,
         *,
-        bins: int = 15,
+        bins: Count = 15,
         of: EventSelector = "top",
         device: torch.device | str = "cpu",
         by_class: bool = False,
     ) -> "Summary":
         """Return the summary of no predictions, with its state on `device`. Batches may come from any device."""
+        check_settings(Summary.empty, {"bins": bins, "of": of}, "Summary")
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
         return cls(k, bins, sums, slots=None, cells=cells, of=of, by_class=by_class)
@@ -101,7 +102,7 @@ class Summary(BinSums):
         path: str | Path,
         *,
         bins: int = 15,
-        of: EventSelector | None = None,
+        of: str | int | None = None,
         by_class: bool = False,
         ignore_index: int | None = None,
         **options: Any,
@@ -111,7 +112,8 @@ class Summary(BinSums):
         Args:
             path: File, folder or pattern.
             bins: Number of bins of equal width.
-            of: Event to evaluate; by default the one that the file names, such as the confidence of answers.
+            of: Event to evaluate, such as the name of a class; by default the one that the file names, such as the
+                confidence of answers.
             by_class: Whether to sum every class, of at most 1000.
             ignore_index: Label of positions that are left out.
             **options: Options of `Predictions.load`.
@@ -121,7 +123,8 @@ class Summary(BinSums):
         """
         summary: Summary | None = None
         for part in Predictions.load_chunks(path, ignore_index=ignore_index, **options):
-            summary = summary or cls.empty(bins=bins, of=part.of if of is None else of, by_class=by_class)
+            event = part.of if of is None else part.with_event(of).of
+            summary = summary or cls.empty(bins=bins, of=event, by_class=by_class)
             summary = summary.add(part)
         assert summary is not None  # a file without examples is refused
         return summary
@@ -144,6 +147,8 @@ class Summary(BinSums):
 
     def __add__(self, addend: "Summary") -> "Summary":
         """Merge two summaries."""
+        if not isinstance(addend, Summary):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return NotImplemented
         if self.bins != addend.bins or (self.k != addend.k and 0 not in (self.k, addend.k)) or self.of != addend.of:
             raise InputError(
                 f"Expected summaries of the same classes, bins and event, got {self.k} classes in {self.bins} bins and "
@@ -183,7 +188,7 @@ class Summary(BinSums):
 
     def __radd__(self, addend: int) -> "Summary":
         """Let `sum(summaries)` start from 0."""
-        return self
+        return self if isinstance(addend, int) and addend == 0 else NotImplemented  # pyright: ignore
 
     def save(self, path: str | Path) -> None:
         """Write the summary to a .safetensors file of 3 MB or more."""
@@ -231,11 +236,12 @@ class Summary(BinSums):
 
     def __getitem__(self, name: str) -> float:
         """Return the value of a metric by name: "nll", "ece", "adaptive_ece", "kuiper", "smooth_ece" ..."""
-        return float(METRICS[name](self))
+        return float(METRICS.method(name)(self))
 
     def interval(self, name: str, level: float = 0.90) -> Interval:
         """Return a metric by name with the interval that holds the truth with probability `level`."""
-        return METRICS[name].interval(self, level=level)  # pyright: ignore[reportFunctionMemberAccess]
+        method = METRICS.method(name)
+        return method.target.interval(self, level=level, **method.settings)  # pyright: ignore[reportFunctionMemberAccess]
 
     @cached_property
     def by_score(self) -> GroupedScores:

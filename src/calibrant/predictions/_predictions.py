@@ -1,7 +1,7 @@
 """The class `Predictions`. The documentation of its constructors makes the file long."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -417,17 +417,17 @@ class Predictions:
         default = 1 if self.of == "top" and self.k == 2 else self.of
         return self.with_event(default if of is None else of)
 
-    def reorder_classes(self, names: tuple[str, ...] | None) -> "Predictions":
+    def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":
         """Return the samples with the classes in the order of `names`, or self if either side has no names.
 
         Raises:
             InputError: If the classes have other names.
         """
-        if names is None or self.class_names is None or names == self.class_names:
+        if names is None or self.class_names is None or (names := tuple(names)) == self.class_names:
             return self
         if {names, self.class_names} <= {*BINARY_EVENTS}:  # the same two classes under different names
             return self
-        if set(names) != set(self.class_names):
+        if sorted(names) != sorted(self.class_names):
             raise InputError(
                 f"Expected the classes {shorten_list(names)}, got {shorten_list(self.class_names)}.", code="class_names"
             )

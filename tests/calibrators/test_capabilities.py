@@ -104,6 +104,17 @@ def test_logits_of_other_numbers_of_classes_are_refused(name, tmp_path):
                 map_(logits)
 
 
+def test_integers_and_anything_but_rows_are_refused():
+    """Integers were calibrated and then truncated, and one row of logits was sometimes taken for many."""
+    temperature, vector = Temperature(torch.tensor(1.5)), calibrators.fit("Vector", drawn(50, 3))
+    for calibrator in temperature, vector:
+        with refused("tensor_kind"):
+            calibrator(torch.tensor([[4, 0, 1]]))
+        for shape in (3,), (2, 3, 3):
+            with refused("logits_shape"):
+                calibrator(torch.zeros(shape))
+
+
 def test_chain_takes_the_number_of_classes_of_its_members():
     data = drawn(300, 4)
     chain = Chain(Temperature.fit(data), Monotone.fit(data))

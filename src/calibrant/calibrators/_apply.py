@@ -70,12 +70,25 @@ def calibrator_call(call: Call) -> Call:
     return checked
 
 
-def prepare(calibrator: Any, logits: Tensor) -> Any:
+def prepare(calibrator: Any, logits: Any) -> Any:
     """Return the calibrator on the device of the logits, after checking that it accepts them.
 
     Raises:
-        InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors.
+        InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors, integers and arrays,
+            "logits_shape" for anything but rows of logits.
     """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"Expected a floating point tensor of logits, got {kind}. Try torch.tensor(logits, dtype=torch.float64).",
+            code="tensor_kind",
+        )
+    if logits.ndim != 2:
+        raise InputError(
+            f"Expected logits (n, k), got {tuple(logits.shape)}. Try logits[None] for one row, and "
+            "nn.CalibratedNetwork for pixels and tokens.",
+            code="logits_shape",
+        )
     k, logit_classes = num_classes(calibrator), logits.shape[-1]
     if k not in (0, logit_classes):  # 0 accepts any number
         raise InputError(

@@ -109,6 +109,39 @@ def test_groups_are_mapped_by_name(tmp_path):
         module["calibrate"](q.logits.numpy())
 
 
+def test_groups_are_found_as_numbers_tensors_and_bytes(tmp_path):
+    index = np.arange(300) % 2
+    p = draw(300, 3, groups=index)
+    fitted = calibrators.GroupCalibrated.fit(p)
+    sets = Sets.fit(p.apply(fitted), by="groups")
+    export(fitted, tmp_path / "map.py", sets=sets)
+    module = runpy.run_path(str(tmp_path / "map.py"))
+    expected = p.apply(fitted)
+    for groups in (index.astype(float), torch.from_numpy(index), index.astype("S"), [f"{i}.0" for i in index]):
+        actual = module["calibrate"](p.logits.numpy(), groups)
+        np.testing.assert_allclose(actual, expected.logits.numpy(), rtol=0, atol=1e-9)
+        actual = module["prediction_sets"](p.logits.numpy(), groups)
+        assert (actual == sets.apply(expected).numpy()).all()
+        again = Predictions(p.logits, p.labels, groups=groups)
+        assert torch.equal(again.apply(fitted).logits, expected.logits)
+        assert not again.apply(fitted).notes
+        assert sets.unseen_groups(again) == ()
+    with pytest.raises(ValueError, match="group"):  # letters are no groups
+        module["calibrate"](p.logits.numpy(), "0" * 300)
+
+
+@pytest.mark.parametrize("name", ["Temperature", "Vector"])
+@pytest.mark.parametrize("shape", [(3,), (5, 1), (5, 4), (2, 5, 3)])
+def test_numpy_file_refuses_logits_of_another_shape(tmp_path, name, shape):
+    """One column was broadcast to all classes."""
+    p = draw(200, 3)
+    export(calibrators.fit(name, p), tmp_path / "map.py", sets=Sets.fit(p))
+    module = runpy.run_path(str(tmp_path / "map.py"))
+    for function in "calibrate", "probabilities", "prediction_sets":
+        with pytest.raises(ValueError, match="logits"):
+            module[function](np.zeros(shape))
+
+
 @pytest.mark.parametrize("score", ["lac", "aps", "raps", "saps"])
 @pytest.mark.parametrize("by", [None, "class", "groups"])
 @pytest.mark.parametrize("k", [3, 4])

@@ -74,6 +74,13 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
     return index, names
 
 
+def group_positions(groups: Sequence[str], names: Sequence[str], default: int) -> list[int]:
+    """Return the position of each group among the names, where "2.0" is "2", or the default for a new group."""
+    position = {name: i for i, name in enumerate(names)}
+    by_number = {parse_number(name): i for name, i in position.items()} | {None: default}
+    return [position.get(group, by_number.get(parse_number(group), default)) for group in groups]
+
+
 def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
     """Return each sample's group name, given its index in `names`. Raise `InputError` for an invalid index."""
     name_array, index = np.array(to_unique_names(names, "group_names")), to_tensor(groups, "groups")

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant._text import shorten_list
+from calibrant._validation.names import group_positions
 from calibrant.backend.solvers import Certificate
 from calibrant.backend.threads import thread_limit
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
@@ -124,9 +125,8 @@ class GroupCalibrated:
         slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])  # the last one is for new groups
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
         groups = columns["groups"]
-        fitted_index = {name: i for i, name in enumerate(self.names)}
         # First for each group of the predictions, which may be new, then for each row
-        indices = [fitted_index.get(name, len(self.names)) for name in groups.names]
+        indices = group_positions(groups.names, self.names, len(self.names))
         index = torch.tensor(indices, device=logits.device)[groups.index]
         return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
 
@@ -146,7 +146,8 @@ class GroupCalibrated:
         groups = columns.get("groups")
         if groups is None or not self.names:  # fitted without groups, it is the common calibrator anyway
             return ()
-        unknown = [name for name in groups.used_names if name not in self.names]
+        used, new = groups.used_names, len(self.names)
+        unknown = [name for name, i in zip(used, group_positions(used, self.names, new), strict=True) if i == new]
         note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common calibrator"
         return (note,) if unknown else ()
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._text import format_percent, format_percent_range, parse_number, shorten_list
+from calibrant._text import format_percent, format_percent_range, shorten_list
 from calibrant._validation import check_level, check_range
 from calibrant._validation.arrays import check_logits, to_tensor
-from calibrant._validation.names import factorize_samples
+from calibrant._validation.names import factorize_samples, group_positions
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant.io.files import atomic_write, check_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
@@ -206,9 +206,7 @@ class Sets(PredictionSets):
                     code="no_groups",
                 )
             group, names = factorize_samples(groups, "groups", len(logits))
-            index = {name: i for i, name in enumerate(self.names)}
-            by_number = {parse_number(name): i for name, i in index.items()} | {None: index[ALL_ROWS]}  # 2.0 is "2"
-            of_group = [index.get(name, by_number.get(parse_number(name), index[ALL_ROWS])) for name in names]
+            of_group = group_positions(names, self.names, self.names.index(ALL_ROWS))
             thresholds = thresholds[torch.tensor(of_group)[group.cpu()].to(logits.device), None]
         return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_TOLERANCE
 
@@ -234,7 +232,8 @@ class Sets(PredictionSets):
 
     def unseen_groups(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the groups that the sets were not fitted on, which have the threshold of all examples."""
-        return tuple(name for name in dict.fromkeys(_group_names(predictions)) if name not in self.names)
+        names = list(dict.fromkeys(_group_names(predictions)))
+        return tuple(name for name, i in zip(names, group_positions(names, self.names, -1), strict=True) if i < 0)
 
     @property
     def is_consistent(self) -> bool:

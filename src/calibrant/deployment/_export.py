@@ -80,7 +80,7 @@ def export(
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
-    if isinstance(threshold, float | int):
+    if not isinstance(threshold, CertifiedThreshold):
         check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
     if to == "numpy":
         write_text(path, numpy_source(calibrator, sets, threshold))
@@ -109,7 +109,7 @@ def numpy_source(
         "calibrator.py.j2",
         functions=_source_of("calibrant.deployment", "_numpy_maps.py"),
         fitted=serialize(calibrator),
-        k=calibrators.num_classes(calibrator) or "k",
+        k=calibrators.num_classes(calibrator) or (0 if sets is None else sets.k),
         sets=None if sets is None else _set_fields(sets),
         is_cross_fitted=isinstance(sets, CrossSets),
         threshold=None if smallest is None else float(smallest),

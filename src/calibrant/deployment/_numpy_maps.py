@@ -288,15 +288,39 @@ def log_odds(z: Array) -> Array:
     return log_p[:, 1] - log_p[:, 0]
 
 
+def check_logits(logits: Any, k: int) -> Array:
+    """Return logits (n, k) in float64, with at least 2 classes if k is 0. Raise `ValueError` for another shape."""
+    z = np.asarray(logits, dtype=np.float64)
+    if z.ndim != 2 or z.shape[1] < 2 or k not in (0, z.shape[1]):
+        raise ValueError(f"Expected logits (n, {k or 'k'}), got {z.shape}.")
+    return z
+
+
+def group_index(groups: Any, names: Any, n: int) -> Array:
+    """Return the index of each row's group among the names, and their number for a new group."""
+    values = np.asarray(groups)
+    if values.shape != (n,):  # None, too
+        raise ValueError("Expected the group of each row: calibrate(logits, groups).")
+    texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+    position = {to_number(name): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
+    index = [position.get(text, position.get(to_number(text), len(names))) for text in texts]
+    return np.array(index, dtype=np.int64)
+
+
+def to_number(text: str) -> Any:
+    """Return the number in a text, so that "2.0" equals "2", or another text unchanged."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def group_calibrated(z: Array, fitted: Fitted, groups: Any) -> Array:
     """Apply the common calibrator, then the slope and biases of each row's group if there are groups."""
     common = apply(fitted["pooled"], z)
     if not len(fitted["names"]):
         return common
-    if groups is None or len(groups) != len(z):
-        raise ValueError("Expected the group of each row: calibrate(logits, groups).")
-    position = {name: i for i, name in enumerate(fitted["names"])}
-    index = np.array([position.get(str(name), len(position)) for name in groups])  # the last one is for new groups
+    index = group_index(groups, fitted["names"], len(z))
     slopes, biases = np.append(fitted["slopes"], 1.0), np.concatenate([fitted["biases"], np.zeros((1, z.shape[1]))])
     return common * slopes[index, None] + biases[index]
 
@@ -393,10 +417,8 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
     """
     thresholds = np.array(sets["thresholds"], dtype=np.float64)
     if sets["by"] == "groups":
-        if groups is None or len(groups) != len(z):
-            raise ValueError("Expected the group of each row: prediction_sets(logits, groups).")
-        index = {name: i for i, name in enumerate(sets["names"])}
-        thresholds = thresholds[[index.get(str(name), index[""]) for name in groups], None]
+        of_new_groups = thresholds[sets["names"].index("")]
+        thresholds = np.append(thresholds, of_new_groups)[group_index(groups, sets["names"], len(z)), None]
     return class_scores(z, sets) <= thresholds + SCORE_ROUNDING
 
 

@@ -255,3 +255,20 @@ def test_the_positive_label_is_the_event(problem):
     )
     with refused("pos_label"):
         predictions(model, X, two, pos_label="sick")
+
+
+@pytest.mark.parametrize(
+    ("cv", "options", "code"),
+    [
+        (0, {}, "folds"),
+        (1, {}, "folds"),
+        (True, {}, "folds"),
+        (3, {"sample_weight": -np.ones(60)}, "weights"),
+        (3, {"groups": np.where(np.arange(60) < 3, np.nan, np.arange(60) // 4)}, "not_names"),
+    ],
+)
+def test_folds_weights_and_groups_are_checked(cv, options, code):
+    """One fold was read as two, weights of -1 became 1, and rows without a group became one group."""
+    x, y = make_classification(60, random_state=0)
+    with refused(code):
+        CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(x, y, **options)

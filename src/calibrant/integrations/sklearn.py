@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 )
 
 from calibrant import calibrators, metrics, registry
+from calibrant._validation.names import factorize
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -82,8 +83,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         x, y = (X, np.asarray(y)) if frozen else validate_data(self, X, y)
         check_classification_targets(y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
+        if weights is not None and (weights < 0).any():
+            raise InputError("Expected sample_weight of at least 0, got negative weights.", code="weights")
         check_consistent_length(y, groups)  # ignores None
-        clusters = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+        clusters = None if groups is None else factorize(np.asarray(groups), "groups")[0].numpy()
         if frozen:  # a class may be missing among these examples
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
@@ -361,6 +364,8 @@ def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
             f"{calibrant_name!r}).",
             code="sklearn_name",
         )
+    if isinstance(cv, int) and (isinstance(cv, bool) or cv < 2):
+        raise InputError(f"Expected at least 2 folds, got cv={cv}. Try cv=5.", code="folds")
     if isinstance(cv, str) and cv == "prefit":  # an array of folds has no truth value
         raise InputError(
             "Expected folds, got cv='prefit'. Try CalibratedClassifier(FrozenEstimator(model)).", code="cv_prefit"

@@ -30,7 +30,6 @@ from calibrant.lab.study.progress import (
     select_runs,
     train_all,
     training_version,
-    user_methods,
 )
 from calibrant.lab.study.published_results import PaperComparison, load_paper, study_tables
 from calibrant.lab.study.results import RESULT_FILES, Result, RunStatus, Status
@@ -98,20 +97,18 @@ def run(
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
         notes.add(f"{loaded_study.describe(damaged_run)} is damaged: {damage}; {remedy}")
     notes.add(*store.sync_runs(runs))
-    preflight = check_data(runs, store, dataset_cache)
-    if not preflight.runs and not loaded_study.models:
-        raise InputError("; ".join(dict.fromkeys(preflight.runs_without_data.values())), code="no_data")
-    store, ready_runs = store.with_data(preflight.digests), list(preflight.runs)
+    store, failed = check_data(runs, store, dataset_cache)
+    ready_runs = [ready_run for ready_run in runs if ready_run not in failed]
+    if not ready_runs and not loaded_study.models:
+        raise InputError("; ".join(dict.fromkeys(failed.values())), code="no_data")
     if not mix_versions:
         check_versions(ready_runs, store)
     missing_runs = [ready_run for ready_run in ready_runs if ready_run not in store]
-    if missing_runs and user_methods(loaded_study, missing_runs):
-        classes = dataset_cache.splits(missing_runs[0].divided_dataset).classes  # as an example of all data sets
-        check_user_methods(loaded_study, missing_runs, len(classes))
+    if missing_runs:
+        check_user_methods(loaded_study, missing_runs, dataset_cache)
     for missing_run in missing_runs:
         if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
-    failed = dict(preflight.runs_without_data)
     with open_tracker(track, loaded_study, store.root) as on_event:
         steps = train_all(loaded_study, ready_runs, store, dataset_cache, engine=selected_engine, on_event=on_event)
         for step in steps:
@@ -166,7 +163,7 @@ def measure(
     }
     notes.add(*store.sync_runs(runs))
     if data is not None:
-        store = store.with_data(check_data(runs, store, DatasetCache(Path(data))).digests)
+        store, _ = check_data(runs, store, DatasetCache(Path(data)))
     call_text = command or _call_text("measure", study)
     result = _build_result(loaded_study, store, paper, failed, notes, command=call_text, jobs=jobs)
     if not result.tables:
@@ -197,20 +194,19 @@ def status(
     loaded_study, store, _ = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
-    runs_without_data: Mapping[Run, str] = {}
-    trials: dict[Run, Trial] = {}
+    runs_without_data: dict[Run, str] = {}
+    trainable_runs, trials = runs, dict[Run, Trial]()
     if estimate:
-        preflight = check_data(runs, store, dataset_cache)
-        runs_without_data, store = preflight.runs_without_data, store.with_data(preflight.digests)
+        store, runs_without_data = check_data(runs, store, dataset_cache)
+        trainable_runs = [study_run for study_run in runs if study_run not in runs_without_data]
         start_time = time.monotonic()
-        for trial_run in runs_without_timing(list(preflight.runs), store):
+        for trial_run in runs_without_timing(trainable_runs, store):
             if trials and time.monotonic() - start_time > MAX_DRY_RUN_SECONDS:
                 break
             if progress is not None:
                 progress(Progress(f"timing {loaded_study.names(trial_run).setup}"))
             trials[trial_run] = run_trial(trial_run, dataset_cache)
     statuses = tuple(_run_status(study_run, store, runs_without_data) for study_run in runs)
-    trainable_runs = [study_run for study_run in runs if study_run not in runs_without_data]
     return Status(loaded_study, statuses, seconds_left(trainable_runs, store, trials), trials, runs_without_data)
 
 

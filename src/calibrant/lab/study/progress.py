@@ -80,58 +80,44 @@ def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> fl
 # Checks before the training
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """The runs that can be trained or are finished, why the others cannot, and the digests of the data at hand."""
+def check_data(runs: Sequence[Run], store: Store, data: DatasetCache) -> tuple[Store, dict[Run, str]]:
+    """Load every data set that unfinished runs need.
 
-    runs: Sequence[Run]
-    runs_without_data: Mapping[Run, str]
-    digests: Mapping[Method, str]
+    The data sets of finished runs are loaded, too, if they may have changed: in a data folder, or made by a user's
+    function.
 
-
-def check_data(runs: Sequence[Run], store: Store, data: DatasetCache) -> Preflight:
-    """Load every data set that unfinished runs need, and report those that are missing.
-
-    If a data folder is set, the data sets of finished runs are loaded, too, as they may have changed.
+    Returns:
+        The store, which now knows the digests of the loaded data.
+        The unfinished runs whose data cannot be loaded, with the reason.
 
     Raises:
         InputError: If a network does not accept its data.
     """
+    has_data_folder = data.root is not None or bool(os.environ.get("CALIBRANT_DATA"))
+    missing_runs = dict.fromkeys(run for run in runs if run not in store)
+    checked_datasets = dict.fromkeys(
+        dataset
+        for run in runs
+        for dataset in run.required_datasets
+        if run in missing_runs or has_data_folder or is_user_method(dataset)
+    )
     digests: dict[Method, str] = {}
     reasons: dict[Method, str] = {}  # why data sets cannot be loaded
-    for dataset, networks in _datasets_to_check(runs, store, data).items():
+    for dataset in checked_datasets:
         try:
             digests[dataset] = data.digest(dataset).full_digest
         except Exception as error:  # a user's data set may raise anything
             reasons[dataset] = error_text(error)
             continue
-        for network in networks:
+        for network in dict.fromkeys(run.network for run in missing_runs if run.divided_dataset == dataset):
             build_network(data.splits(dataset), network)  # raises if the network does not accept the data
     store = store.with_data(digests)
-    runs_without_data: dict[Run, str] = {}
-    for run in runs:
-        run_reasons = [reasons[dataset] for dataset in run.required_datasets if dataset in reasons]
-        if run_reasons and run not in store:
-            runs_without_data[run] = run_reasons[0]
-    ready_runs = [run for run in runs if run not in runs_without_data]
-    return Preflight(ready_runs, runs_without_data, digests)
-
-
-def _datasets_to_check(runs: Iterable[Run], store: Store, data: DatasetCache) -> dict[Method, list[Method]]:
-    """Return the data sets to load, with the networks to train on each.
-
-    Data sets of finished runs are included if they may have changed: in a data folder, or made by a user's function.
-    """
-    has_data_folder = data.root is not None or bool(os.environ.get("CALIBRANT_DATA"))
-    networks_by_dataset: dict[Method, list[Method]] = {}
-    for run in runs:
-        is_missing = run not in store
-        for dataset in run.required_datasets:
-            if is_missing or has_data_folder or is_user_method(dataset):
-                networks_by_dataset.setdefault(dataset, [])
-        if is_missing and run.network not in networks_by_dataset[run.divided_dataset]:
-            networks_by_dataset[run.divided_dataset].append(run.network)
-    return networks_by_dataset
+    runs_without_data = {
+        run: next(reasons[dataset] for dataset in run.required_datasets if dataset in reasons)
+        for run in runs
+        if not reasons.keys().isdisjoint(run.required_datasets) and run not in store
+    }
+    return store, runs_without_data
 
 
 def check_versions(runs: Sequence[Run], store: Store) -> None:
@@ -156,22 +142,21 @@ def training_version(run: Run, store: Store) -> str:
 # User methods: losses, calibrators and metrics in files and packages given by --with
 
 
-def user_methods(study: Study, runs: Iterable[Run]) -> set[Method]:
-    """Return the losses, calibrators and metrics that are defined outside this package."""
-    return set(filter(is_user_method, (*(run.loss for run in runs), *study.calibrators, *study.metrics)))
+def check_user_methods(study: Study, runs: Sequence[Run], data: DatasetCache) -> None:
+    """Call user losses, calibrators and metrics on random predictions, as a study does.
 
-
-def check_user_methods(study: Study, runs: Sequence[Run], k: int) -> None:
-    """Call user losses, calibrators and metrics on random predictions of `k` classes, as a study does.
+    The predictions have as many classes as the data set of the first run.
 
     Raises:
         InputError: If one of them fails.
     """
+    if not any(map(is_user_method, (*(run.loss for run in runs), *study.calibrators, *study.metrics))):
+        return  # before any data set is loaded
+    k = len(data.splits(runs[0].divided_dataset).classes)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(EXAMPLES_PER_CLASS * k, k, generator=generator)
     labels = logits.softmax(-1).multinomial(1, generator=generator).squeeze(1)
-    epochs_by_loss = {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}
-    for loss, epochs in epochs_by_loss.items():
+    for loss, epochs in {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}.items():
         with _explain_failure(loss, k):
             loss_copy = copy.deepcopy(loss.bound_function)  # the state of a loss must not reach the training
             prepared_loss = losses.for_counts(losses.for_epochs(loss_copy, epochs), labels.bincount(minlength=k))
@@ -244,10 +229,7 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
     for run in runs:
         if run not in store:
             epochs_left[run] = run.recipe.epochs
-            continue
-        facts = store.record(run)["facts"]
-        is_trained = "network of" not in facts  # otherwise it predicted with the network of another run
-        if is_trained:
+        elif "network of" not in (facts := store.record(run)["facts"]):  # else it only predicted with that network
             num_epochs = facts.get("diverged", run.recipe.epochs)  # the epoch in which it diverged, if it did
             epoch_seconds.append((run, facts["seconds"] / num_epochs))
     return estimate_seconds(epoch_seconds, epochs_left)

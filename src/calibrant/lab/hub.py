@@ -5,7 +5,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from calibrant._text import to_one_line
+from calibrant._text import describe_error
 from calibrant.types import InputError
 
 
@@ -25,11 +25,12 @@ def is_hub_reachable() -> bool:
 
 
 @contextmanager
-def wrap_hub_errors(name: str) -> Generator[None]:
-    """Turn the errors of Transformers into an `InputError` that says what cannot be loaded."""
+def wrap_hub_errors(name: str, local_copy: str = "its folder") -> Generator[None]:
+    """Turn the errors of a client into an `InputError` that says what cannot be loaded, and what to give instead."""
     try:
         yield
-    except (ImportError, OSError, ValueError) as error:  # some tokenizers need further packages
+    except Exception as error:  # of any type; some tokenizers need further packages
         raise InputError(
-            f"Cannot load {name} ({to_one_line(error)}). Without a network, give its folder.", code="hub_unavailable"
+            f"Cannot load {name} ({describe_error(error)}). Without a network, give {local_copy}.",
+            code="hub_unavailable",
         ) from None

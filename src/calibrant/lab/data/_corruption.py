@@ -96,8 +96,7 @@ def gather_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Return the pixels of (n c h w) at positions (n h w), clamped to the image."""
     _, channels, height, width = x.shape
     index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)  # (n h w) in flattened images
-    index_by_channel = index.flatten(1)[:, None].expand(-1, channels, -1)
-    return x.flatten(2).gather(2, index_by_channel).view(x.shape)
+    return x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, channels, -1)).view(x.shape)
 
 
 def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:

@@ -120,8 +120,7 @@ def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: 
     background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
     padded = pad(images - background, (padding,) * 4).movedim(1, -1)  # pads with 0, which becomes black below
     image = torch.arange(n, device=images.device)[:, None, None]
-    cropped = padded[image, rows[:, :, None], columns[:, None, :]]  # (n h w c)
-    return cropped.movedim(-1, 1) + background
+    return padded[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background  # from (n h w c)
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:

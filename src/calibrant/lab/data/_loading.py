@@ -22,7 +22,7 @@ from calibrant._text import describe_error
 from calibrant.backend.digests import json_digest
 from calibrant.io.encoding import parse_json_lines
 from calibrant.io.files import atomic_write
-from calibrant.lab.hub import is_hub_reachable
+from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.types import InputError, prefix_errors
 
 CACHE_VERSION = 3  # increase it when a conversion changes
@@ -274,15 +274,9 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
     """
     import datasets
 
-    try:
-        with _offline_if_unreachable():
-            tables = datasets.load_dataset(source.hub, source.config, revision=revision or source.default_revision)
-    except Exception as error:
-        raise InputError(
-            f"Cannot load {source.hub} from the Hugging Face hub ({describe_error(error)}). Without a network, "
-            f"give a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA.",
-            code="hub_unavailable",
-        ) from None
+    local_copy = f"a folder with {source.folders[0]}/{source.splits[0][0]}.parquet: --data DIR or CALIBRANT_DATA"
+    with wrap_hub_errors(f"{source.hub} from the Hugging Face hub", local_copy), _offline_if_unreachable():
+        tables = datasets.load_dataset(source.hub, source.config, revision=revision or source.default_revision)
     found_tables: dict[str, Any] = {}
     for names in source.splits:  # possible names of one split
         name = next((name for name in names if name in tables), None)
@@ -360,9 +354,8 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
         content = (path / member).read_bytes()
     else:
         with tarfile.open(path) as archive:
-            paths = archive.getnames()  # such as cifar-10-batches-py/test_batch
-            member_path = next((path for path in paths if path.rpartition("/")[2] == member), None)
-            file = archive.extractfile(member_path) if member_path else None
+            paths = [path for path in archive.getnames() if path.rpartition("/")[2] == member]  # such as FOLDER/MEMBER
+            file = archive.extractfile(paths[0]) if paths else None
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")
             content = file.read()

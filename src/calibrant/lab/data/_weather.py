@@ -1,6 +1,7 @@
 """Weather on images: fog, snow, frost and spatter (Hendrycks & Dietterich 2019), whose code lights drops by OpenCV."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -78,7 +79,7 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
     image_weight, ice_weight = select(severity, (1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
     x = to_unit_range(images)
     height, width = images.shape[2:]
-    photographs = _load_textures(textures, height, width)
+    photographs = list(_load_textures(textures, height, width))
     generator = torch.Generator(images.device).manual_seed(seed)
     shares = torch.rand(len(x), 3, generator=generator, device=x.device)  # of the photographs, and of possible offsets
     ice = torch.empty_like(x)
@@ -89,8 +90,8 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
     return to_uint8(image_weight * x + ice_weight * ice)
 
 
-def _load_textures(name: str, height: int, width: int) -> list[Tensor]:
-    """Return the images of a folder (3 h w) in [0, 1], shrunk to a fifth."""
+def _load_textures(name: str, height: int, width: int) -> Iterator[Tensor]:
+    """Yield the images of a folder (3 h w) in [0, 1], shrunk to a fifth."""
     from PIL import Image
 
     folder = find_in_root(name, None)
@@ -100,7 +101,6 @@ def _load_textures(name: str, height: int, width: int) -> list[Tensor]:
             f"frost: Expected photographs in {folder}, got none. Name a folder, such as frost(textures='DIR').",
             code="no_images",
         )
-    photographs: list[Tensor] = []
     for path in paths:
         with wrap_read_errors(str(path)), Image.open(path) as image:
             photograph = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None] / 255
@@ -112,8 +112,7 @@ def _load_textures(name: str, height: int, width: int) -> list[Tensor]:
                 code="image_size",
             )
         reduced = interpolate(photograph, (reduced_height, reduced_width), mode="bilinear")[0]
-        photographs.append((reduced * 255).round() / 255)
-    return photographs
+        yield (reduced * 255).round() / 255
 
 
 @corruption(  # mean, deviation, sigma and threshold of noise, amount of the liquid, whether it is mud

@@ -220,16 +220,21 @@ def _find_files(folder: Path) -> SplitFiles:
 def _read_files(files: SplitFiles) -> dict[str, InMemoryTable]:
     """Return a table of image paths and labels per split. Training images are in one folder per class."""
     (annotations,) = files["annotations"]
-    lines = annotations.read_text().splitlines()
-    class_by_name = dict(line.split("\t")[:2] for line in lines if line.strip())  # a box follows name and class
+    lines = filter(str.strip, annotations.read_text().splitlines())
+    class_by_name = dict(line.split("\t")[:2] for line in lines)  # a box follows name and class
     train_classes = list(classes_by_path(annotations.parents[1] / "train").values())
     val_classes = [class_by_name[path.name] for path in files["validation"]]
     classes = sorted(set(train_classes))
-    tables: dict[str, InMemoryTable] = {}
-    for split, class_names in ("train", train_classes), ("validation", val_classes):
-        images = [{"bytes": None, "path": str(path)} for path in files[split]]
-        tables[split] = InMemoryTable({"image": images, "label": list(map(classes.index, class_names))}, classes)
-    return tables
+    return {
+        split: InMemoryTable(
+            {
+                "image": [{"bytes": None, "path": str(path)} for path in files[split]],
+                "label": list(map(classes.index, class_names)),
+            },
+            classes,
+        )
+        for split, class_names in (("train", train_classes), ("validation", val_classes))
+    }
 
 
 _TINY_IMAGENET = Source(

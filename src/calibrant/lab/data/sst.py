@@ -33,18 +33,15 @@ _TOKEN_PATTERN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words contain a no-
 
 def _find_trees(folder: Path) -> SplitFiles:
     """Return the files of trees in the subfolder "trees" or in the folder itself, or nothing if one is missing."""
-    home = next((folder / name for name in ("trees", ".") if (folder / name / "dev.txt").is_file()), folder)
+    home = folder / "trees" if (folder / "trees" / "dev.txt").is_file() else folder
     names = {"train": "train", "validation": "dev", "test": "test"}
     return files_if_all_exist({split: [home / f"{name}.txt"] for split, name in names.items()})
 
 
 def _read_trees(files: SplitFiles) -> dict[str, InMemoryTable]:
     """Read one tree per line that is not blank."""
-    tables: dict[str, InMemoryTable] = {}
-    for name, (path,) in files.items():
-        lines = path.read_text(encoding="utf-8").split("\n")
-        tables[name] = InMemoryTable({"tree": [line for line in lines if line.strip()]})
-    return tables
+    lines = {name: path.read_text(encoding="utf-8").split("\n") for name, (path,) in files.items()}
+    return {name: InMemoryTable({"tree": list(filter(str.strip, texts))}) for name, texts in lines.items()}
 
 
 _SST = Source(
@@ -152,8 +149,7 @@ def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
     if classes == 5:
         return Split(trees, root_label)
     not_neutral = root_label != 2
-    is_positive = root_label[not_neutral] > 2
-    return Split(trees[not_neutral], is_positive.long() * (classes - 1))  # positive is the last class
+    return Split(trees[not_neutral], (root_label[not_neutral] > 2).long() * (classes - 1))  # positive is the last class
 
 
 def _node_labels(trees: Trees, labels: Tensor, *, classes: int) -> Tensor:

@@ -13,13 +13,16 @@ def _read_mat_files(files: SplitFiles) -> dict[str, InMemoryTable]:
     """Read the images and labels of one MATLAB file per split."""
     from scipy.io import loadmat
 
-    tables: dict[str, InMemoryTable] = {}
-    for name, (path,) in files.items():
-        content = loadmat(path)
-        labels = content["y"].ravel().astype(int) % 10  # the files label the digit 0 as 10
-        images = content["X"].transpose(3, 0, 1, 2)  # from (h w c n)
-        tables[name] = InMemoryTable({"image": list(images), "label": labels.tolist()})
-    return tables
+    contents = {name: loadmat(path) for name, (path,) in files.items()}
+    return {
+        name: InMemoryTable(
+            {
+                "image": list(content["X"].transpose(3, 0, 1, 2)),  # from (h w c n)
+                "label": (content["y"].ravel().astype(int) % 10).tolist(),  # the files label the digit 0 as 10
+            }
+        )
+        for name, content in contents.items()
+    }
 
 
 _SVHN = Source(

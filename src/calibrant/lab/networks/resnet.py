@@ -24,8 +24,7 @@ __all__ += ["resnet152", "wide_resnet"]
 
 def conv_batch_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Return a padded convolution without bias, followed by batch norm."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
 
 
 class _ResidualBlock(nn.Module):
@@ -109,8 +108,7 @@ def _build_resnet(
     for stage, count in enumerate(blocks):
         outputs = widen * width * 2**stage
         for i in range(count):
-            is_halving = i == 0 and stage > 0
-            layers.append(block(inputs, outputs, 2 if is_halving else 1))
+            layers.append(block(inputs, outputs, 2 if (i == 0 and stage > 0) else 1))
             inputs = outputs
     return PooledClassifier(nn.Sequential(*layers), inputs, classes, grid)
 
@@ -118,8 +116,7 @@ def _build_resnet(
 def _cifar_resnet(classes: int, blocks: int, channels: int, width: int) -> nn.Module:
     """Build a CIFAR ResNet of 3 stages with this number of basic blocks each, and shortcuts without parameters."""
     block = partial(basic_block, project_shortcut=False)
-    network = _build_resnet(classes, channels, (blocks,) * 3, block, width=width)
-    return init_he(network, "fan_in", nn.Conv2d, nn.Linear)
+    return init_he(_build_resnet(classes, channels, (blocks,) * 3, block, width=width), "fan_in", nn.Conv2d, nn.Linear)
 
 
 @NETWORKS.register
@@ -179,8 +176,9 @@ def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Modul
         return nn.Sequential(conv, nn.MaxPool2d(2), norm, nn.ReLU())
 
     def block(width: int) -> nn.Module:
-        """Return a residual block of two layers."""
-        return _Residual(nn.Sequential(layer(width, width), layer(width, width)))
+        """Return a residual block of two layers. Its last ReLU has no effect, as body and shortcut are not negative."""
+        body = nn.Sequential(layer(width, width), layer(width, width))
+        return _ResidualBlock(body, width, width, stride=1, project_shortcut=False)
 
     first = layer(channels, width), pooled(width, 2 * width), block(2 * width)
     last = pooled(2 * width, 4 * width), pooled(4 * width, 8 * width), block(8 * width)
@@ -198,18 +196,6 @@ class _Scale(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled input."""
         return self.factor * x
-
-
-class _Residual(nn.Module):
-    """A body whose output is added to its input."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x + body(x)."""
-        return x + self.body(x)
 
 
 @NETWORKS.register

@@ -53,8 +53,7 @@ class _Panel:
 def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
     """Draw named panels side by side, and save the figure and its data."""
     figure = new_figure(width, height)
-    axes = figure.subplots(1, len(panels), squeeze=False).flat
-    for ax, panel in zip(axes, panels.values(), strict=True):
+    for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
         plots.curve_family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
         ax.set(**panel.limits)
     data = pl.concat(

@@ -162,8 +162,7 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
     """Draw estimates with intervals, one per row from the top. Intervals that contain the reference are gray."""
     for i, row in enumerate(rows.values()):
-        excludes_reference = row.low > reference or row.high < reference
-        color = BAR_COLOR if excludes_reference else LINE_COLOR
+        color = BAR_COLOR if (row.low > reference or row.high < reference) else LINE_COLOR
         ax.plot([row.low, row.high], [i, i], color=color, linewidth=2, solid_capstyle="round")
         ax.plot(row.value, i, "o", color=color, markersize=6)
     ax.axvline(reference, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))

@@ -180,20 +180,22 @@ class Study:
 
         A suffix holds the settings that differ anywhere between trainings of the same data set, network and loss.
         """
-        settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {}
-        settings_by_methods: dict[tuple[Method, Method, Method], list[dict[str, Any]]] = {}
-        for run in self.runs():
-            settings = asdict(run.recipe) | {"split": run.split}
-            settings_by_variant[run.recipe, run.split] = settings
-            settings_by_methods.setdefault((run.dataset, run.network, run.loss), []).append(settings)
-        differing_keys: set[str] = set()
-        for variants in settings_by_methods.values():
-            differing_keys |= {key for key in variants[0] if len({settings[key] for settings in variants}) > 1}
-        suffixes: dict[tuple[Recipe, SplitMode], str] = {}
-        for variant, settings in settings_by_variant.items():
-            text = ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
-            suffixes[variant] = f" with {text}" if text else ""
-        return suffixes
+        runs = list(self.runs())
+        settings_by_variant = {(run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs}
+        variants_by_methods = group_pairs(
+            ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
+        )
+        differing_keys = {
+            key
+            for variants in variants_by_methods.values()
+            for key in variants[0]
+            if len({settings[key] for settings in variants}) > 1
+        }
+        texts = {
+            variant: ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
+            for variant, settings in settings_by_variant.items()
+        }
+        return {variant: f" with {text}" if text else "" for variant, text in texts.items()}
 
     @cached_property
     def _method_labels(self) -> dict[Method, str]:
@@ -264,13 +266,12 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
-    exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
         table,  # the keys that are left
         "study",
         read_method,
-        drawn=exhibits,
+        drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=[replace(m, val=str(folder / m.val), test=str(folder / m.test)) for m in models],
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),

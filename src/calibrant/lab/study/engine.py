@@ -182,8 +182,9 @@ def _check_reachable(address: str | None) -> None:
         if port.isdigit():
             socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"No Ray cluster answers at {address}: {reason}.", code="ray_address") from None
+        raise InputError(
+            f"No Ray cluster answers at {address}: {error.strerror or error}.", code="ray_address"
+        ) from None
 
 
 def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
@@ -313,8 +314,7 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        training_versions = {"versions": record["facts"]["versions"]}
-        facts = record["facts"] | self._initial_facts(network) | training_versions
+        facts = record["facts"] | self._initial_facts(network) | {"versions": record["facts"]["versions"]}
         facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
         return RunEvent("done", run, facts)

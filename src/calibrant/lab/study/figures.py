@@ -86,10 +86,10 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     A curve per loss is the mean over seeds. Separate figures show the first and the primary calibrator.
     """
     score = study.detection[0]
-    finished_runs = ((run, study.names(run)) for run in study.runs() if run.shifts and run in store)
     pairs_by_figure = group_pairs(
-        ((shift, calibrator, names.setup), (names.loss, pair))
-        for run, names in finished_runs
+        ((shift, calibrator, study.names(run).setup), (study.names(run).loss, pair))
+        for run in study.runs()
+        if run.shifts and run in store
         for shift, calibrator, pair in _calibrated_pairs(study, store, run)
     )
     for (shift, calibrator, setup), loss_pairs in pairs_by_figure.items():
@@ -101,13 +101,12 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
             for x, y in zip(*curve, strict=True)
         ]
         areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}
-        areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
         lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib leaves names that begin with _ out of the legend
         lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
         draw_rocs = partial(
             plots.curve_family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass"
         )
-        description = f"ROC curves, {title}. Area below: {areas_text}."
+        description = f"ROC curves, {title}. Area below: {'; '.join(map(' '.join, areas.items()))}."
         yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, data, legend_title="area below")
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -84,12 +83,8 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
         elif quantity == "reliability_count":
             yield from _reliability_drawings(histories, split)
-        elif column == "gammas":
-            yield from _gamma_drawings(histories)
-        elif column == "gradient_norms":
-            yield from _gradient_drawings(histories)
-        elif column == "learned_counts":
-            yield from _learned_epoch_drawings(histories)
+        elif column in DRAWINGS_OF_COLUMNS:
+            yield from DRAWINGS_OF_COLUMNS[column](histories)
 
 
 def _quantity_title(quantity: str) -> str:
@@ -133,9 +128,8 @@ def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarr
     if len(lines) <= MAX_LINES or not figure_losses:
         yield _curve_drawing(name, title, lines)
         return
-    small_families = [losses for family, losses in losses_by_family.items() if family not in figure_losses]
-    if small_families:
-        figure_losses["the rest"] = list(chain.from_iterable(small_families))
+    if rest := [loss for losses in losses_by_family.values() for loss in losses if len(losses) <= 2]:
+        figure_losses["the rest"] = rest
     first_loss = next(iter(lines))
     for group, losses in figure_losses.items():
         group_lines = {loss: lines[loss] for loss in (first_loss, *losses)}
@@ -237,19 +231,26 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
         yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
 
 
+DRAWINGS_OF_COLUMNS = {
+    "gammas": _gamma_drawings,
+    "gradient_norms": _gradient_drawings,
+    "learned_counts": _learned_epoch_drawings,
+}
+
+
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
     """Return a figure of histograms by name, each over the examples of all runs."""
-    samples_by_group: dict[str, np.ndarray] = {}  # without empty groups, which have no median
-    data: list[dict[str, Any]] = []
-    for group, histograms in groups.items():
-        if any(sum(counts) for counts, _ in histograms):
-            samples = [_histogram_samples(counts, edges) for counts, edges in histograms]
-            samples_by_group[group] = np.concatenate(samples)
-        data += [
-            {"group": group, "run": run, "from": low, "to": high, "count": count}
-            for run, (counts, edges) in enumerate(histograms)
-            for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-        ]
+    samples_by_group = {
+        group: np.concatenate([_histogram_samples(counts, edges) for counts, edges in histograms])
+        for group, histograms in groups.items()
+        if any(sum(counts) for counts, _ in histograms)  # an empty group has no median
+    }
+    data = [
+        {"group": group, "run": run, "from": low, "to": high, "count": count}
+        for group, histograms in groups.items()
+        for run, (counts, edges) in enumerate(histograms)
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
     medians = "; ".join(f"{group} {np.median(v):.3g} of {len(v)}" for group, v in samples_by_group.items())
     draw = partial(plots.histograms, samples_by_group, xlabel=xlabel)
     return Drawing(name, title, f"Histograms of the {title}. Medians: {medians}.", draw, data)

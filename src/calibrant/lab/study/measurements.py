@@ -78,10 +78,11 @@ def measure_runs(study: Study, store: Store, jobs: int = 1) -> Iterator[RunMeasu
 
 def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
     """Yield the rows of a network that diverged, with values of nan."""
-    run_columns = _run_columns(study, run) | {"diverged": store.record(run)["facts"]["diverged"]}
+    columns = _run_columns(study, run) | {"diverged": store.record(run)["facts"]["diverged"]}
     for calibrator in study.calibrators:
-        columns = {"calibrator": calibrator.text, "temperature": math.nan, "reason": ""}
-        yield from _empty_rows(study, run, run_columns | columns)
+        yield from _empty_rows(
+            study, run, columns | {"calibrator": calibrator.text, "temperature": math.nan, "reason": ""}
+        )
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
@@ -231,8 +232,7 @@ def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predi
     """Return the columns "value" and "reason" of the metrics if the labels stay valid, and of every detection score."""
     values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
     for score in study.detection:
-        detection = metrics.ood.detection(test, shifted, score=score)
-        for name, value in asdict(detection).items():
+        for name, value in asdict(metrics.ood.detection(test, shifted, score=score)).items():
             values[_detection_name(name, score)] = {"value": value, "reason": ""}
     return values
 

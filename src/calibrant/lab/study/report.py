@@ -212,8 +212,7 @@ def _table_html(table: ResultTable) -> Markup:
     rows = [[_loss_label(row.loss), *(_cell_html(cells[row, c], metric_info) for c in columns)] for row in table.rows]
     best = [[cells[row, column].best for column in columns] for row in table.rows]
     rendered = html.table(head, rows, bold=best, caption=table.heading, long_row_names=True, groups=groups)
-    heading = _metric_heading(table.description, table.metric)
-    return join_html([heading, rendered, *map(html.note, table.table_notes)])
+    return join_html([_metric_heading(table.description, table.metric), rendered, *map(html.note, table.table_notes)])
 
 
 def _loss_label(loss: str) -> Markup:
@@ -326,18 +325,15 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
 
 def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_heading: str) -> Markup:
     """Return the main figures with their explanation, and the others folded, or nothing without figures."""
-    main_figures, folded_figures = Markup(), Markup()
-    for drawing in drawings:
-        figure_html = html.figure(drawing.draw, drawing.description, caption=drawing.title, size=FIGURE_INCHES)
-        if drawing.is_main:
-            main_figures += figure_html
-        else:
-            folded_figures += figure_html
-    grid = '<div class="figures wide">{}</div>'
-    parts = [render(grid, main_figures), explanation] if main_figures else []
-    if folded_figures:
-        parts.append(html.details(folded_heading, render(grid, folded_figures)))
-    return join_html(parts)
+    figures = group_pairs(
+        (drawing.is_main, html.figure(drawing.draw, drawing.description, caption=drawing.title, size=FIGURE_INCHES))
+        for drawing in drawings
+    )
+    grids = {
+        is_main: render('<div class="figures wide">{}</div>', join_html(htmls)) for is_main, htmls in figures.items()
+    }
+    main = grids[True] + explanation if True in grids else Markup()
+    return main + html.details(folded_heading, grids[False]) if False in grids else main
 
 
 def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> tuple[Markup, Markup]:

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
@@ -64,7 +64,7 @@ class Result:
     @property
     def failure_lines(self) -> list[str]:
         """A line for each failed run, or for several that failed for the same reason on one data set."""
-        return [f"failed: {line}" for line in group_failures(self.study, self.failed)]
+        return [f"failed: {line}" for line in describe_failures(self.study, self.failed)]
 
     def to_polars(self) -> Any:
         """Return the rows as a polars frame."""
@@ -134,14 +134,12 @@ def remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def group_failures(study: Study, reasons: Mapping[Run, str]) -> list[str]:
-    """Return a line for each failed run with its reason, or for several on one data set with the same reason."""
-    lines: list[str] = []
+def describe_failures(study: Study, reasons: Mapping[Run, str]) -> Iterator[str]:
+    """Yield a line for each failed run with its reason, or for several on one data set with the same reason."""
     runs_by_cause = group_pairs(((run.dataset, reason), run) for run, reason in reasons.items())
     for (dataset, reason), runs in runs_by_cause.items():
         subject = study.describe(runs[0]) if len(runs) == 1 else f"{len(runs)} runs on {study.label(dataset)}"
-        lines.append(f"{subject}: {reason}")
-    return lines
+        yield f"{subject}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -198,9 +196,8 @@ class Status:
         lines: list[str] = []
         for run, trial in self.trials.items():
             size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-            setup = self.study.names(run).setup
-            lines.append(f"{setup}: {size}, an epoch takes {duration_text(trial.seconds)}")
-        return [*lines, *(f"cannot run: {line}" for line in group_failures(self.study, self.runs_without_data))]
+            lines.append(f"{self.study.names(run).setup}: {size}, an epoch takes {duration_text(trial.seconds)}")
+        return [*lines, *(f"cannot run: {line}" for line in describe_failures(self.study, self.runs_without_data))]
 
     def __str__(self) -> str:
         lines: list[str] = []

@@ -122,8 +122,7 @@ def _family_drawings(
         lines = {
             name: group_pairs(points) for name, points in points_by_line.items()
         }  # values over seeds, by parameter
-        long_lines = {name: values_by_x for name, values_by_x in lines.items() if len(values_by_x) >= MIN_LINE_POINTS}
-        if long_lines:
+        if long_lines := {name: points for name, points in lines.items() if len(points) >= MIN_LINE_POINTS}:
             description = metrics.describe_metric(metric)
             drawing = _sweep_drawing(metric, description, family, group_name=", ".join(group_names), lines=long_lines)
             yield replace(drawing, is_main=metric in main_metrics)

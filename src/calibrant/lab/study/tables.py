@@ -139,9 +139,9 @@ class ResultTable:
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
             first_losses = {row.loss for row in first_rows(self.rows).values()}
-            reference = "the first row of the same data set and network"
-            if len(first_losses) == 1:
-                (reference,) = first_losses
+            reference = (
+                first_losses.pop() if len(first_losses) == 1 else "the first row of the same data set and network"
+            )
             sentences.append(
                 f"▲ is higher and ▼ lower than {reference} by a paired t-test over shared seeds at level "
                 f"{SIGNIFICANCE_LEVEL}, with Holm's correction for the rows of a column; △ and ▽ are not significant."
@@ -381,19 +381,18 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     together. Hollow triangles are not significant.
     """
     reference_rows = first_rows(row for row, _ in cells)
-    p_values_by_reference: dict[CellKey, dict[CellKey, float]] = {}
-    for (row, column), cell in cells.items():
-        reference_key = reference_rows[row.setup], column
-        reference = cells.get(reference_key)
-        if reference is not None and cell.mean != reference.mean:
-            p_values = p_values_by_reference.setdefault(reference_key, {})
-            p_values[row, column] = significance.paired_p_value(reference.values, cell.values)
+    references = {(row, column): (reference_rows[row.setup], column) for row, column in cells}
+    p_values_by_reference = group_pairs(
+        (reference, (key, significance.paired_p_value(cells[reference].values, cells[key].values)))
+        for key, reference in references.items()
+        if reference in cells and cells[key].mean != cells[reference].mean
+    )
     marks: dict[CellKey, str] = {}
-    for reference_key, p_values in p_values_by_reference.items():
-        for key, p in significance.holm(p_values).items():
+    for reference, p_values in p_values_by_reference.items():
+        for key, p in significance.holm(dict(p_values)).items():
             if not math.isnan(p):  # without shared seeds, there is no test
                 higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
-                marks[key] = higher if cells[key].mean > cells[reference_key].mean else lower
+                marks[key] = higher if cells[key].mean > cells[reference].mean else lower
     return marks
 
 

@@ -123,7 +123,9 @@ def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each line, except blank lines and the header of word2vec."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line_number, line in enumerate(lines, 1):
-            if line.strip() and not (line_number == 1 and _is_header(line)):
+            # the header of word2vec has the number of words and the dimension
+            is_header = line_number == 1 and len(line.split()) == 2 and all(map(str.isdecimal, line.split()))
+            if line.strip() and not is_header:
                 yield line_number, line
 
 
@@ -142,12 +144,6 @@ def _check_dimension(path: Path, dimension: int) -> None:
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {length}. Try dimension={length}.",
                 code="vector_length",
             )
-
-
-def _is_header(line: str) -> bool:
-    """Return whether a first line is the header of word2vec: the number of words and the dimension."""
-    fields = line.split()
-    return len(fields) == 2 and all(field.isdecimal() for field in fields)
 
 
 def _parse_vector(fields: Sequence[str], location: str) -> Tensor:

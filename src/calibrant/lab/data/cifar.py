@@ -42,13 +42,17 @@ def _source(
         (location,) = files["train"]  # the same for both splits
         meta_pickle, meta_key = meta
         class_names = list(read_pickle(location, meta_pickle)[meta_key])
-        tables: dict[str, InMemoryTable] = {}
-        for split, members in pickles.items():
-            parts = [read_pickle(location, member) for member in members]
-            images = [image for part in parts for image in part["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)]
-            labels = [int(value) for part in parts for value in part[f"{label}s"]]
-            tables[split] = InMemoryTable({"img": images, label: labels}, class_names)
-        return tables
+        contents = {split: [read_pickle(location, member) for member in members] for split, members in pickles.items()}
+        return {
+            split: InMemoryTable(
+                {
+                    "img": [image for p in parts for image in p["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)],
+                    label: [int(value) for p in parts for value in p[f"{label}s"]],
+                },
+                class_names,
+            )
+            for split, parts in contents.items()
+        }
 
     original = OriginalFormat(f"{unpacked_folder}, the python version", find, read)
     return Source((f"cifar{classes}",), f"uoft-cs/cifar{classes}", original_formats=(original,))

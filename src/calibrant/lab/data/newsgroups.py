@@ -185,9 +185,11 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
     with wrap_read_errors(split):
         for column in ("text", "label"):
             find_column(table, split, column)  # raises if it is missing
-        rows: list[dict[str, Any]] = []
-        for batch in table.iter(batch_size=1000):  # a batch maps columns to lists
-            rows += [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+        rows: list[dict[str, Any]] = [
+            dict(zip(batch, values, strict=True))
+            for batch in table.iter(batch_size=1000)  # a batch maps columns to lists
+            for values in zip(*batch.values(), strict=True)
+        ]
     check_labels([row["label"] for row in rows], split, 20)
     for i, row in enumerate(rows):
         if not isinstance(row["text"], str):
@@ -204,9 +206,9 @@ def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
     Short documents are padded in front or at the end, as the tokenizer does.
     """
     transformers = import_optional("transformers", "text", "A tokenizer")
-    is_local = Path(name).is_dir()
+    is_offline = Path(name).is_dir() or not is_hub_reachable()
     with wrap_hub_errors(f"the tokenizer {name!r}"):
-        encode = transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_local or not is_hub_reachable())
+        encode = transformers.AutoTokenizer.from_pretrained(name, local_files_only=is_offline)
     options = {"truncation": True, "max_length": min(length, 512), "padding": "max_length", "return_tensors": "pt"}
     with wrap_read_errors(f"tokenizer {name}"):
         return encode(texts, **options)["input_ids"].int()

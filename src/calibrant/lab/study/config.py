@@ -25,7 +25,7 @@ from calibrant.lab.study.grids import (
     Setup,
     SplitMode,
     check_lists,
-    parse_lists_into,
+    parse_lists,
     parse_method,
     set_fields,
 )
@@ -98,7 +98,7 @@ class Study:
     ) -> None:
         set_fields(self, name=name, title=title, published=published, paper_setting=paper_setting)
         set_fields(self, grids=tuple(grids), models=tuple(models), with_=tuple(with_), drawn=tuple(drawn))
-        parse_lists_into(self, calibrators=calibrators, metrics=metrics, detection=detection)
+        set_fields(self, **parse_lists(calibrators=calibrators, metrics=metrics, detection=detection))
         if not self.grids and not self.models:
             raise InputError("Expected at least one grid, or models that were trained elsewhere.", code="no_grids")
         if paper_setting is not None and not published:
@@ -121,7 +121,7 @@ class Study:
         Raises:
             InputError: If the file cannot be read, or has an unknown key or value; the message suggests the nearest.
         """
-        path = _resolve_path(study)
+        path = find_toml(str(study), STUDIES_FOLDER, "bundled study", "unknown_study")
         table = read_toml(path)
         with prefix_errors(f"{path}"):
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
@@ -181,7 +181,9 @@ class Study:
         A suffix holds the settings that differ anywhere between trainings of the same data set, network and loss.
         """
         runs = list(self.runs())
-        settings_by_variant = {(run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs}
+        settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
+            (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs
+        }
         variants_by_methods = group_pairs(
             ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
         )
@@ -233,18 +235,16 @@ GRID_KEYS = {field.name for field in fields(Grid)}
 STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPECIAL_KEYS
 
 
-def _resolve_path(study: str | Path) -> Path:
-    """Return the path of a study file, or of a bundled study by its name."""
-    if str(study).endswith(".toml") or Path(study).is_file():
-        return Path(study)
-    path = STUDIES_FOLDER / f"{study}.toml"
-    if not path.is_file():
-        bundled = ", ".join(sorted(path.stem for path in STUDIES_FOLDER.glob("*.toml")))
-        raise InputError(
-            f"Unknown study {shorten_repr(str(study))}. Try a .toml file or a bundled study: {bundled}.",
-            code="unknown_study",
-        )
-    return path
+def find_toml(name: str, bundled: Path, description: str, code: str) -> Path:
+    """Return a TOML file given by its path, or by its name in a folder of this package.
+
+    Raises:
+        InputError: If the folder has no such file, with this `code` and the `description` of its files.
+    """
+    if name.endswith(".toml") or Path(name).is_file():
+        return Path(name)
+    registry.check_name(name, {path.stem for path in bundled.glob("*.toml")}, description, code)
+    return bundled / f"{name}.toml"
 
 
 def _build_study(table: dict[str, Any], folder: Path) -> Study:
@@ -266,12 +266,13 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
     setting = table.pop("beside", None)
+    exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
         table,  # the keys that are left
         "study",
         read_method,
-        drawn=tuple(_read_exhibits(table.pop("drawn", {}))),
+        drawn=exhibits,
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=[replace(m, val=str(folder / m.val), test=str(folder / m.test)) for m in models],
         paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),

@@ -95,8 +95,10 @@ def _check_signature(method: Method) -> None:
             inspect.signature(method.bound_function).bind(*arguments)
             return
     function_name = f"{method.name}.fit" if method.registry is registry.CALIBRATORS else method.name
-    expected = f"{function_name} to take ({', '.join(call_forms[0])}) and hyperparameters by keyword"
-    raise InputError(f"Expected {expected}.", code="signature")
+    raise InputError(
+        f"Expected {function_name} to take ({', '.join(call_forms[0])}) and hyperparameters by keyword.",
+        code="signature",
+    )
 
 
 # Runs and grids
@@ -163,8 +165,7 @@ class Run:
     ) -> None:
         set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
         set_fields(self, loss=parse_method("losses", loss), seed=_check_seed(seed), split=split)
-        parse_lists_into(self, shifts=shifts, traces=traces)
-        set_fields(self, recipe=recipe.for_loss(self.loss.name))
+        set_fields(self, **parse_lists(shifts=shifts, traces=traces), recipe=recipe.for_loss(self.loss.name))
         set_fields(self, code=self.current_code)  # the code as it was when the study started
 
     @property
@@ -245,8 +246,8 @@ class Grid:
         traces: Iterable[MethodSpec] = (),
         split: SplitMode = "fixed",
     ) -> None:
-        parse_lists_into(self, datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
-        set_fields(self, seeds=tuple(map(_check_seed, seeds)), recipe=recipe, split=split)
+        methods = parse_lists(datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
+        set_fields(self, **methods, seeds=tuple(map(_check_seed, seeds)), recipe=recipe, split=split)
         check_lists(self, required=("datasets", "networks", "losses", "seeds"), optional=("shifts", "traces"))
         if split == "seed":
             _check_seed_split(self.datasets, self.seeds)
@@ -306,11 +307,10 @@ def set_fields(instance: Any, **values: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def parse_lists_into(instance: Any, **lists: MethodSpec | Iterable[MethodSpec]) -> None:
-    """Set fields of a frozen instance to tuples of methods, given as methods or texts, one or several."""
-    for key, specs in lists.items():
-        entries = [specs] if isinstance(specs, str | Method) else specs
-        set_fields(instance, **{key: tuple(parse_method(key, entry) for entry in entries)})
+def parse_lists(**lists: MethodSpec | Iterable[MethodSpec]) -> dict[str, Methods]:
+    """Parse the lists of a study, given as methods or texts, one or several."""
+    specs_by_key = {key: [specs] if isinstance(specs, str | Method) else specs for key, specs in lists.items()}
+    return {key: tuple(parse_method(key, spec) for spec in specs) for key, specs in specs_by_key.items()}
 
 
 def check_lists(instance: Any, required: Iterable[str], optional: Iterable[str] = ()) -> None:

@@ -5,11 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 
-from calibrant import registry
-from calibrant.lab.study.config import STUDIES_FOLDER, Study, parse_recipe, read_toml
+from calibrant.lab.study.config import STUDIES_FOLDER, Study, find_toml, parse_recipe, read_toml
 from calibrant.lab.study.grids import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.tables import PaperValue, ResultTable, build_tables
@@ -58,10 +56,7 @@ class PublishedResults:
     @classmethod
     def load(cls, name: str) -> "PublishedResults":
         """Read a bundled paper's values by name, or a TOML file of the same form."""
-        path = Path(name) if name.endswith(".toml") else PUBLISHED_FOLDER / f"{name}.toml"
-        if not path.is_file():
-            hint = registry.suggest(name, sorted(path.stem for path in PUBLISHED_FOLDER.glob("*.toml")))
-            raise InputError(f"Unknown published results {name!r}; {hint}", code="unknown_name")
+        path = find_toml(name, PUBLISHED_FOLDER, "published results", "unknown_name")
         table = read_toml(path)
         with prefix_errors(f"{path}"):
             try:
@@ -239,14 +234,15 @@ def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[Val
             for loss, cell in zip(losses, cells, strict=True):
                 texts = cell.split()
                 if len(texts) != len(calibrators):
-                    expected = f"a number for each of {len(calibrators)} columns"
-                    raise InputError(f"{source}: Expected {expected}, got {cell!r}.", code="cell_length")
+                    raise InputError(
+                        f"{source}: Expected a number for each of {len(calibrators)} columns, got {cell!r}.",
+                        code="cell_length",
+                    )
                 for calibrator, text in zip(calibrators, texts, strict=True):
-                    if text == "?" or loss not in full_names:  # not legible, or the paper does not define the loss
-                        continue
-                    names = (dataset, network, loss, calibrator, part["metric"])
-                    methods = map(read_method, KEY_LISTS, (full_names.get(name, name) for name in names))
-                    paper_values.setdefault(tuple(methods), _parse_value(text, scale, source))
+                    if text != "?" and loss in full_names:  # legible, and the paper defines the loss
+                        names = (dataset, network, loss, calibrator, part["metric"])
+                        methods = map(read_method, KEY_LISTS, (full_names.get(name, name) for name in names))
+                        paper_values.setdefault(tuple(methods), _parse_value(text, scale, source))
     return paper_values
 
 

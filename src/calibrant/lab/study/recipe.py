@@ -61,8 +61,9 @@ class Recipe:
     def _check(self, name: str, expected: str, value: object) -> None:
         """Raise `InputError` unless `expected`, a description of the allowed values, is ""."""
         if expected:
-            text = f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}."
-            raise InputError(text, code=f"recipe_{name}")
+            raise InputError(
+                f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}.", code=f"recipe_{name}"
+            )
 
     def check_effects(self, keys: Collection[str]) -> None:
         """Raise `InputError` if a setting among `keys`, which were given, has no effect beside the others."""

@@ -31,6 +31,7 @@ from calibrant.lab.study.stored_files import (
     DamagedError,
     MirrorError,
     move_to_damaged,
+    name_in_errors,
     read_run_file,
 )
 from calibrant.lab.study.traces import EpochContext
@@ -116,11 +117,8 @@ class Ray:
         """Train runs and yield their events. Raises `InputError` if the cluster cannot be reached or started."""
         ray = import_optional("ray", "ray", "The Ray engine")
         _check_reachable(self.address)
-        start_options: dict[str, Any] = {}  # a running cluster has its own
-        if self.address is None:
-            start_options = {"object_store_memory": RAY_OBJECT_STORE_BYTES, "include_dashboard": False}
         try:
-            _start_ray(ray, self.address or "local", **start_options)
+            _start_ray(ray, self.address)
             yield from self._follow_tasks(ray, work, runs, store)
         finally:
             ray.shutdown()  # also stops a cluster that was started here
@@ -161,12 +159,14 @@ class Ray:
                     yield RunEvent("failed", run, {"error": f"its process died {MAX_PROCESS_DEATHS} times: {error}"})
 
 
-def _start_ray(ray: Any, address: str, **options: Any) -> None:
-    """Connect to a cluster, or start one. Raises `InputError` if Ray does not start."""
+def _start_ray(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, or start one if there is no address. Raises `InputError` if Ray does not start."""
+    new_cluster_options = {"object_store_memory": RAY_OBJECT_STORE_BYTES, "include_dashboard": False}
+    options = new_cluster_options if address is None else {}
     working_folder = Path.cwd()
     try:
         os.chdir(Path(__file__).parents[3])  # workers import modules from the folder where the driver starts
-        ray.init(address, logging_level="ERROR", log_to_driver=False, **options)
+        ray.init(address or "local", logging_level="ERROR", log_to_driver=False, **options)
     except Exception as error:  # Ray raises a plain Exception on slow machines
         raise InputError(
             f"Ray does not start ({describe_error(error)}). Try again, or train without Ray.", code="ray_start"
@@ -226,11 +226,8 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
         evaluated_splits = {"val": splits.val, "test": splits.test} | shifts
         train_digest = data.digest(run.divided_dataset).train_digest
         task = _Task(run, store, splits, evaluated_splits=evaluated_splits, train_digest=train_digest)
-        try:
+        with name_in_errors(store.root):
             yield from task.execute()
-        except OSError as error:  # a full disk
-            error.filename = error.filename or str(store.root)  # for the message
-            raise
 
 
 def _store_with_data(run: Run, store: Store, data: DatasetCache) -> Store:

@@ -19,6 +19,7 @@ from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
+from calibrant.lab.study.stored_files import name_in_errors
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells
 from calibrant.types import InputError
 
@@ -108,8 +109,9 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
     """
     from filelock import FileLock, Timeout
 
+    lock = FileLock(folder / ".results.lock", timeout=MAX_LOCK_WAIT_SECONDS)
     try:
-        with FileLock(folder / ".results.lock", timeout=MAX_LOCK_WAIT_SECONDS), ExitStack() as drafts:
+        with name_in_errors(folder), lock, ExitStack() as drafts:
             for leftover in chain.from_iterable(map(folder.glob, DRAFT_PATTERNS)):
                 remove_path(leftover)
             for name, text in texts.items():
@@ -121,9 +123,6 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
         raise InputError(
             f"Another process is writing its results to {folder}. Try again when it is done.", code="folder_in_use"
         ) from None
-    except OSError as error:
-        error.filename = str(folder)  # for the message
-        raise
 
 
 def remove_path(path: Path) -> None:
@@ -193,11 +192,12 @@ class Status:
     @property
     def trial_lines(self) -> list[str]:
         """A line for every trial, and for all missing data."""
-        lines: list[str] = []
-        for run, trial in self.trials.items():
-            size = f"{trial.examples:,} examples, {trial.parameters:,} parameters"
-            lines.append(f"{self.study.names(run).setup}: {size}, an epoch takes {duration_text(trial.seconds)}")
-        return [*lines, *(f"cannot run: {line}" for line in describe_failures(self.study, self.runs_without_data))]
+        trial_lines = [
+            f"{self.study.names(run).setup}: {trial.examples:,} examples, {trial.parameters:,} parameters, an epoch "
+            f"takes {duration_text(trial.seconds)}"
+            for run, trial in self.trials.items()
+        ]
+        return trial_lines + [f"cannot run: {line}" for line in describe_failures(self.study, self.runs_without_data)]
 
     def __str__(self) -> str:
         lines: list[str] = []

@@ -171,20 +171,25 @@ class Checkpoint:
 
 
 @contextmanager
+def name_in_errors(folder: Path) -> Generator[None]:
+    """Name a folder in an `OSError` without a file, such as of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(folder)
+        raise
+
+
+@contextmanager
 def try_lock(path: Path) -> Generator[bool]:
     """Try to take a lock for the block, and yield whether it was free. The end of the process releases it, too."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        with FileLock(path, timeout=0):
+            yield True
     except Timeout:  # another process holds it
         yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -195,7 +200,7 @@ def open_draft(root: Path, name: str) -> Generator[Path]:
     """
     draft = root / "drafts" / f"{name}-{uuid4().hex[:12]}"
     try:
-        with try_lock(_lock_path(draft)):
+        with name_in_errors(root), try_lock(_lock_path(draft)):
             try:
                 draft.mkdir()
                 yield draft
@@ -206,9 +211,6 @@ def open_draft(root: Path, name: str) -> Generator[Path]:
                 _move_draft(root, draft, root / "runs" / name)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)  # still there after an error
-    except OSError as error:
-        error.filename = error.filename or str(root)  # for the message
-        raise
     finally:
         with suppress(OSError):
             _lock_path(draft).unlink(missing_ok=True)

@@ -48,8 +48,7 @@ class RunMeasurement:
 
     run: Run | Model
     rows: list[ResultRow]
-    events_before: Events  # on the test set, without a calibrator
-    events_after: Mapping[str, Events]  # by the text of each calibrator that applies, except `Identity`
+    events: Mapping[str, Events]  # on the test set, by calibrator: "" for none; without `Identity` and failed ones
 
 
 def primary_calibrator(study: Study) -> Method:
@@ -182,9 +181,9 @@ def _measure_predictions(
     A calibrator that does not apply to these data has rows without values, with the reason.
     """
     rows: list[ResultRow] = []
-    events_after: dict[str, Events] = {}
     run_columns = _run_columns(study, run)
     with thread_limit(max(val.logits.numel(), test.logits.numel())):
+        events = {"": _copy_events(test.events)}
         for calibrator in study.calibrators:
             columns = run_columns | {"calibrator": calibrator.text, "temperature": math.nan}
             try:
@@ -199,42 +198,35 @@ def _measure_predictions(
             parameters = fitted_parameters(fitted)
             columns["temperature"] = parameters.pop("temperature", math.nan)
             columns |= {f"{PARAMETER_PREFIX}{name}": value for name, value in parameters.items()}
-            values_by_shift = {"": _metric_values(calibrated_test, study.metrics)} | {
-                study.label(shift): _shift_values(study, shift, calibrated_test, p)
-                for shift, p in calibrated_shifts.items()
-            }
-            rows += [
-                columns | {"shift": label, "metric": name} | value_and_reason
-                for label, values in values_by_shift.items()
-                for name, value_and_reason in values.items()
-            ]
+            rows += [columns | {"shift": ""} | row for row in _metric_rows(calibrated_test, study.metrics)]
+            for shift, p in calibrated_shifts.items():
+                shift_rows = _shift_rows(study, shift, calibrated_test, p)
+                rows += [columns | {"shift": study.label(shift)} | row for row in shift_rows]
             if calibrator.name != "Identity":
-                events_after[calibrator.text] = _copy_events(calibrated_test.events)
-        events_before = _copy_events(test.events)
-    return RunMeasurement(run, rows, events_before, events_after)
+                events[calibrator.text] = _copy_events(calibrated_test.events)
+    return RunMeasurement(run, rows, events)
 
 
-def _metric_values(p: Predictions, metric_methods: Methods) -> dict[str, ResultRow]:
-    """Return the columns "value" and "reason" of every metric. The value is nan if a metric does not apply."""
+def _metric_rows(p: Predictions, metric_methods: Methods) -> Iterator[ResultRow]:
+    """Yield the columns "metric", "value" and "reason" of every metric. The value is nan if a metric does not apply."""
     p.compute_outcomes()  # cached for all metrics, with one pass through softmax
-    values: dict[str, ResultRow] = {}
     for metric in metric_methods:
         try:
-            values[metric.text] = {"value": float(metric(p)), "reason": ""}
+            value, reason = float(metric(p)), ""
         except MACHINE_FAILURES:
             raise
         except Exception as error:  # the metric does not apply to these data
-            values[metric.text] = {"value": math.nan, "reason": f"{metric}: {error_text(error)}"}
-    return values
+            value, reason = math.nan, f"{metric}: {error_text(error)}"
+        yield {"metric": metric.text, "value": value, "reason": reason}
 
 
-def _shift_values(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> dict[str, ResultRow]:
-    """Return the columns "value" and "reason" of the metrics if the labels stay valid, and of every detection score."""
-    values = _metric_values(shifted, study.metrics) if is_corruption(shift) else {}
+def _shift_rows(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> Iterator[ResultRow]:
+    """Yield the columns of `_metric_rows` for the metrics if the labels stay valid, and for every detection score."""
+    if is_corruption(shift):
+        yield from _metric_rows(shifted, study.metrics)
     for score in study.detection:
         for name, value in asdict(metrics.ood.detection(test, shifted, score=score)).items():
-            values[_detection_name(name, score)] = {"value": value, "reason": ""}
-    return values
+            yield {"metric": _detection_name(name, score), "value": value, "reason": ""}
 
 
 def fitted_parameters(fitted: object) -> dict[str, float]:
@@ -286,7 +278,7 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
     events_by_diagram = group_pairs(
         ((study.names(measurement.run), calibrator), events)
         for measurement in measurements
-        for calibrator, events in {"": measurement.events_before, **measurement.events_after}.items()
+        for calibrator, events in measurement.events.items()
     )
     for (names, calibrator), seed_events in events_by_diagram.items():
         all_events = Events(

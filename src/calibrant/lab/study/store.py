@@ -138,7 +138,8 @@ class Store:
         if split.startswith("shift"):  # the stored run may have more shifts, and so another number for this one
             shift = run.shifts[int(split.removeprefix("shift"))]
             split = f"shift{record['run']['shifts'].index(shift.canonical)}"
-        return Predictions(**load(_read_finished_run(folder, record, f"{split}.safetensors")))
+        tensors: dict[str, Any] = load(_read_finished_run(folder, record, f"{split}.safetensors"))
+        return Predictions(**tensors)
 
     def record(self, run: Run) -> dict[str, Any]:
         """Read the record of a run: {"run": ..., "facts": ..., ...}."""

@@ -69,8 +69,7 @@ def _gradient_ratio(folder: Path) -> list[Path]:
     p = torch.linspace(0, 1, 501, dtype=torch.float64)
     curves = {"_cross-entropy": (p, torch.ones_like(p))}
     curves |= {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
-    limits = {"xlim": (0, 1), "ylim": (0, None)}
-    panel = _Panel(curves, f"{TRUE_CLASS}, $p$", "gradient ratio $g(p, γ)$", limits=limits)
+    panel = _Panel(curves, f"{TRUE_CLASS}, $p$", "gradient ratio $g(p, γ)$", limits={"xlim": (0, 1), "ylim": (0, None)})
     return _draw_panels(folder, "mukhoti_4a_gradient_ratio", {"": panel}, width=4.6, height=3.2)
 
 

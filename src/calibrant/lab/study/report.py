@@ -94,36 +94,31 @@ def findings(tables: Sequence[ResultTable]) -> list[str]:
 
     If there are many, only the first `MAX_LISTED` have lines, and a last line counts the others.
     """
-    texts = _findings_by_setup(_main_calibration_table(tables))
-    if len(texts) == 1:
-        return list(texts.values())
-    lines = [f"{setup}: {text}" for setup, text in texts.items()][: _num_listed(len(texts))]
-    num_unlisted = len(texts) - len(lines)
-    return [*lines, f"The results list {num_unlisted} more."] if num_unlisted else lines
+    listed, unlisted = _divide_findings(tables)
+    if len(listed) == 1:
+        return [text for _, text in listed]
+    lines = [f"{setup}: {text}" for setup, text in listed]
+    return [*lines, f"The results list {len(unlisted)} more."] if unlisted else lines
 
 
 def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
     """Return the findings that the opening does not list, to be unfolded."""
-    texts = list(_findings_by_setup(_main_calibration_table(tables)).items())
-    unlisted = texts[_num_listed(len(texts)) :]
+    _, unlisted = _divide_findings(tables)
     if not unlisted:
         return Markup()
     items = join_html(render("<dt>{}</dt><dd>{}</dd>", typeset(str(setup)), typeset(text)) for setup, text in unlisted)
     return html.details(f"Findings for {len(unlisted)} more", render('<dl class="answers">{}</dl>', items))
 
 
-def _num_listed(count: int) -> int:
-    """Return how many of `count` findings to list: all, or `MAX_LISTED` if that leaves out two or more."""
-    return MAX_LISTED if count > MAX_LISTED + 1 else count
-
-
-def _findings_by_setup(table: ResultTable) -> dict[Setup, str]:
-    """Return the findings for every network and data set."""
-    rows_by_setup = group_pairs((row.setup, row) for row in table.rows)
-    return {
-        setup: " ".join([*_confidence_findings(table, rows), *_best_method_findings(table, rows)])
-        for setup, rows in rows_by_setup.items()
-    }
+def _divide_findings(tables: Sequence[ResultTable]) -> tuple[list[tuple[Setup, str]], list[tuple[Setup, str]]]:
+    """Return the findings for the networks and data sets to list, and for those to fold: none, or two or more."""
+    table = _main_calibration_table(tables)
+    findings_by_setup = [
+        (setup, " ".join([*_confidence_findings(table, rows), *_best_method_findings(table, rows)]))
+        for setup, rows in group_pairs((row.setup, row) for row in table.rows).items()
+    ]
+    num_listed = MAX_LISTED if len(findings_by_setup) > MAX_LISTED + 1 else len(findings_by_setup)
+    return findings_by_setup[:num_listed], findings_by_setup[num_listed:]
 
 
 def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:

@@ -56,8 +56,11 @@ def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Call
 
 def scalars(event: RunEvent) -> dict[str, float]:
     """Return the finite scalars of an event, except the index of the epoch."""
-    values = {key: value for key, value in event.content.items() if isinstance(value, int | float)}
-    return {key: value for key, value in values.items() if key != "epoch" and math.isfinite(value)}
+    return {
+        key: value
+        for key, value in event.content.items()
+        if key != "epoch" and isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def run_title(study: Study, run: Run) -> str:

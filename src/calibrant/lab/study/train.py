@@ -118,8 +118,7 @@ def train(
         for batch_index, (inputs, labels, batch_size) in enumerate(batches):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
             batch_size = batch_size * len(values) // len(labels)  # a mixing loss may append mixed examples
-            for optimizer in optimizers:
-                optimizer.zero_grad()
+            network.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / batch_size)
             if recipe.clip is not None:
                 # Fabric clips per optimizer; an infinite norm makes it only undo the scaling of float16 gradients

@@ -10,7 +10,7 @@ from calibrant import plots
 from calibrant.lab.study import Grid, Store, Study
 from calibrant.lab.study.drawing import add_legend
 from calibrant.lab.study.figures import draw
-from calibrant.lab.study.learning_curves import _drawings_by_loss_family, learning_drawings
+from calibrant.lab.study.learning_curves import _curve_drawing, _drawings_by_loss_family, learning_drawings
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 
@@ -75,6 +75,13 @@ def test_a_curve_is_the_mean_over_seeds(store):
     np.testing.assert_allclose(lines["AdaFocal"], [1.25, 2.25])
     assert "at the end: cross_entropy 2.05; AdaFocal 2.25" in error.description
     assert [row["value"] for row in error.data[:4]] == pytest.approx([1, 2, 1.1, 2.1])
+
+
+def test_a_curve_may_end_without_a_value():
+    lines = {"focal": np.array([[1.0, math.nan]]), "brier": np.array([[1.0, 0.5], [math.nan, math.nan]])}
+    drawing, ended = _curve_drawing("x", "NLL", lines), _curve_drawing("x", "NLL", {"focal": lines["focal"]})
+    assert drawing.description.endswith("brier 0.5.")
+    assert "focal" not in drawing.description + ended.description
 
 
 def test_histograms_hold_the_examples_of_all_seeds(store):

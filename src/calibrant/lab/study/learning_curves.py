@@ -144,14 +144,17 @@ def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Dr
         for run, run_values in enumerate(values)
         for epoch, value in enumerate(run_values, 1)
     ]
-    last_values = "; ".join(f"{line} {np.nanmean(values[:, -1]):.4g}" for line, values in lines.items())
+    last_values = {
+        line: values[~np.isnan(values[:, -1]), -1] for line, values in lines.items()
+    }  # none if nan in all runs
+    texts = [f"{line} {values.mean():.4g}" for line, values in last_values.items() if len(values)]
     num_epochs = max(values.shape[1] for values in lines.values())
     padded_lines = {
         line: np.pad(values, ((0, 0), (0, num_epochs - values.shape[1])), constant_values=np.nan)
         for line, values in lines.items()
     }
     draw = partial(plots.curves, padded_lines)
-    return Drawing(name, title, f"{title} over epochs; at the end: {last_values}.", draw, data)
+    return Drawing(name, title, f"{title} over epochs; at the end: {'; '.join(texts) or 'no value'}.", draw, data)
 
 
 def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> Iterator[Drawing]:

@@ -110,8 +110,7 @@ def run(
         if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
     with open_tracker(track, loaded_study, store.root) as on_event:
-        steps = train_all(loaded_study, ready_runs, store, dataset_cache, engine=selected_engine, on_event=on_event)
-        for step in steps:
+        for step in train_all(loaded_study, ready_runs, store, dataset_cache, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.content["error"])
             notes.report(step)
@@ -323,8 +322,9 @@ def _build_result(
         paper = replace(
             paper, examples={dataset: (size["train"], size["val"], size["test"]) for dataset, size in sizes.items()}
         )
-    diverged_runs = [run for run in study.runs() if store.state(run) == "diverged"]
-    diverged_reasons = {run: store.record(run)["facts"]["why"] for run in diverged_runs}
+    diverged_reasons = {
+        run: store.record(run)["facts"]["why"] for run in study.runs() if store.state(run) == "diverged"
+    }
     diverged = [row for run in diverged_reasons for row in diverged_rows(study, store, run)]
     measured = [row for measurement in measurements for row in measurement.rows]
     versions_note = _versions_note(training_version(run, store) for run in [*facts_by_run, *diverged_reasons])

@@ -112,9 +112,11 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
     """Measure runs in new processes, and yield the results in order. A failure cancels the rest."""
     # pickled here, because a worker can unpickle a study only after `_init_worker` has imported its methods
     pickled_arguments = [pickle.dumps((study, store, run)) for run in runs]
-    sources = list(registry.INCLUDED_SOURCES)
     pool = ProcessPoolExecutor(
-        min(jobs, len(runs)), mp_context=get_context("spawn"), initializer=_init_worker, initargs=(sources,)
+        min(jobs, len(runs)),
+        mp_context=get_context("spawn"),
+        initializer=_init_worker,
+        initargs=(list(registry.INCLUDED_SOURCES),),
     )
     with _child_environment(), pool:
 

@@ -127,9 +127,7 @@ class Study:
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
             if scale is None:
                 return _build_study({"name": path.stem} | table, path.parent)
-            if scale not in scales:
-                expected = f"one of the scales {', '.join(scales)}" if scales else "no scale, as the study has none"
-                raise InputError(f"Expected {expected}, got {shorten_repr(scale)}.", code="scale")
+            registry.check_name(scale, scales, "scale", "scale")
             table.pop("drawn", None)  # describes the full study only
             return _build_study({"name": f"{path.stem}-{scale}"} | table | scales[scale], path.parent)
 

@@ -77,11 +77,9 @@ def _find_registry(key: str, text: str) -> Registry:
     if (method_registry := LIST_REGISTRIES[key]) is not None:
         return method_registry
     name = text.partition("(")[0].strip()
-    for method_registry in (registry.CORRUPTIONS, registry.DATA_SETS):
-        if name in method_registry:
-            return method_registry
-    hint = registry.suggest(name, [*registry.CORRUPTIONS, *registry.DATA_SETS])
-    raise InputError(f"Unknown shift {name!r} among corruptions and data; {hint}", code="unknown_method")
+    names = [*registry.CORRUPTIONS, *registry.DATA_SETS]
+    registry.check_name(name, names, "name among corruptions and data sets", "unknown_method")
+    return registry.CORRUPTIONS if name in registry.CORRUPTIONS else registry.DATA_SETS
 
 
 def _check_signature(method: Method) -> None:

@@ -15,7 +15,7 @@ from refusals import refused
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, registry
 from calibrant.assessment import DEFAULT_CALIBRATORS
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
-from calibrant.assessment._evaluation import describe_mistakes, most_confident_errors
+from calibrant.assessment._mistakes import describe_mistakes, most_confident_errors
 from calibrant.assessment._serialize import serialize_fitted
 from calibrant.events import describe_event
 

@@ -21,7 +21,7 @@ from calibrant import (
     metrics,
     planning,
 )
-from calibrant.assessment._evaluation import most_confident_errors
+from calibrant.assessment._mistakes import most_confident_errors
 from calibrant.cards import card
 from calibrant.metrics import Summary, tables
 from calibrant.monitoring import add_file

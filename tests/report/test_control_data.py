@@ -13,7 +13,7 @@ from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.assessment import _controls, expert_text
 from calibrant.assessment._assess import ACCURACY_PRESERVING_AUTO
 from calibrant.assessment._controls import slider_temperatures
-from calibrant.assessment._evaluation import mistakes_by_class
+from calibrant.assessment._mistakes import mistakes_by_class
 from calibrant.assessment._tables import explain_terms
 from calibrant.assessment.answers import assessment_answers, measurement_answers
 from calibrant.metrics import Metric, Summary

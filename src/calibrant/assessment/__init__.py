@@ -8,7 +8,8 @@ from calibrant.assessment._apply import apply_to_file
 from calibrant.assessment._assess import Assessment, assess
 from calibrant.assessment._candidates import DEFAULT_CALIBRATORS, load_checked_calibrator
 from calibrant.assessment._measure import Measurement, measure, summarize
-from calibrant.assessment._results import Mistake, Row
+from calibrant.assessment._mistakes import Mistake
+from calibrant.assessment._results import Row
 from calibrant.assessment._serialize import calibrator_source, data_source
 
 __all__ = ["DEFAULT_CALIBRATORS", "Assessment", "Measurement", "Mistake", "Row", "apply_to_file", "assess"]

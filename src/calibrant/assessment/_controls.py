@@ -11,8 +11,8 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant._text import format_percent
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
-from calibrant.assessment._evaluation import mistakes_by_class
-from calibrant.assessment._results import AssessmentData, MeasurementData, Mistake, Row
+from calibrant.assessment._mistakes import Mistake, mistakes_by_class
+from calibrant.assessment._results import AssessmentData, MeasurementData, Row
 from calibrant.assessment.expert_text import capitalize, format_level
 from calibrant.backend.bins import Bins, equal_width_edges
 from calibrant.calibrators import Temperature

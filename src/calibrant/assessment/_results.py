@@ -10,6 +10,7 @@ from typing import Any, Literal
 from calibrant import metrics
 from calibrant._lazy import polars
 from calibrant._text import display_name
+from calibrant.assessment._mistakes import Mistake
 from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
 from calibrant.assessment._verdict import Verdict
 from calibrant.backend.bins import Bins, GroupedScores
@@ -27,17 +28,6 @@ NLL_PARTS = {
     "refinement": MetricInfo("refinement part of NLL", "nats", meaning=REFINEMENT_MEANING),
     "calibration_loss": MetricInfo("calibration part of NLL", "nats", meaning=CALIBRATION_MEANING),
 }
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong prediction."""
-
-    row: int  # index in the evaluation data
-    label: int
-    predicted: int
-    probability: float  # of the predicted class
-    calibrated_probability: float  # of the same class, after the selected calibrator
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ MIN_TIE_RANGE = 5e-5  # range over orders of ties that is shown
 NUM_MULTIPLIER_DRAWS = 4000
 MAX_DRAWN_ELEMENTS = 20_000_000  # in memory at once
 _MIN_VARIANCE = 1e-24  # of the difference of two models' scores; less is rounding
+NO_RANKS = "There are no ranks: the models do not share two graded questions of a task."
 MIN_PRIOR_MODELS = 3
 MAX_PLANNED_ANSWERS = 200
 _SIGNAL = "confidence"

@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from calibrant import report
 from calibrant._text import display_name, format_percent, format_percent_range
-from calibrant.cards._numbers import MIN_TIE_RANGE, Ranking, UngradedAnswers
-from calibrant.cards._text import NO_RANKS
+from calibrant.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.metrics import Interval
 

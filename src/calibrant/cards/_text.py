@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from calibrant._text import cut_middle, display_name, format_percent
-from calibrant.cards._numbers import MIN_TIE_RANGE, CoverageRow, PolicyRow, Ranking, SubjectRow, UngradedAnswers
+from calibrant.cards._numbers import (
+    MIN_TIE_RANGE,
+    NO_RANKS,
+    CoverageRow,
+    PolicyRow,
+    Ranking,
+    SubjectRow,
+    UngradedAnswers,
+)
 from calibrant.language_models import CONVENTIONS
 from calibrant.metrics import Interval
 
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
 LABEL_WIDTH, TEXT_WIDTH = 32, 80
 MAX_ROW_NAME_CHARACTERS = LABEL_WIDTH - 4  # two spaces before a name and two after it
 MAX_TEXT_SUBJECTS = 8
-NO_RANKS = "There are no ranks: the models do not share two graded questions of a task."
 MAX_TEXT_QUESTIONS = 10
 
 

@@ -1,0 +1,71 @@
+"""Wrong predictions, the most confident first."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.predictions import Predictions
+
+MAX_MISTAKES = 20
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong prediction."""
+
+    row: int  # index in the evaluation data
+    label: int
+    predicted: int
+    probability: float  # of the predicted class
+    calibrated_probability: float  # of the same class, after the selected calibrator
+
+
+def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
+    """Return the rows of wrong predictions by decreasing confidence, then by decreasing loss."""
+    outcomes = p.outcomes
+    is_wrong = outcomes.correct == 0
+    if p.examples is not None:  # an example of several rows has a partial credit, and is not wrong
+        is_wrong &= torch.bincount(p.examples)[p.examples] == 1
+    wrong = is_wrong.nonzero().squeeze(1)
+    keys = outcomes.log_likelihood[wrong].cpu().numpy(), -outcomes.confidence[wrong].cpu().numpy()
+    order = np.lexsort(keys)[:limit]  # the last key counts first
+    return wrong[torch.from_numpy(order).to(wrong.device)]
+
+
+def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]]:
+    """Return per class the most confident errors in which it is the label or the prediction."""
+    rows = most_confident_errors(p, len(p))  # all of them
+    labels, predicted, confidence = p.labels[rows], p.predicted[rows], p.outcomes.confidence[rows]
+    calibrated_confidence = confidence  # nothing is calibrated here
+    columns = _example_index(p, rows), labels, predicted, confidence, calibrated_confidence
+    mistakes: dict[int, tuple[Mistake, ...]] = {}
+    for j in classes:
+        of_class = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]
+        mistakes[j] = _mistakes_from_columns(*(column[of_class] for column in columns))
+    return mistakes
+
+
+def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> tuple[Mistake, ...]:
+    """Return the wrong predictions in `rows`: probability of the predicted class before and after calibration."""
+    if not len(rows):
+        return ()
+    predicted = uncalibrated[rows].predicted
+    z = calibrated[rows].logits.double()
+    # p_predicted = p_max exp(z_predicted - z_max): exactly the calibrated confidence if both predict the same class
+    ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
+    calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
+    confidence = uncalibrated.outcomes.confidence[rows]
+    columns = uncalibrated.labels[rows], predicted, confidence, calibrated_probability
+    return _mistakes_from_columns(_example_index(uncalibrated, rows), *columns)
+
+
+def _example_index(p: Predictions, rows: Tensor) -> Tensor:
+    """Return the index of the example that each of some rows is a part of."""
+    return rows if p.examples is None else p.examples[rows]
+
+
+def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:
+    """Return the mistakes whose fields are given as columns, in the order of the fields of `Mistake`."""
+    return tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))

@@ -290,13 +290,14 @@ def _regression(
     prior: FusionPrior | None,
     scale: Scale | None,
 ) -> tuple[Fusion, Tensor]:
-    """Return the fusion without coefficients, and its matrix (n d)."""
+    """Return the fusion without coefficients, and the design matrix of its regression, (n d)."""
     if scale not in (None, "rank", "probability"):
         raise InputError(f"Expected the scale 'rank' or 'probability', got {scale!r}.", code="scale")
     scale = scale or ("rank" if prior is None else prior.scale)
     if prior is not None and scale != prior.scale:
         raise InputError(f"Expected the prior's scale {prior.scale!r}, got {scale!r}.", code="scale")
-    if not (len(y) or (prior is not None and scale == "probability")):
+    has_known_scale = prior is not None and scale == "probability"  # ranks are taken among labeled answers
+    if len(y) == 0 and not has_known_scale:
         raise InputError("Expected labels, got none. Try a prior on the scale of probabilities.", code="correct_range")
     prior_groups = [name.removeprefix("group ") for name in (prior.names if prior else ()) if name.startswith("group ")]
     group_names = tuple(dict.fromkeys([*prior_groups, *(groups or ())]))
@@ -309,7 +310,7 @@ def _regression(
         points=points,
         scores=scores,
         groups=group_names,
-        names=(),  # until the design tells them
+        names=(),  # of the coefficients, set below from the design
         coefficients=torch.empty(0),
         covariance=torch.empty(0, 0),
         scale=scale,
@@ -472,16 +473,18 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
 
     def neg_log_posterior(beta: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, up to a constant, the gradient and the Hessian."""
-        z, distance = x @ beta, beta - prior_mean
-        p, gradient = z.sigmoid(), prior_precision @ distance
-        value = (torch.nn.functional.softplus(z) - y * z).sum() + distance @ gradient / 2
+        z = x @ beta
+        p = z.sigmoid()
+        prior_gradient = prior_precision @ (beta - prior_mean)
+        value = (torch.nn.functional.softplus(z) - y * z).sum() + (beta - prior_mean) @ prior_gradient / 2
         hessian = (x * (p * (1 - p))[:, None]).T @ x + prior_precision
-        return float(value), x.T @ (p - y) + gradient, hessian
+        return float(value), x.T @ (p - y) + prior_gradient, hessian
 
     unbounded = torch.full_like(prior_mean, -torch.inf)
     minimum = newton(neg_log_posterior, prior_mean, lower=unbounded, tolerance=MODE_TOLERANCE)
     _, hessian = minimum.derivatives
     covariance = torch.linalg.inv(hessian)
+    # The factors of 2 pi in the prior and in Laplace's method cancel
     log_evidence = float(torch.logdet(prior_precision) + torch.logdet(covariance)) / 2 - minimum.value
     return minimum.x, covariance, log_evidence
 

@@ -180,16 +180,19 @@ def selection_reason(assessment: AssessmentData) -> str:
 
 
 def few_labels_sentence(assessment: AssessmentData) -> str:
-    """Describe which calibrators few labels can tell apart, or return an empty text if labels are not few."""
-    held_out, rows = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
-    if not held_out.indistinguishable:
+    """Describe which calibrators few labels can tell apart, or return an empty text if labels are not few.
+
+    The sentence stands after one that names the selected calibrator.
+    """
+    held_out, examples = assessment.held_out, assessment.uncalibrated.event.count(len(assessment.fitting_data))
+    if not held_out.indistinguishable:  # the comparison was made for few labels only
         return ""
     names = [display_name(name) for name in held_out.indistinguishable]
     if len(names) < 2:
-        return f"With {rows} to fit on, it can be told apart from all others on held-out folds."
+        return f"With {examples} to fit on, it can be told apart from all others on held-out folds."
     return (
-        f"With {rows} to fit on, {len(names)} of {len(held_out.deficits)} calibrators cannot be told apart on held-out "
-        f"folds: {join_names(names)}."
+        f"With {examples} to fit on, {len(names)} of {len(held_out.deficits)} calibrators cannot be told apart on "
+        f"held-out folds: {join_names(names)}."
     )
 
 

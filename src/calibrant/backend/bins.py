@@ -282,7 +282,7 @@ class Events(EventStatistics):
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width, computed once for every number of bins."""
-        if self.examples is not None:
+        if self.examples is not None:  # several rows per example
             return self.merged.moments(bins)
         cache: dict[int, Moments] = self.__dict__.setdefault("_moments", {})
         if bins not in cache:

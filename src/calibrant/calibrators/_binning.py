@@ -207,19 +207,19 @@ class BayesianBinning:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions) -> "BayesianBinning":
-        """Average over all binnings."""
+        r"""Average binnings with $n^{1/3} / 10$ to $10 n^{1/3}$ bins, weighted by their posterior probabilities."""
         event = binned_event(p)
         events, n = p.with_event(event).events, p.total_weight
         min_bins = max(1, math.floor(n ** (1 / 3) / 10))
         max_bins = max(1, min(math.floor(n), math.floor(10 * n ** (1 / 3))))
         binnings = [_beta_binning(b, events, n) for b in range(min_bins, max_bins + 1)]
-        posterior = torch.stack([binning.log_evidence for binning in binnings]).softmax(0)  # of the binnings
+        posterior = torch.stack([binning.log_evidence for binning in binnings]).softmax(0)
         edges = torch.cat([binning.edges for binning in binnings]).unique()
         middle = (edges[1:] + edges[:-1]) / 2  # of the intervals in which no binning changes
         value = torch.zeros_like(middle)
         for probability, binning in zip(posterior, binnings, strict=True):
             value += probability * _look_up(binning.edges, binning.means, middle)
-        # Nothing was minimized: the certificate states the ECE
+        # No metric was minimized: let the certificate report the ECE
         return Solution(cls(edges, value, event), "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call

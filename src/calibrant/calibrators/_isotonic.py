@@ -52,10 +52,10 @@ class Isotonic:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p."""
-        p = logits.double().softmax(-1)
-        bounds = pairwise(self.start.tolist())
-        fitted = [interpolate(self.p[a:b], self.value[a:b], p_j) for (a, b), p_j in zip(bounds, p.T, strict=True)]
+        """Return the logarithm of the fitted class probabilities, divided by their sum."""
+        probs = logits.double().softmax(-1)
+        bounds = pairwise(self.start.tolist())  # of each class's knots in `self.p` and `self.value`
+        fitted = [interpolate(self.p[a:b], self.value[a:b], p_j) for (a, b), p_j in zip(bounds, probs.T, strict=True)]
         return _log_shares(torch.stack(fitted, 1).clamp_min(self.floor))
 
 

@@ -131,10 +131,10 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     ratios = target_probs / source_shares.to(target_probs)
     mixture_fit = fit_mixture(ratios, unlabeled.weights)
     log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
-    gain = float(example_weights(unlabeled) @ log_ratios)
+    gain = float(example_weights(unlabeled) @ log_ratios)  # over the source shares, whose mixture has the ratio 1
     mean_without_shift = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
     estimate_weight = max(0.0, 1 - mean_without_shift / (2 * gain)) if gain > 0 else 0.0
-    # The change relative to source_shares applies to old_shares, which contain a pseudo-example
+    # EM changed the source shares by these factors; the old shares differ from them by a pseudo-example
     estimated_shares = mixture_fit.shares * (old_shares / source_shares)
     new_shares = estimate_weight * estimated_shares + (1 - estimate_weight) * old_shares
     # One pseudo-example with the old shares keeps every class possible

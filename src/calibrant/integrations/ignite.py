@@ -41,8 +41,9 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         logits: bool = False,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.method, self.binary, self.accepts_all_logits = METRICS.method(name), binary, logits
-        self.predictions: Predictions | None = None
+        self.method, self.binary = METRICS.method(name), binary
+        self.accepts_all_logits = logits  # even those that look like probabilities
+        self.predictions: Predictions | None = None  # of the epoch so far
         super().__init__(output_transform=output_transform, device=device)
 
     def reset(self) -> None:

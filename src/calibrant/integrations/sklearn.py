@@ -121,11 +121,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _out_of_fold(
         self, model: Any, x: Any, labels: Any, weights: Any, groups: Any, clusters: Any, fit_params: dict[str, Any]
     ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
-        """Return out-of-fold scores, and the arguments of the classifier's final fit."""
+        """Return the name and the out-of-fold values of the scores, and the arguments of the classifier's final fit.
+
+        `groups` go to a given splitter; `clusters` keep rows together in the folds that are made here.
+        """
         metadata = {"sample_weight": weights, "groups": groups, **fit_params}
         metadata = {name: value for name, value in metadata.items() if value is not None}
         if get_config()["enable_metadata_routing"]:
             routed: Any = process_routing(self, "fit", **metadata)
+            # `cross_val_predict` refuses arguments that the model did not request
             requested = get_routing_for_object(model).consumes("fit", list(metadata))
             fold_params = {name: metadata[name] for name in requested}
             final_fit_params, split_params = routed.estimator.fit, dict(routed.splitter.split)

@@ -265,9 +265,11 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
             return ()
     prefixes = [prefix for prefixes_of_kind in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes_of_kind]
     prefixes += [CALIBRATED_PREFIX + prefix for prefix in prefixes]
-    names_by_prefix = (tuple(parse_class_suffix(name, prefix) for name in columns) for prefix in prefixes)
-    # Of a column without the prefix, the class is ""
-    return next((names for names in names_by_prefix if all(names)), columns if len(columns) > 1 else ())
+    for prefix in prefixes:
+        class_names = tuple(parse_class_suffix(name, prefix) for name in columns)  # "" for one without the prefix
+        if all(class_names):
+            return class_names
+    return columns if len(columns) > 1 else ()
 
 
 def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:

@@ -220,9 +220,12 @@ def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True)
 
 
 def _parse_typed_cells(body: bytes, separator: str, width: int) -> Any:
-    """Return records as a polars frame, with texts if types cannot be inferred, or None for mismatched quotes."""
+    """Return records as a polars frame: typed if types can be inferred, else of texts, or None if neither works.
+
+    Types fail for digits of other scripts, texts for mismatched quotes.
+    """
     for infer in (True, False):
-        with suppress(Exception):  # polars raises many types, for example for digits of other scripts
+        with suppress(Exception):  # polars has no common class of errors
             return _parse_cells(body, separator, width, infer=infer)
     return None
 

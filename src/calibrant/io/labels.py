@@ -84,8 +84,8 @@ def check_not_ignored(
 ) -> None:
     """Raise `InputError` if `ignore_index` is also the index of a class that the labels have.
 
-    Such rows would be left out later, when labels are class indices. Only numbers among `values`, the cells as they
-    are, can be ignored.
+    After reading, labels are class indices. The rows of the class with this index would then be left out by mistake.
+    `ignore_index` only applies to numbers, so labels that are texts in the file are not checked.
 
     Args:
         values: The labels in the file, without ignored ones.
@@ -99,8 +99,8 @@ def check_not_ignored(
     if labels.dtype.kind != "U":
         is_class_index = bool((labels == i).any())
     else:
-        is_position = 0 <= i < len(class_names)
-        is_class_index = is_position and class_names[i] in match_names(np.unique(labels).tolist(), class_names)
+        present_classes = match_names(np.unique(labels).tolist(), class_names)
+        is_class_index = 0 <= i < len(class_names) and class_names[i] in present_classes
     if is_class_index:
         raise InputError(
             f"Expected an ignored label that is not the index of a class, got {i}. Try ignore_index=-100 with -100 in "

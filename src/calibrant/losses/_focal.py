@@ -35,7 +35,9 @@ InverseGamma = Annotated[float, Range(ge=0, lt=INVERSE_GAMMA_LIMIT)]
 
 
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
-    """Return base ** gamma for base >= 0, with a finite gradient at base = 0 also for gamma < 1: 0, by the clamp.
+    """Return base ** gamma for base >= 0.
+
+    At base = 0 the gradient is 0, because the base is clamped. Without that it would be infinite for gamma < 1.
 
     gamma may be one number per sample (n), which then applies to every class of a base (n, k).
     """

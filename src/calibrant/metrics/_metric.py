@@ -93,6 +93,7 @@ class Metric(Generic[P]):
         is_calibration_error: bool,
         has_slow_test: bool,
     ) -> None:
+        """Keep the declarations that `metric` describes, and read from the signature what the function takes."""
         self.function, self.about, self.noise_floor = function, about, noise_floor
         self.term, self.is_calibration_error, self.has_slow_test = term, is_calibration_error, has_slow_test
         self.per_example, self.score_range, self.sums, self.by_class = per_example, score_range, sums, by_class

@@ -68,13 +68,12 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
         reference: Labeled predictions.
         new: Predictions whose labels are not used.
     """
-    ratio, folds = density_ratio(reference, new), min(NUM_CALIBRATION_FOLDS, num_units(reference))
-    fitted = [
-        (calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in split_folds(reference, folds)
-    ]
+    ratio = density_ratio(reference, new)
+    folds = split_folds(reference, min(NUM_CALIBRATION_FOLDS, num_units(reference)))
+    fitted = [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in folds]
 
-    def estimate(reference: Predictions, new: Predictions, *names: str) -> Iterator[Estimate]:
-        """Yield the estimates of scores of the event that both sets name."""
+    def estimate_scores(reference: Predictions, new: Predictions, *names: str) -> Iterator[Estimate]:
+        """Yield the estimates of scores of one event, which both predictions carry."""
         # Calibrated probabilities: out of fold for the reference, the mean over the calibrators for the new rows
         g, new_g = np.zeros(len(reference)), np.zeros(len(new))
         for calibrator, held_out in fitted:
@@ -83,9 +82,11 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
         for name in names:
             yield from _estimate_score(name, reference, new, g=g, new_g=new_g, ratio=ratio)
 
-    predicted = reference.with_event("top"), new.with_event("top")
-    accuracy_event = (reference, new) if states_confidence(reference) else predicted
-    return (*estimate(*accuracy_event, "accuracy"), *estimate(reference, new, "signed_gap", "event_brier"))
+    if states_confidence(reference):  # the event is that the answer is right, so that its frequency is the accuracy
+        accuracy = estimate_scores(reference, new, "accuracy")
+    else:
+        accuracy = estimate_scores(reference.with_event("top"), new.with_event("top"), "accuracy")
+    return (*accuracy, *estimate_scores(reference, new, "signed_gap", "event_brier"))
 
 
 def _calibrated_events(p: Predictions, calibrator: Any) -> np.ndarray:

@@ -65,8 +65,9 @@ class Periods:
         return replace(self, sums=sums, peak=peak, first_row=first_row)
 
     def then(self, later: "Periods", row: int) -> "Periods":
-        """Return the last `MAX_PERIODS` of these and later periods, whose rows come after `row` rows."""
-        later = replace(later, first_row=np.where(later.first_row < 0, -1, later.first_row + row))
+        """Return the last `MAX_PERIODS` of these and later periods, before whose rows `row` others were processed."""
+        has_no_row = later.first_row < 0
+        later = replace(later, first_row=np.where(has_no_row, -1, later.first_row + row))
         if later.first > 0:  # so many later periods that their own first ones were dropped
             return replace(later, first=self.count + later.first)
         surplus = max(0, len(self) + len(later) - MAX_PERIODS)

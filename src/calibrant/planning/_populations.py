@@ -241,7 +241,8 @@ def assumed_population(confidence: Any) -> Population:
             f"Expected a mean confidence, 'beta(a, b)' or confidences in [0, 1], got {text}. Try 'beta(9, 1)'.",
             code="confidence",
         )
-    return observed_population(to_events(values, np.zeros(len(values))).by_score, chance=0.5)
+    outcomes = np.zeros(len(values))  # any: only the confidences are used
+    return observed_population(to_events(values, outcomes).by_score, chance=0.5)
 
 
 def _beta_population(a: float, b: float) -> Population:

@@ -425,7 +425,7 @@ class Predictions:
         """
         if names is None or self.class_names is None or (names := tuple(names)) == self.class_names:
             return self
-        if {names, self.class_names} <= {*BINARY_EVENTS}:  # the same two classes under different names
+        if names in BINARY_EVENTS and self.class_names in BINARY_EVENTS:  # two names for the same pair of classes
             return self
         if sorted(names) != sorted(self.class_names):
             raise InputError(
@@ -433,7 +433,7 @@ class Predictions:
             )
         index = {name: i for i, name in enumerate(self.class_names)}
         columns = torch.tensor([index[name] for name in names], device=self.labels.device)
-        of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of
+        of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of  # follow the event's class
         labels = columns.argsort()[self.labels]  # argsort inverts a permutation
         return self._replace(logits=self.logits[:, columns], labels=labels, of=of, class_names=names)
 

@@ -65,7 +65,7 @@ def gamma_for(p0: Tensor | float) -> Tensor:
 
 
 def confidence_threshold(gamma: float) -> float:
-    r"""Return $p_0(\gamma)$ with $g(p_0, \gamma) = 1$, the inverse of `gamma_for`.
+    r"""Return $p_0(\gamma)$ with $g(p_0, \gamma) = 1$ for the `gradient_ratio` g, the inverse of `gamma_for`.
 
     For gamma > 0 it is below 1/2, with g > 1 below it and g < 1 above. The focal map does not lower a top probability
     of at least $p_0(\gamma)$; below, proposition 5 of Komisarenko & Kull (2024) fails for some predictions of more than
@@ -83,7 +83,7 @@ def confidence_threshold(gamma: float) -> float:
     check_gamma(gamma)
     if gamma == 0:
         return 0.5
-    # the root lies between these
+    # Log g has different signs at these two ends
     low, high = (0.1 / (1 + gamma), 0.5) if gamma > 0 else (0.5, -math.expm1(-math.log1p(gamma) / gamma))
 
     def scaled_log_ratio(p: float) -> float:

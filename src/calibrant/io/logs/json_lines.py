@@ -85,7 +85,7 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
 def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> LogAnswer:
     """Return the answer of a record with these `fields` by role and its confidence from `source`."""
     values = {role: record.get(name) for role, name in fields.items()}
-    correct, reason = _read_grade(values["correct"])
+    correct, no_grade_reason = _read_grade(values["correct"])
     question = values.get("question", index)
     if is_missing(question):
         question = f"answer {index + 1} without an id"  # the index may be the id of another
@@ -93,17 +93,19 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
         question = int(question)
     response = find_response_text(record)
     text = values.get("response") if response is None else response
-    stated, confidence = values.get("confidence"), None
+    # Either a confidence as the log or the answer states it, which is parsed later, or one from the tokens
     if source == "stated":
-        stated = find_stated_confidence(str(text or ""))
+        stated, confidence = find_stated_confidence(str(text or "")), None
     elif source in TOKEN_SOURCES:
         stated, confidence = None, token_confidence(find_token_log_probs(record), source)
+    else:
+        stated, confidence = values.get("confidence"), None
     return LogAnswer(
         str(values.get("task") or path.name.split(".")[0]),
         str(question),
         correct,
         data=record,
-        reason=reason or ("empty response" if text == "" else ""),
+        reason=no_grade_reason or ("empty response" if text == "" else ""),
         stated=stated,
         confidence=confidence,
     )

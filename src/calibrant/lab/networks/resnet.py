@@ -259,9 +259,9 @@ def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels:
     """Build WRN-depth-widen as in the code of Mukhoti et al. (2020).
 
     Three stages of (depth - 2) / 6 basic blocks with 16/32/64 x `widen` channels and projected shortcuts. Activations
-    follow the additions (He et al. 2016), while the paper's networks have them first; there is no dropout. Mukhoti et
-    al. (2020) and AdaFocal use the default WRN-26-10. It has 36.5 M parameters, the size of the paper's WRN-28-10,
-    which counts two more layers.
+    follow the additions (He et al. 2016), while Zagoruyko & Komodakis (2016) have them first. There is no dropout.
+    Mukhoti et al. (2020) and AdaFocal use the default WRN-26-10. It has 36.5 M parameters, the size of the WRN-28-10 of
+    Zagoruyko & Komodakis, who count two more layers.
 
     Raises:
         InputError: If `depth` is not 6 n + 2.

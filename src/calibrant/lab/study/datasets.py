@@ -103,14 +103,17 @@ def _value_digest(value: Any) -> str:
 
 
 def _update_digest(update: Callable[[Any], object], value: Any) -> None:
-    """Add a value to a digest, after its type and size, so that different values do not add equal bytes."""
+    """Add a value to a digest, after its type and size, so that values next to each other cannot run together.
+
+    A tensor of more than `MAX_DIGEST_BYTES` adds a sample of its rows, every one at an equal distance.
+    """
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, torch.Tensor):
         update(f"{value.dtype} {tuple(value.shape)}".encode())
         rows = torch.atleast_1d(value.detach())
         step = max(1, math.ceil(rows.nbytes / MAX_DIGEST_BYTES))
-        row_bytes = rows[::step].cpu().contiguous().reshape(-1).view(torch.uint8)  # as numpy has no bfloat16
-        update(row_bytes.numpy().data)
+        sample = rows[::step].cpu().contiguous()
+        update(sample.reshape(-1).view(torch.uint8).numpy().data)  # as bytes, because numpy has no bfloat16
     elif hasattr(value, "digest"):
         _update_digest(update, value.digest() if callable(value.digest) else value.digest)
     elif isinstance(value, Mapping):

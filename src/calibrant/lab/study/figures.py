@@ -77,7 +77,9 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
         setup_number = study.setup_numbers[diagram.names.setup]
         name = numbered_name(f"diagram_{stage}_{prefix}{slug(diagram.names.loss)}", setup_number)
         title = f"reliability of {diagram.title}"
-        yield reliability_drawing(name, f"{title}; {diagram.ece}", f"{title}: {diagram.ece}.", diagram.bins)
+        yield reliability_drawing(
+            name, title=f"{title}; {diagram.ece}", description=f"{title}: {diagram.ece}.", bins=diagram.bins
+        )
 
 
 def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:

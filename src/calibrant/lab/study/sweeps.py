@@ -38,14 +38,16 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
     - Families of losses (Wang et al. 2021, Figures 1a to 1c and 6b to 6f): a line per data set and network.
     - Families of data sets (their Figure 3): a line per loss, and the best parameter of each family of losses at every
       size (their Figure 1d).
-    - Families of calibrators (Komisarenko & Kull 2024, Figure 8): a line per loss, also of the temperature.
+    - Families of calibrators (Komisarenko & Kull 2024, Figure 8): a line per loss.
+
+    The fitted temperature is drawn as if it were a metric.
 
     Lines are means over seeds, shaded from minimum to maximum.
     """
     unshifted_rows: list[dict[str, Any]] = [
         dict(row) | {"setup": str(Setup(row["dataset"], row["network"]))}
         for row in result_rows
-        if not row["shift"] and not row.get("reason")
+        if not row["shift"] and not row.get("reason")  # the reason why a run has no value
     ]
     temperature_rows = [
         row | {"metric": "temperature", "value": row["temperature"]}

@@ -75,7 +75,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     statistics, drawn_shares, accuracy_errors = map(np.array, zip(*draws, strict=True))
     num_larger = int((statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
     accuracy = float(shares @ _recalls(by_class, is_right))
-    quantile = student_quantile(0.90, counts.min() - 1)  # the smallest class is known least
+    quantile = student_quantile(0.90, int(counts.min()) - 1)  # the smallest class is known least
     accuracy_margin = quantile * float(accuracy_errors.std())
     share_margins = quantile * drawn_shares.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))

@@ -103,12 +103,13 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
             for x, y in zip(*curve, strict=True)
         ]
         areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}
+        areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
         lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib leaves names that begin with _ out of the legend
         lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
         draw_rocs = partial(
             plots.curve_family, lines, xlabel="shifted examples that pass", ylabel="test examples that pass"
         )
-        description = f"ROC curves, {title}. Area below: {'; '.join(map(' '.join, areas.items()))}."
+        description = f"ROC curves, {title}. Area below: {areas_text}."
         yield Drawing(slug(f"roc_{title}"), title, description, draw_rocs, data, legend_title="area below")
 
 

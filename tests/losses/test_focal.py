@@ -204,6 +204,7 @@ def test_inverse_focal_refuses_a_gamma_that_rewards_mistakes():
 def test_invalid_hyperparameters_are_refused(batch):
     for code, loss, hyperparameters in (
         ("setting_range", losses.focal, {"gamma": -1.0}),
+        ("setting_range", losses.focal, {"gamma": {}}),
         ("setting_range", losses.inverse_focal, {"gamma": -0.5}),
         ("schedule", losses.flsd, {"thresholds": (0.2, 0.5)}),
         ("schedule", losses.flsd, {"thresholds": (0.5, 0.2), "gammas": (5.0, 3.0, 2.0)}),

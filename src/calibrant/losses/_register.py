@@ -30,7 +30,11 @@ def register_loss(loss: L) -> L:
             if settings.keys() <= names:
                 if (weights := settings.get("weights")) is not None:
                     _check_weights(weights, len(logits))
-                _check_once(loss, **_plain_settings(settings))
+                plain_settings = _plain_settings(settings)
+                try:
+                    _check_once(loss, **plain_settings)
+                except TypeError:  # a value without a hash, such as a dict
+                    check_settings(loss, plain_settings)
             else:
                 check_settings(loss, settings, parameter_hints=LOSSES.parameter_hints)  # names the right place
         return loss(logits, labels, **settings)

@@ -75,7 +75,7 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
 def _parse_percentages(name: str, texts: Any) -> Any:
     """Return texts as numbers, with percentages divided by 100 and other texts as null.
 
-    Raises `InputError` if some texts of the column `name` have the sign and others do not.
+    Raises `InputError` if some texts of the column `name` have a percent sign and others do not.
     """
     has_sign = texts.str.ends_with("%").fill_null(False)
     numbers = texts.str.replace(r"\s*%$", "").cast(polars.Float64, strict=False)
@@ -140,7 +140,9 @@ def missing_mask(column: Any) -> Any:
 
 
 def lists_to_matrix(column: Any) -> np.ndarray:
-    """Return a column of lists, given as lists or as texts, as a matrix.
+    """Return a column of n lists, given as lists or as texts, as an array (n, k), with k entries in each list.
+
+    Lists of k lists with t numbers give (n, k, t).
 
     Raises:
         InputError: For lists of different lengths, empty lists, and cells that hold no lists of numbers.
@@ -203,7 +205,7 @@ def class_keys(column: Any) -> np.ndarray:
 def _class_key(text: str) -> str:
     """Return a number in its shortest form, such as 1 for "1.0", and any other text without blanks around it."""
     number = parse_number(text)
-    return text.strip() if number is None else f"{number:.15g}"
+    return text.strip() if number is None else f"{number:.15g}"  # float64 holds up to 15 digits without rounding
 
 
 def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
@@ -299,7 +301,7 @@ def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool
     has_commas = bool(are_comma_numbers and present.str.contains(",", literal=True).any())
     if has_commas:
         if thousands_commas and not present.str.contains(DECIMAL_COMMA_PATTERN).any():
-            return column, False  # 1,234 may be either number
+            return column, False  # 1,234 may be 1234 or 1.234
         texts = texts.str.replace(",", ".", literal=True)
         present = texts.drop_nulls()
     if present.str.contains(INTEGER_PATTERN).all():

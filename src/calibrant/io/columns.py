@@ -118,7 +118,7 @@ def is_index_column(name: str) -> bool:
 def find_role_columns(role: str, column_names: Iterable[str]) -> list[str]:
     """Return the columns whose names stand for a role, the most common name first."""
     keys = {name: normalize_column_name(name) for name in column_names}
-    if role == "confidence":
+    if role == "confidence":  # as in confidence_pct
         keys = {name: _strip_percent_suffix(key) for name, key in keys.items()}
     order = ROLE_COLUMN_KEYS[role]
     return sorted((name for name in keys if keys[name] in order), key=lambda name: order.index(keys[name]))

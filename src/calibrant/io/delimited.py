@@ -35,15 +35,15 @@ class DelimitedText:
     """A table read from text: typed columns, and on demand the cells as they are spelled."""
 
     frame: Any
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # sentences for the user on how the text was read
     dialect: Dialect
-    body: bytes
+    body: bytes  # the records below the header, in UTF-8, without blank lines
 
     def texts(self) -> Any:
         """Return all cells as they are spelled, as a polars frame of strings."""
         cells = _parse_cells(self.body, self.dialect.separator, self.frame.width, infer=False)
         cells.columns = self.frame.columns
-        return cells.head(len(self.frame))
+        return cells.head(len(self.frame))  # the frame lacks the empty rows at the end
 
 
 def read_delimited(
@@ -75,13 +75,14 @@ def read_delimited(
     if may_have_ragged_rows:
         num_header_lines = content[: len(content) - len(body)].count(b"\n")
         _check_field_counts(body, separator, len(names), num_header_lines)
-    if frame is None:
+    if frame is None:  # although all records have the right number of fields: only quotes can be the reason
         raise InputError("Expected pairs of quotes, got one without its pair. Try quotes around cells.", code="quotes")
     frame.columns = names
     nonempty_rows = _drop_empty_rows_at_end(frame)
     if dropped := len(frame) - len(nonempty_rows):
         notes = (*notes, f"Left out {dropped} empty {'row' if dropped == 1 else 'rows'} at the end.")
     cells = replace_missing_words(unescape_formulas(nonempty_rows), na)
+    # Beside another separator, commas are decimal: programs write ";" where "," is the decimal sign
     frame, has_decimal_commas = parse_number_columns(cells, thousands_commas=separator == ",")
     return DelimitedText(frame, notes, Dialect(separator, has_decimal_commas), rows)
 
@@ -122,7 +123,7 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
 
 
 def _find_record_end(content: bytes, separator: str) -> int:
-    """Return the end of the first record, which may have line breaks within quotes."""
+    """Return the length of the first record in bytes, with its line break. It may have more of these within quotes."""
     stream = io.BytesIO(content)
     lines = (line.decode(errors="replace") for line in stream)
     try:  # the reader takes as many lines from the stream as the first record has
@@ -151,7 +152,10 @@ def _detect_separator(sample: str, prefers_tabs: bool) -> str:
 
 
 def _count_fields(sample: str, separator: str) -> int:
-    """Return the number of fields of the first records in a sample, or 0 if it differs or quotes do not match."""
+    """Return the number of fields of the first records in a sample, or 0 if records differ in it or a quote is open.
+
+    Blank lines do not count.
+    """
     widths: set[int] = set()
     try:
         for row in filter(None, islice(_strict_csv_reader(sample, separator), SAMPLE_RECORDS)):  # without blank lines
@@ -241,7 +245,14 @@ def _has_inner_quotes(body: bytes, separator: str) -> bool:
 
 
 def _check_field_counts(body: bytes, separator: str, width: int, lines_above: int) -> None:
-    """Raise `InputError` for the first record with more or fewer fields than the header."""
+    """Raise `InputError` for the first record with more or fewer fields than the header, unless all are blank.
+
+    Args:
+        body: The records.
+        separator: Separator of the fields.
+        width: Number of fields in the header.
+        lines_above: Number of lines of the file before `body`.
+    """
     # Cells may be longer than the default limit of csv; a C long has 32 bits on Windows
     limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
@@ -275,7 +286,7 @@ def _drop_empty_rows_at_end(frame: Any) -> Any:
 
 
 def unescape_formulas(frame: Any) -> Any:
-    """Return a frame whose texts have no apostrophes that protect from formulas."""
+    """Return a frame without the apostrophes that keep spreadsheets from taking texts for formulas, as in '=a."""
     columns: list[Any] = []
     for name, kind in frame.schema.items():
         if kind == polars.String and frame[name].str.starts_with("'").any():
@@ -307,5 +318,6 @@ def map_texts(frame: Any, function: Callable[[str], str]) -> Any:
 
 def _quote_column_name(name: str) -> str:
     """Return the name of a column, in quotes if a reader could misread it."""
+    # Not only separators: a header can also begin as a comment (#), or as a line that declares a separator (sep=;)
     is_plain = name and not re.search(r"""[,;|"'#=\s]""", name)
     return name if is_plain else '"' + name.replace('"', '""') + '"'

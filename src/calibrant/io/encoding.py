@@ -43,7 +43,7 @@ def _write_zstandard(path: Path, content: bytes) -> None:
 COMPRESSIONS: dict[str, tuple[Callable[[Path], bytes], Callable[[Path, bytes], object]]] = {  # read and write
     ".gz": (
         lambda path: gzip.decompress(path.read_bytes()),
-        lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)),
+        lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)),  # equal texts give equal files
     ),
     ".zst": (read_zstandard, _write_zstandard),
 }
@@ -75,7 +75,7 @@ def to_utf8(content: bytes, encoding: str | None = None) -> tuple[bytes, tuple[s
         InputError: If the encoding is unknown, or does not fit.
     """
     used_encoding = encoding or _detect_encoding(content)
-    if encoding is None and used_encoding == "utf-8":
+    if encoding is None and used_encoding == "utf-8":  # with a byte order mark, it is "utf-8-sig"
         return content, ()
     note = f"The encoding {used_encoding} was detected; encoding= (--encoding) sets another one."
     try:
@@ -95,7 +95,7 @@ def _detect_encoding(content: bytes) -> str:
         return declared
     sample = content[:SAMPLE_BYTES]
     half = max(1, len(sample) // 2)
-    # In UTF-16, the high byte of most characters is 0: every second byte, and few others
+    # In UTF-16, the high byte of most characters is 0: every second byte, and few others. In UTF-32, 3 of 4 bytes are 0
     for high_bytes, name in ((sample[1::2], "utf-16-le"), (sample[::2], "utf-16-be")):
         if high_bytes.count(0) > 0.4 * half and sample.count(0) < 0.6 * len(sample):
             return name

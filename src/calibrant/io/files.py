@@ -33,6 +33,7 @@ def atomic_write(path: str | Path) -> Generator[Path, None, None]:
     path = Path(path)
     ensure_writable(path)
     with _exit_on_signals():
+        # Only 50 characters of the name, because names of files have a maximal length
         handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=format_suffix(path), dir=path.parent)
         os.close(handle)
         draft = Path(name)

@@ -188,7 +188,7 @@ def _read_answers(
     """
     arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
     if columns.correct is not None:
-        if kind := KIND_BY_COLUMN.get(columns.correct.lower()):
+        if kind := KIND_BY_COLUMN.get(columns.correct.lower()):  # a column such as `matched` tells the kind of event
             arrays["event_kind"] = kind
         arrays["correct"] = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
     elif columns.label is not None and columns.predicted is not None:
@@ -214,6 +214,7 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
             raise InputError(f"Expected a class in every row of {name!r}.{hint}", code="missing_word")
     label_numbers, predicted_numbers = ({*map(parse_number, classes)} for classes in (labels, predicted))
     labels_plus_1, labels_minus_1 = ({n + step for n in label_numbers if n is not None} for step in (1, -1))
+    # One or two classes may differ by 1 by chance, if few of several classes occur
     is_shifted = predicted_numbers in (labels_plus_1, labels_minus_1) and len(labels) > 2 and None not in label_numbers
     if is_shifted or not {*labels} & {*predicted}:
         raise InputError(
@@ -236,6 +237,7 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all
     """
     has_saved_columns = columns.weight == "weights" and columns.kind == "logits" and len(columns.scores) > 1
     is_saved_file = has_saved_columns and not columns.unused_columns  # as `Predictions.save` writes it
+    # For chunks, the sum over the whole table has been checked before
     is_trusted = not has_all_rows or is_saved_file or "weight" in columns.explicit_roles
     is_near_num_rows = abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows  # False for NaN
     if not is_trusted and not is_near_num_rows:
@@ -249,9 +251,10 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all
 
 
 def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
-    """Return a sentence on the first column of ids that repeat, or none if there is a column of clusters.
+    """Return a list of one sentence on the first column of ids that repeat.
 
-    Columns without a role count if their names end in id, as in patient_id.
+    The list is empty without such a column, and if there is a column of clusters. Columns without a role count if their
+    names end in id, as in patient_id.
     """
     if columns.cluster is not None:
         return []
@@ -259,7 +262,7 @@ def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
     for name in names:
         if name is None or name not in frame.columns or frame[name].dtype.is_nested():
             continue
-        if 1 < (n := frame[name].n_unique()) < len(frame):
+        if 1 < (n := frame[name].n_unique()) < len(frame):  # a single value, or one per row, tells no dependence
             return [
                 f"{count_rows(len(frame))} have {n:,} values of {name!r}; if rows with the same value depend on each "
                 f"other, add cluster={name!r} (--cluster {name})."

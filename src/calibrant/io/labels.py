@@ -73,7 +73,7 @@ def label_values(column: Any) -> np.ndarray:
 
 
 def ignored_mask(values: np.ndarray, options: TableOptions) -> np.ndarray:
-    """Return a mask of the labels that the option `ignore_index` leaves out."""
+    """Return a mask of the labels that the option `ignore_index`, a number, leaves out. It never matches words."""
     if options.ignore_index is None or values.dtype.kind not in "iuf":
         return np.zeros(values.shape, dtype=bool)
     return values == options.ignore_index
@@ -188,6 +188,7 @@ def _match_numbers(
     if all(parse_number(name) is not None for name in names):
         return to_texts(to_tensor(values, "labels")), ()
     positive = positive_word(names)
+    # -1, 0 and 1 together are three classes
     if positive is not None and len(names) == 2 and {*classes} <= {-1, 0, 1} and len(classes) <= 2:
         negative = next(name for name in names if name != positive)
         return np.where(values > 0, positive, negative), (f"Label 1 is {positive!r}.",)
@@ -196,7 +197,7 @@ def _match_numbers(
         return np.array([by_number[value] for value in values.tolist()]), ()
     labels_text = shorten_list([f"{label:g}" for label in classes])
     numbers_are_positions = sorted(by_number) == list(range(len(by_number)))
-    if {*classes} & by_number.keys() and not numbers_are_positions:
+    if {*classes} & by_number.keys() and not numbers_are_positions:  # only some labels are numbers of columns
         raise InputError(
             f"Expected labels among the numbers of the columns {shorten_list(names)}, got {labels_text}. Try "
             f"labels_from={min(classes):g} (--labels-from {min(classes):g}) if they are positions.",

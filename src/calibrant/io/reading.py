@@ -209,7 +209,7 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
     row_ends = np.cumsum([int(length.item()) for length in lengths])  # number of rows up to the end of each file
     n = int(row_ends[-1])
-    head = polars.concat(scans).head(1).collect()
+    head = polars.concat(scans).head(1).collect()  # one row shows the types of columns and the length of lists
     columns = infer_columns(head, options, has_all_rows=False)
     note = f"Read {n:,} rows in chunks: {columns.description}"
     if columns.weight is not None:
@@ -218,7 +218,7 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         note += f" {check_weights(columns, float(total), count, has_all_rows=True)}"
 
     def read_chunk(rows: slice) -> Arrays:
-        """Read some rows, from the files that hold them alone."""
+        """Return the arrays of some rows of all tables, of which only those with these rows are opened."""
         # Not when the table is opened: one that turns out to fit in memory is read whole, which explains its labels
         _check_labels(columns, head, options)
         first_file, last_file = np.searchsorted(row_ends, [rows.start, rows.stop - 1], side="right")

@@ -219,11 +219,11 @@ def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> Sc
 def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
     """Return a score if the confidence beside it is computed from it, else None.
 
-    It is then the confidence under another name, or whether answers were correct, which is noted among the roles of the
-    search. Raises `InputError` if it is none of these.
+    None means that the score is the confidence under another name, or tells whether answers were correct, which is
+    then noted among the roles of the search. Raises `InputError` if the score is none of these.
     """
     roles, name = search.roles, score.columns[0]
-    if _is_confidence_of_score(search, score):  # the probability tells more
+    if _is_confidence_of_score(search, score):  # the probability also tells which class is meant
         return score
     if {"label", "predicted"} <= roles.keys() and search.have_equal_values(name, roles["confidence"]):
         return None
@@ -245,12 +245,16 @@ def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
 
 
 def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
-    """Whether the confidence is the larger of p and 1 - p for the probability p, which is sometimes below 1/2."""
+    """Whether the confidence c is the larger of p and 1 - p for the probability p of a score.
+
+    False if p is never below 1/2: then p and c would be equal, which tells nothing.
+    """
     p, c = search.read_probabilities(score.columns[0]), search.read_probabilities(search.roles["confidence"])
-    if score.kind == "logits":
+    if score.kind == "logits":  # which p holds so far
         p = 1 / (1 + np.exp(-p))
     is_present = ~(np.isnan(p) | np.isnan(c))
     p, c = p[is_present], c[is_present]
+    # Up to 1e-3, because confidences may be rounded
     return len(p) > 0 and bool((p < 0.5).any()) and bool((abs(np.maximum(p, 1 - p) - c) < 1e-3).all())
 
 
@@ -355,9 +359,9 @@ def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, w
 
 
 def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -> str | None:
-    """Return the class, of two, that is predicted exactly above some threshold, or None.
+    """Return the class, of two, that is predicted for exactly the rows whose score p is above some threshold, or None.
 
-    Each class must be predicted for at least `min_rows` rows.
+    Each class must be predicted for at least `min_rows` rows, because few rows can be separated by chance.
     """
     classes = sorted(set(predicted))
     if len(classes) != 2:

@@ -15,7 +15,10 @@ MAX_POSITIVE_SHARE = 0.65  # of labels, below which such a score is doubtful
 
 
 def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
-    """Return the scores of a frame as probabilities or logits: (n) if there is a single score, or (n, k)."""
+    """Return the scores of n rows as probabilities or logits: (n) if there is a single score, or (n, k) of k classes.
+
+    Lists of lists in the cells give (n, k, t).
+    """
     is_probs = columns.kind == "probs"
 
     def read_column(name: str) -> np.ndarray:
@@ -87,7 +90,7 @@ def check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
         return
     values = np.stack([to_probabilities(frame[name], options) for name in names], 1)
     values = values[~np.isnan(values).any(1)]
-    if not values.size or values.min() < 0 or not 2 < values.max() <= 100:
+    if not values.size or values.min() < 0 or not 2 < values.max() <= 100:  # percentages up to 2 % only are unlikely
         return
     if len(names) > 1 and not sums_to(values, 100.0):
         return
@@ -114,8 +117,9 @@ def _check_range(probs: np.ndarray, name: str) -> None:
 def check_not_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, options: TableOptions) -> None:
     """Raise `InputError` if a single score, found by name, may be the confidence of the predicted class.
 
-    It may be if it is never below 1/2, although the labels are often negative. It is not if the caller chose the column
-    or the positive class, or the column is named after a class.
+    It may be if it is never below 1/2, although the labels are often negative: the probability of a class that is often
+    absent should be low for some rows. It is not if the caller chose the column or the positive class, or the column is
+    named after a class.
     """
     if "probs" in columns.explicit_roles or options.positive is not None or columns.positive is not None:
         return

@@ -92,7 +92,7 @@ class RoleSearch:
 
     def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
         """Whether two groups of columns are the logits and, up to 0.01, the probabilities of the same classes."""
-        has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}
+        has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}  # probs and logits
         if not self.has_all_rows or not has_both_kinds or first.names != second.names or not first.names:
             return False
         logits, probs = (first, second) if first.kind == "logits" else (second, first)

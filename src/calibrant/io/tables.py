@@ -134,11 +134,11 @@ def as_frame(table: Any) -> Any:
 
 
 def _from_pandas(name: str, column: Any) -> Any:
-    """Return a column of a pandas frame as a polars series, with nulls for all kinds of missing values.
+    """Return a column of a pandas frame as a polars series, with nulls for missing values, but NaN among floats.
 
-    Polars itself would need pyarrow.
+    It is converted here because polars itself would need pyarrow for it.
     """
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":  # numpy's booleans, integers and floats
         return polars.Series(name, column.to_numpy())
     cells = column.astype(object).where(column.notna(), None).tolist()
     series = polars.Series(name, cells, strict=False)
@@ -216,12 +216,12 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     try:
         frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
     except Exception:
-        # Names the line, unless it is polars alone that cannot read it, such as the NaN that Python's json writes
+        # The slower parser names the line of an error, and reads the NaN of Python's json, which polars refuses
         frame = polars.DataFrame(parse_json_lines(content), infer_schema_length=None)
     else:
-        # Polars reads the first value of a repeated key. With a colon per value, no line can repeat one
+        # Polars ignores all but the first value of a repeated key. As many values as colons rule out such a key
         if content.count(b":") > sum(column.count() for column in frame):
-            parse_json_lines(content)
+            parse_json_lines(content)  # only raises, if a line repeats a key: colons may also be within texts
     return LoadedTable(frame, notes)
 
 
@@ -311,13 +311,13 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
         InputError: If a sheet cannot hold the frame, or a package is missing.
     """
     xlsxwriter = import_optional("xlsxwriter", "excel", "A workbook")
-    if len(frame) >= MAX_SHEET_ROWS or frame.width > MAX_SHEET_COLUMNS:
+    if len(frame) >= MAX_SHEET_ROWS or frame.width > MAX_SHEET_COLUMNS:  # the header takes one more row
         raise InputError(
             f"Expected up to {MAX_SHEET_ROWS - 1:,} rows and {MAX_SHEET_COLUMNS:,} columns in a sheet, got "
             f"{len(frame):,} and {frame.width:,}. Try another format, such as Parquet.",
             code="too_large_for_excel",
         )
-    book = xlsxwriter.Workbook(path, {"constant_memory": True})
+    book = xlsxwriter.Workbook(path, {"constant_memory": True})  # holds one row in memory at a time
     try:
         sheet = book.add_worksheet("table", worksheet_class=_exact_worksheet_class(xlsxwriter.worksheet.Worksheet))
         for j, name in enumerate(frame.columns):
@@ -356,7 +356,10 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
 
 
 def _exact_worksheet_class(worksheet: Any) -> Any:
-    """Return a worksheet class that writes all 17 digits of numbers instead of 16."""
+    """Return a worksheet class that writes numbers with up to 17 digits, which float64 needs to be read back exactly.
+
+    `worksheet` is the class of xlsxwriter, which writes 16 digits.
+    """
 
     class ExactSheet(worksheet):
         def _xml_number_element(self, number: Any, attributes: Any = ()) -> None:

@@ -219,7 +219,7 @@ def _find_label(target: Any, score: ChoiceScores) -> int | None:
         value = None
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):  # True is the text of a choice, not the index 1
         return value if 0 <= value < k else None
     matches = [i for i, choice in enumerate(score.choices or ()) if choice == str(target)]
     return matches[0] if len(matches) == 1 else None

@@ -74,7 +74,7 @@ def _read_json_file(path: Path) -> Any:
 def _key(instance: Record, record: Record) -> tuple[str, str, int]:
     """Return the id of an instance, its perturbation and the trial, which identify an answer."""
     name = instance.get("id") or instance.get("instance_id")  # as requests and statistics call it
-    perturbation = json.dumps(instance.get("perturbation"), sort_keys=True)
+    perturbation = json.dumps(instance.get("perturbation"), sort_keys=True)  # a text, because keys must be hashable
     return str(name), perturbation, int(record.get("train_trial_index") or 0)
 
 

@@ -106,11 +106,11 @@ def read_samples(header: Record, samples: Iterable[Record], path: Path, options:
 def _select_scorer(samples: Sequence[Record], candidates: Sequence[str]) -> tuple[str, str | None]:
     """Return the scorer, and the key of the grade if its values are objects, else None.
 
-    A candidate is SCORER or SCORER/KEY. Unless it has a key, this is the first of `ANSWER_KEYS` that the values have,
-    or their only key.
+    A candidate is SCORER or SCORER/KEY. If it names no key, the key is the first of `ANSWER_KEYS` that the values have,
+    or else their only key. Without candidates, the only scorer is taken.
 
     Raises:
-        InputError: If there are several scorers or keys.
+        InputError: If there are several scorers or keys, or none of the candidates.
     """
     scorers = list(dict.fromkeys(scorer for sample in samples for scorer in sample.get("scores") or {}))
     keys = {scorer: _value_keys(samples, scorer) for scorer in scorers}

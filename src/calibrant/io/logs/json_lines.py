@@ -65,7 +65,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             "Confidences are probabilities of tokens as the server returned them; some servers return them after "
             "temperature and penalties."
         )
-    # Records without a model may be of any
+    # Records without a model agree with any: `single_model` skips ""
     models = (str(record.get(fields.get("model", "")) or "") for record in records)
     has_task_name = any(record.get(fields.get("task", "")) for record in records)
     return LogContent("JSON lines", answers, single_model(models), tuple(notes), has_task_name)
@@ -105,7 +105,7 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
         str(question),
         correct,
         data=record,
-        reason=no_grade_reason or ("empty response" if text == "" else ""),
+        reason=no_grade_reason or ("empty response" if text == "" else ""),  # None: no field of responses
         stated=stated,
         confidence=confidence,
     )

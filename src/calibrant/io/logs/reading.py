@@ -37,7 +37,7 @@ from calibrant.types import InputError
 
 JSON_LINES_SUFFIXES = BY_SUFFIX[".jsonl"].all_suffixes
 LOG_SUFFIXES = BY_SUFFIX[".eval"].all_suffixes  # of logs that are not lines
-FIRST_LINE_BYTES = 1 << 24
+FIRST_LINE_BYTES = 1 << 24  # at most, of the line that shows whether a file is a log: other files may have no lines
 LOG_ROLES = ("correct", "confidence", "group")
 _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
 
@@ -88,7 +88,7 @@ def read_logs(
             f"Expected different logs, got {'the same one twice' if sources else 'none'}. Try each file once.",
             code="repeated_log" if sources else "no_log",
         )
-    named_path = Path() if is_list else path  # errors begin with the name of any other source
+    named_path = Path() if is_list else path  # errors name a source unless it is this path, which the caller adds
     logs: list[LogContent] = [
         call_reader(source, partial(_read_source, source, options), named_path)
         for source in _sources_of_tasks(sources, options.task)

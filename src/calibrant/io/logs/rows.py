@@ -91,7 +91,7 @@ def select_single_name(candidates: Sequence[str], names: Sequence[str], title: s
             f"Expected one {title}, got {shorten_list(names) or 'none'}.{hint}",
             code=f"several_{title}s" if names else f"no_{title}",
         )
-    return selected or names[0]
+    return selected or names[0]  # the only name
 
 
 def single_model(models: Iterable[str | None]) -> str | None:
@@ -165,6 +165,7 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     if unread:
         texts = shorten_list([text for text, _ in unread.most_common()], 5)
         notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
+    # Such as 0.9, which may have been meant as 90 %
     are_fractions = (0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
     if options.percent and (num_fractions := sum(are_fractions)):
         notes.append(f"{num_fractions:,} stated confidences between 0 and 1 were read as less than 1 %.")
@@ -236,6 +237,7 @@ def _find_subjects(answers: Sequence[LogAnswer], key: str | None) -> tuple[list[
         return [answer.task for answer in answers], [f"The {len(tasks)} tasks are the subjects."]
     for name in SUBJECT_KEYS:
         values = [_to_text(answer.data.get(name)) for answer in answers]
+        # With fewer than two questions per value, the field describes questions rather than subjects
         if 1 < len({*values}) <= len({answer.question for answer in answers}) / 2:
             return values, [f"Subjects are from {name!r}."]
     return [None] * len(answers), []

@@ -79,6 +79,7 @@ class ModelCard:
             InputError: If no answer has a confidence.
         """
         answers, p = Answers.from_rows(log.rows), stated_predictions(log.predictions)
+        # Complete: without the answers that have a confidence but no grade, for which there are estimates
         graded, complete = answers[answers.is_graded], answers[~answers.lacks_only_grade]
         outcomes = {outcome.value: count for outcome, count in log.outcomes.items()}
         if num_incomplete := len(answers) - len(complete):  # logs count them as not answered

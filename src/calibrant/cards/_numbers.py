@@ -112,7 +112,7 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     assert curve.high is not None
     thresholds = p.events.by_score.value.flip(0)  # distinct confidences, the highest first, as in the curve
     points = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))  # first with enough coverage
-    points = points.clamp_max(len(curve.x) - 1).unique()
+    points = points.clamp_max(len(curve.x) - 1).unique()  # rounding may leave the last share short of 1
     low, high = 1 - curve.high, 1 - curve.low  # the accuracy is one minus the risk
     columns = [values[points].tolist() for values in (curve.x, thresholds, 1 - curve.y, low, high)]
     return tuple(CoverageRow(*row) for row in zip(*columns, strict=True))
@@ -124,7 +124,7 @@ def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
     It is the net benefit of treating the answer as right above the threshold: the share of right answers minus
     t / (1 - t) times the share of wrong ones.
     """
-    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)
+    curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)  # class 1 is a right answer
     rows: list[PolicyRow] = []
     for i, target in enumerate(TARGETS):
         answered = _weighted_mean(p, p.events.confidence >= allow_rounding(target))
@@ -140,7 +140,7 @@ def _weighted_mean(p: Predictions, values: torch.Tensor) -> float:
 
 
 def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[SubjectRow, ...]:
-    """Return the rows of the `MAX_SUBJECTS` subjects with the most answers, the largest gap first, or none.
+    """Return the rows of the `MAX_SUBJECTS` subjects with the most answers, the largest gap first, () without subjects.
 
     Args:
         p: Predictions from the stated confidences.

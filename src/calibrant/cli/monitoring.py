@@ -294,7 +294,7 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
     event = names.index(of) if of in names else of  # the state has the index of a class
     settings = [("alpha", alpha, watch.alpha), ("of", event, watch.of), ("by-class", by_class, watch.by_class)]
     for name, value, saved in settings:
-        if value is not None and saved is not None and value != saved:
+        if value is not None and saved is not None and value != saved:  # `saved` is None until there are predictions
             raise InputError(
                 f"{path}: Expected --{name} {saved} as when the watch began, got {value}. Try another state.",
                 code="settings",
@@ -323,7 +323,7 @@ def _tests_table(verdict: Any) -> Any:
             f"{100 * test.gap.value:+.2f} %" if test.rows else "",  # not defined without rows
             f"{100 * test.gap.low:+.2f} to {100 * test.gap.high:+.2f} %" if test.rows else "",
             test.evidence_text,
-            f"{1 / verdict.alpha:,.0f}",
+            f"{1 / verdict.alpha:,.0f}",  # evidence that raises an alarm
         )
         for test in verdict.strongest_tests(MAX_PRINTED_TESTS)
     ]

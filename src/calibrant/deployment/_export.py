@@ -100,7 +100,7 @@ def numpy_source(
     """
     is_certified = isinstance(threshold, CertifiedThreshold)
     smallest, event = (threshold.threshold, threshold.event) if is_certified else (threshold, None)
-    if event not in (None, "top"):
+    if event not in (None, "top"):  # the exported function compares the largest probability with the threshold
         raise InputError(
             f"Expected a threshold for the top class, got one for the event {event!r}. Try a contract.",
             code="threshold_event",
@@ -185,7 +185,7 @@ def _format(value: Any) -> str:
 def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: int | None) -> None:
     """Write a program of torch.export, or an ONNX graph, from logits to calibrated logits."""
     name = type(calibrator).__name__
-    k = calibrators.num_classes(calibrator) or num_classes
+    k = calibrators.num_classes(calibrator) or num_classes  # None, 0: any number
     if _CAPABILITY_NAMES[to] not in calibrators.capabilities(calibrator).exports:
         raise InputError(f"{name} cannot be exported to {to}. Try numpy.", code="not_exportable")
     if getattr(calibrator, "names", ()) and calibrators.capabilities(calibrator).takes_groups:
@@ -199,7 +199,7 @@ def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: 
             code="no_num_classes",
         )
     module = CalibratedNetwork(torch.nn.Identity(), calibrator).eval()
-    example = torch.linspace(-1, 1, 2 * k).view(2, k)
+    example = torch.linspace(-1, 1, 2 * k).view(2, k)  # any logits, whose operations are recorded
     shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)  # torch would export a batch of 1 as a constant
     with atomic_write(path) as draft:
         if to == "torch":

@@ -107,19 +107,26 @@ def beta(z: Array, fitted: Fitted) -> Array:
 
 
 def quadratic(z: Array, fitted: Fitted) -> Array:
-    """Map the log-odds by a function whose slope is linear between the ends, and constant beyond."""
+    """Map the log-odds s by a function whose slope is linear between two ends, and constant beyond.
+
+    `slopes` are the slopes at the lower and at the upper end, and `bias` is the value at the lower end.
+    """
     s = score(z, fitted)
     low, high = fitted["ends"]
     length = high - low if high > low else 1.0  # equal ends make the position 0
     position = (np.clip(s, low, high) - low) / length
     rising = length * position**2 / 2  # integral of a slope that rises from 0 to 1
     falling = length * position - rising  # integral of a slope that falls from 1 to 0
+    # How much each of the two slopes adds from the lower end to s; beyond an end, its slope goes on
     columns = np.stack([falling - np.maximum(low - s, 0), rising + np.maximum(s - high, 0)], 1)
     return score_to_logits(columns @ fitted["slopes"] + fitted["bias"])
 
 
 def monotone(z: Array, fitted: Fitted) -> Array:
-    """Map -log p by a function that is linear between knots, written as a sum of min(v, knot)."""
+    """Map v = -log p by a function that is linear between knots, and return minus its values.
+
+    With slope s_j from knot e_j on, the function is v s_J + sum_{j < J} (s_j - s_{j+1}) min(v, e_{j+1}).
+    """
     v = -log_softmax(z / fitted["temperature"])
     total = v * fitted["slopes"][-1]
     for knot, change in zip(fitted["knots"][1:], fitted["slopes"][:-1] - fitted["slopes"][1:]):
@@ -155,6 +162,7 @@ def focal_map(z: Array, gamma: Any) -> Array:
     top = np.zeros(z.shape, dtype=bool)
     np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
     relative_z = z - z.max(-1, keepdims=True)
+    # At least -1e30, so that log-odds and log o stay finite if no other class is possible
     top_log_odds = -log_sum_exp(np.where(top, -np.inf, np.maximum(relative_z, -1e30)))
     log_q = relative_z + log_sigmoid(top_log_odds)
     other_log_q = np.where(top, -np.inf, log_q)
@@ -181,10 +189,15 @@ def shared_isotonic(z: Array, fitted: Fitted) -> Array:
 
 
 def venn_abers(z: Array, fitted: Fitted) -> Array:
-    """Return high / (1 - low + high) for each class, with the two isotonic values of its probability."""
+    """Return high / (1 - low + high) for each class, divided by the sum of the row.
+
+    low and high are the values of two isotonic fits at the probability of the class: with the new example labeled as
+    another class, and labeled as this class.
+    """
     p, bounds, columns = softmax(z), fitted["start"], []
     for i, j, column in zip(bounds[:-1], bounds[1:], p.T):
         x, low, high = (fitted[name][i:j] for name in ("p", "low", "high"))
+        # Below all x, low is 0; above all x, high is 1. Probabilities that differ by rounding are equal
         low = np.append(0.0, low)[np.searchsorted(x, column * (1 + TIE_ROUNDING), side="right")]
         high = np.append(high, 1.0)[np.searchsorted(x, column * (1 - TIE_ROUNDING), side="left")]
         columns.append(high / (1 - low + high))
@@ -204,9 +217,10 @@ def look_up(edges: Array, value: Array, c: Array) -> Array:
 
 
 def replace_confidence(z: Array, c: Array, event: Any) -> Array:
-    """Return log p with a new probability c of the predicted class or, if binary, of the event.
+    """Return log p (n, k) with a new probability c (n,) of the predicted class or, if binary, of the event.
 
-    The other classes share 1 - c in their old ratios, but none may exceed c (1 - TOP_LEAD): the argmax stays.
+    The event is "top", the predicted class, or 0 or 1, one class of two. The other classes share 1 - c in their old
+    ratios, but none may exceed c (1 - TOP_LEAD): the argmax stays.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         if event != "top":
@@ -245,7 +259,10 @@ def data_bins(z: Array, fitted: Fitted, name: str = "value") -> Array:
 
 
 def top_label_binning(z: Array, fitted: Fitted) -> Array:
-    """Replace the confidence by the accuracy of its bin, one of the bins of the predicted class's group."""
+    """Replace the confidence by the accuracy of its bin.
+
+    The bins divide the log-odds of the predicted class, or of class `of` of two. Classes share the bins of their group.
+    """
     index = z.argmax(-1) if fitted["of"] == "top" else np.full(len(z), fitted["of"])
     rows = np.arange(len(z))
     without_top = z.copy()
@@ -270,9 +287,11 @@ def auto(z: Array, fitted: Fitted) -> Array:
         return top + np.log(np.exp(log_p - top).sum(0))
     low, high = fitted["ends"]
     odds, mixed = log_odds(z), mixed_log_odds(z, fitted)
-    excess = odds - np.clip(odds, low, high)
+    excess = odds - np.clip(odds, low, high)  # beyond the ends, 0 between them
+    # Of logits whose log-odds are the two ends
     at_low, at_high = mixed_log_odds(np.array([[-low / 2, low / 2], [-high / 2, high / 2]]), fitted)
     at_end = np.where(excess < 0, at_low, at_high)
+    # Between 0 and the excess
     change = np.minimum(np.maximum(mixed - at_end, np.minimum(excess, 0)), np.maximum(excess, 0))
     return score_to_logits(np.where(excess == 0, mixed, at_end + change))
 
@@ -321,6 +340,7 @@ def group_calibrated(z: Array, fitted: Fitted, groups: Any) -> Array:
     if not len(fitted["names"]):
         return common
     index = group_index(groups, fitted["names"], len(z))
+    # The last entries, slope 1 and biases 0, leave rows of new groups as they are
     slopes, biases = np.append(fitted["slopes"], 1.0), np.concatenate([fitted["biases"], np.zeros((1, z.shape[1]))])
     return common * slopes[index, None] + biases[index]
 
@@ -361,7 +381,10 @@ MAPS: dict[str, Any] = {
 
 
 def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
-    """Return the calibrated logits of a fitted calibrator, by its class."""
+    """Return the calibrated logits of a fitted calibrator, by the map for its class.
+
+    `groups` has the group of each row, which only "GroupCalibrated" needs.
+    """
     arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
     if "members" in fitted:
         arrays["members"] = fitted["members"]  # calibrators remain a list
@@ -374,7 +397,12 @@ def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
 
 
 def class_scores(z: Array, sets: Fitted) -> Array:
-    """Return the nonconformity score of every class."""
+    """Return the nonconformity score of every class, (n, k): the larger, the less a class fits the logits.
+
+    "lac" is 1 - p. "aps" is the sum of p from the most probable class down to this one, less 1 - u of its own p, and
+    "raps" adds a penalty for each rank. "saps" uses only the largest p, and a penalty for each further rank. u is a
+    pseudorandom value in [0, 1) for each row.
+    """
     p = softmax(z)
     if sets["score"] == "lac":
         return 1 - p
@@ -411,7 +439,7 @@ def uniforms(z: Array, sets: Fitted) -> Array:
 
 
 def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
-    """Return the prediction sets of calibrated logits, True for the classes in the set.
+    """Return the prediction sets (n, k) of calibrated logits, True for the classes in the set.
 
     With thresholds by group, new groups use the threshold that is named "".
     """
@@ -423,7 +451,11 @@ def sets_of(z: Array, sets: Fitted, groups: Any = None) -> Array:
 
 
 def cross_sets_of(z: Array, sets: Fitted) -> Array:
-    """Return the cross-conformal sets of logits as the network gives them, True for the classes in the set."""
+    """Return the cross-conformal sets (n, k) of logits as the network gives them, True for the classes in the set.
+
+    A class is in the set if more than the share alpha of the scores is at least as large as its own score. Each fold
+    of the fit is compared under the calibrator that was fitted without it.
+    """
     # Number of scores at least as large as the score of the class, itself included
     num_at_least = np.ones(z.shape, dtype=np.int64)
     for fitted, scores in zip(sets["calibrators"], sets["scores"]):

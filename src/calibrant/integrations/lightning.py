@@ -81,7 +81,7 @@ class CalibrationCallback(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of all predictions."""
-        if trainer.sanity_checking or not self._batches:
+        if trainer.sanity_checking or not self._batches:  # sanity checks run a few batches before the training
             return
         batches = self._batches
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:

@@ -98,6 +98,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             model: Any = clone(self._classifier())
             scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
             self.estimator_ = model.fit(x, labels, **final_fit_params)
+        # Calibrators count weights as numbers of examples, which a mean of 1 makes of weights in any unit
         normalized_weights = None if weights is None else weights / weights.mean()
         p = _to_predictions(scores, labels, normalized_weights, clusters=clusters)
         self.calibrator_ = calibrators.fit(self.calibrator, p)
@@ -147,7 +148,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
             splits = list(user_splitter.split(x, labels, **split_params))
         else:
-            folds = max(2, min(self.cv, int(np.bincount(labels).min())))
+            folds = max(2, min(self.cv, int(np.bincount(labels).min())))  # each fold has examples of the rarest class
             if clusters is None:
                 return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(x, labels))
             if clusters.max() == 0:
@@ -327,7 +328,16 @@ def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
 def _to_predictions(
     scores: tuple[str, np.ndarray], labels: Any, weights: Any = None, names: Any = None, *, clusters: Any = None
 ) -> Predictions:
-    """Build predictions from probabilities, or from decision scores as logits."""
+    """Build predictions from probabilities, or from decision scores as logits.
+
+    Args:
+        scores: Name of the method that returned the scores, and the scores: (n, k), or (n) of a decision function for
+            two classes.
+        labels: Class indices, (n).
+        weights: Weights of the examples, (n).
+        names: Names of the classes.
+        clusters: Cluster of each example, (n).
+    """
     method, values = scores
     labels = torch.as_tensor(labels)
     if method == "predict_proba":
@@ -336,7 +346,7 @@ def _to_predictions(
         p = Predictions.from_binary_logits(values, labels, weights, class_names=names, clusters=clusters)
     else:
         p = Predictions(values, labels, weights, class_names=names, clusters=clusters)
-    return p.with_event(1) if p.k == 2 else p
+    return p.with_event(1) if p.k == 2 else p  # scikit-learn's positive class is the second
 
 
 def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:

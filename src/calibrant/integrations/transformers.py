@@ -178,10 +178,10 @@ class LinearLossTrainer(Trainer):
                 "compute_loss_func.",
                 code="language_model",
             )
-        labels = inputs["labels"][:, 1:].flatten()
+        labels = inputs["labels"][:, 1:].flatten()  # each token is the label of the position before it
         outputs = model.base_model(**{name: value for name, value in inputs.items() if name != "labels"})
         hidden = outputs.last_hidden_state[:, :-1].flatten(0, 1)
         loss = linear_loss(hidden, head.weight, labels, self.token_loss, bias=getattr(head, "bias", None))
-        if num_items_in_batch is not None:
+        if num_items_in_batch is not None:  # the sum of this batch, over the tokens of all accumulated batches
             loss = loss * (labels != -100).sum() / num_items_in_batch
         return (loss, {"loss": loss}) if return_outputs else loss

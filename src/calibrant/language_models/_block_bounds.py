@@ -61,7 +61,8 @@ class _Runs(NamedTuple):
     def cost(self, fewest_hits: np.ndarray, most_hits: np.ndarray, weight: float, sign: int) -> np.ndarray:
         """Return the least signed cost, sign w (k + m z - q)^2, over z and over q from `fewest_hits` to `most_hits`.
 
-        It is infinite where no q in this range is possible.
+        w is the weight of the block, k the sum of its known confidences, z the mean of its m missing ones, and q its
+        number of right answers. The cost is infinite where no q in this range is possible.
         """
         fewest_hits, most_hits = np.maximum(fewest_hits, self.fewest_hits), np.minimum(most_hits, self.most_hits)
         lowest_gap = self.total + self.m * self.lowest - most_hits  # of the range of k + m z - q
@@ -136,6 +137,7 @@ class _Blocks:
     def _table_step(self) -> int | None:
         """Return the least `step`, a power of 2, with which `tables_of_costs` takes at most `MAX_TABLE_STEPS`.
 
+        `step` neighboring numbers of hits share a cell of the tables, which saves time but makes the bounds wider.
         Without missing answers it is 1, whatever the time, so that the bounds are exact. It is None if every step takes
         too long.
         """
@@ -176,6 +178,7 @@ class _Blocks:
         """
         first = self.starts[block] - before  # known answers before the block
         last = np.minimum(self.ends[block] - before - m, self.num_known)
+        # If equal confidences lie on both sides of an end of the run, any of their answers may be in it
         fewest_hits = np.maximum(0, self.fewest_hits[last] - self.most_hits[first])
         most_hits = np.minimum(last - first, self.most_hits[last] - self.fewest_hits[first])
         return _Runs(
@@ -293,7 +296,7 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
             heapq.heappush(queue, (priority, next(counter), bound, prefix, siblings))
 
     push_first(iter([(table_bound, _Prefix(table_bound))]))  # the empty arrangement has no siblings
-    for _ in range(MAX_ARRANGEMENTS + len(blocks.ends)):
+    for _ in range(MAX_ARRANGEMENTS + len(blocks.ends)):  # a complete arrangement takes a turn for each block
         _, _, bound, prefix, siblings = heapq.heappop(queue)
         push_first(siblings)
         cost = exact_cost(prefix.terms)  # with means in order, unlike in the table
@@ -327,11 +330,12 @@ class _Pool(NamedTuple):
 def _least_sum(terms: tuple[_Term, ...]) -> float:
     """Return the least sum of the terms w (rest + m z)^2 over means z that do not decrease from block to block.
 
-    Found by the pool adjacent violators algorithm: neighbors whose means would decrease get one mean.
+    w, rest and m are fields of the terms; terms with m = 0 do not depend on z. The means are found by the pool adjacent
+    violators algorithm: neighbors whose means would decrease get one mean.
     """
     pools: list[_Pool] = []
     for term in terms:
-        if term.weight > 0 and term.m > 0:
+        if term.weight > 0 and term.m > 0:  # no other term depends on z
             pool = _Pool((term,), curvature=term.weight * term.m**2, slope=-term.weight * term.m * term.rest)
             while pools and pools[-1].z > pool.z:
                 earlier_terms, curvature, slope = pools.pop()

@@ -161,7 +161,10 @@ def _hle(
     with_last_block: bool = True,
     size: int = BLOCK_SIZE,
 ) -> ValueAndRange:
-    """Return the HLE error and its range, NaN for fewer answers than a block."""
+    """Return the HLE error and its range, NaN for fewer answers than a block.
+
+    `is_answered` has no influence: it is a parameter because all conventions are called with it.
+    """
     value = hle_error(confidence, correct, size=size, with_last_block=with_last_block)
     if math.isnan(value):
         return _same_for_all_orders(value)
@@ -171,7 +174,10 @@ def _hle(
 
 
 def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return the HLE error of inspect_evals: whole percents, and a single block for fewer than 100 answers."""
+    """Return the HLE error of inspect_evals, and its range.
+
+    Confidences are cut to whole percents, and fewer than 100 answers are one block. `is_answered` has no influence.
+    """
     whole_percents = np.floor(np.round(100 * confidence, 9)) / 100  # rounded, since 100 * 0.29 is 28.999999999999996
     return _hle(whole_percents, correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))
 

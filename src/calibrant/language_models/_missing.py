@@ -174,7 +174,7 @@ def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
     """Return the greatest sum of |G_b| over all bins that the missing confidences may be in, as in `browsecomp_bounds`.
 
     All wrong answers go to one bin, and all right answers to another. Wrong answers at 0 and right ones at 1 add
-    nothing to a sum, which the last element of the gains, for no bin, stands for.
+    nothing to any sum: the last element of each array of gains, 0, stands for this choice.
 
     Args:
         gap_sums: $G_b$ of the stated confidences.

@@ -127,7 +127,11 @@ class Registry(Mapping[str, Callable[..., Any]]):
         self._loaded_entry_points.add(name)
 
     def code(self, name: str) -> str:
-        """Return the version of a method's code: "" for a built-in method in its first revision, else a digest."""
+        """Return the version of a method's code, which tells whether earlier results are still valid.
+
+        It is "" for a built-in method in its first revision, "revision 2" and so on in a later one, and a digest of the
+        code for any other method.
+        """
         self[name]  # registers the method if an entry point offers it
         return self._code_versions.get(name, "")
 

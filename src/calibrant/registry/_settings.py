@@ -53,7 +53,7 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
         kinds = [extra.kind for extra in arguments[1:] if isinstance(extra, MethodName)]
-        if kinds and value and isinstance(value, str):
+        if kinds and value and isinstance(value, str):  # "" names no method
             yield kinds[0], value
         else:
             yield from nested_names(value, arguments[0])

@@ -42,7 +42,7 @@ def include(sources: Iterable[str]) -> None:
                 importlib.import_module(source)
         except InputError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # a script may call sys.exit
             raise InputError(f"{label}: cannot be imported ({describe_error(error)}).", code="import") from None
         finally:
             os.chdir(working_folder)

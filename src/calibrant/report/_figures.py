@@ -318,7 +318,7 @@ def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
 
 def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[HoverPoint]:
     """Return a point per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
-    lows, highs = frequency_limits(bins, level or 0.90)  # not shown without a level
+    lows, highs = frequency_limits(bins, level or 0.90)  # without a level they are not shown, and 0.90 has no meaning
     hover_points: list[HoverPoint] = []
     for b in _nonempty_bins(bins):
         text = f"{event.probability} {b.span}: {event.frequency} {format_percent(b.accuracy, 1)}"

@@ -156,7 +156,7 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
         part = p[source.groups == i]
         assert part.clusters is not None  # `stated_predictions` has set them: the questions
         gap = signed_gap.interval(part, level=level ** (1 / len(subjects)))  # all hold together (Sidak 1967)
-        confidence = _weighted_mean(part, part.events.confidence)
+        confidence = _weighted_mean(part, part.events.confidence)  # the gap is this minus the accuracy
         name, num_questions = source.group_names[i], len(part.clusters.unique())
         rows.append(SubjectRow(name, num_questions, accuracy=confidence - gap.value, confidence=confidence, gap=gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))

@@ -174,8 +174,9 @@ class Contract:
         Raises:
             InputError: If the file is no contract, is damaged, or was changed.
         """
-        contract: Contract = calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])
-        threshold = contract.threshold and replace(contract.threshold, event=contract.of)  # which files do not hold
+        contract: Contract = calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])  # classes of its parts
+        # Files do not hold the event of a threshold, which is the event of the contract
+        threshold = contract.threshold and replace(contract.threshold, event=contract.of)
         return replace(contract, threshold=threshold)
 
 

@@ -139,6 +139,7 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
 
     The slopes of a row are interpolated at two contexts: v_(2) - v_(1), the lead of the top class, and the mean of v.
     Up to a number per row, the function is v s_R + sum_{r < R} (s_r - s_{r+1}) min(v, v_(r+1)), with R slopes.
+    `knots` are (2, j), j values of each context, and `slopes` are (R, 2, j), what each knot adds to each slope.
     """
     v, knots, slopes = -log_softmax(apply(fitted["monotone"], z)), fitted["knots"], fitted["slopes"]
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # at most 1e4, as v is inf at probability 0
@@ -321,6 +322,7 @@ def group_index(groups: Any, names: Any, n: int) -> Array:
     if values.shape != (n,):  # None, too
         raise ValueError("Expected the group of each row: calibrate(logits, groups).")
     texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]
+    # A group of the same text takes precedence over a group of the same number
     position = {to_number(name): i for i, name in enumerate(names)} | {name: i for i, name in enumerate(names)}
     index = [position.get(text, position.get(to_number(text), len(names))) for text in texts]
     return np.array(index, dtype=np.int64)
@@ -432,6 +434,7 @@ def uniforms(z: Array, sets: Fitted) -> Array:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
+        # The seed changes all values
         x = x + np.uint64(sets["seed"] * 0x9E3779B97F4A7C15 % 2**64)
         x ^= x >> np.uint64(31)
         x = x * np.uint64(0x9E3779B97F4A7C15)

@@ -36,7 +36,7 @@ def metric(text: str) -> Any:
         return float(method(_to_predictions(predictions, targets)))
 
     name = re.sub(r"\W+", "_", method.text).strip("_")
-    higher_is_better = bool(info.higher_is_better)
+    higher_is_better = bool(info.higher_is_better)  # MLflow needs a bool also for metrics without a better direction
     return make_metric(eval_fn=eval_fn, greater_is_better=higher_is_better, name=name, long_name=info.title)
 
 

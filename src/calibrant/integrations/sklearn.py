@@ -165,7 +165,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         x = X if isinstance(self.estimator_, FrozenEstimator) else validate_data(self, X, reset=False)
         method, values = _scores(self.estimator_, x)
-        unused_labels = np.zeros(len(values), dtype=np.int64)
+        unused_labels = np.zeros(len(values), dtype=np.int64)  # required, but without effect on the logits
         logits = _to_predictions((method, values), unused_labels).logits
         return self.calibrator_(logits).softmax(-1).numpy()
 
@@ -178,7 +178,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, pos_label: Any = None) -> Predictions:
     """Return the predictions of a fitted classifier, with the names of its classes.
 
-    Without probabilities, they are the scores of its decision function.
+    For a classifier without `predict_proba`, the scores of its decision function are the logits.
 
     Args:
         estimator: The fitted classifier.
@@ -231,7 +231,8 @@ class _Scorer:
         """Return the metric of a fitted classifier, with the sign changed unless higher values are better."""
         method, values = _scores(estimator, X)
         info = metrics.metric_info(self.metric)
-        if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:  # a log loss
+        # A log loss, which probabilities of 0 would make infinite, as random forests give them
+        if method == "predict_proba" and info.unit == "nats" and info.higher_is_better is False:
             eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo(np.float64).eps
             values = values.clip(eps, 1 - eps)
         p = _named_predictions(estimator, (method, values), y, sample_weight, self.pos_label)
@@ -287,7 +288,10 @@ class ReliabilityDisplay:
         name: str = "",
         ax: Any = None,
     ) -> "ReliabilityDisplay":
-        """Draw the diagram of probabilities (n, k) or (n,). The event is `pos_label`, by default the second class."""
+        """Draw the diagram of probabilities of all classes (n, k), or of one class (n,).
+
+        The event is `pos_label`, by default the second of two classes.
+        """
         y = np.asarray(y_true)
         classes, labels = np.unique(y, return_inverse=True)
         names = [str(class_label) for class_label in classes]
@@ -369,7 +373,10 @@ def _positive_index(pos_label: Any, classes: np.ndarray) -> int:
 
 
 def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
-    """Refuse scikit-learn's names of calibrators, with ours, and folds for a fitted classifier."""
+    """Raise `InputError` for settings that only scikit-learn's `CalibratedClassifierCV` has, and for less than 2 folds.
+
+    These are `method`, its names of calibrators, and cv="prefit". The error names what to use instead.
+    """
     sklearn_name = str(calibrator if method is None else method)
     if method is not None or sklearn_name in SKLEARN_CALIBRATORS:
         calibrant_name = SKLEARN_CALIBRATORS.get(sklearn_name, "Auto")

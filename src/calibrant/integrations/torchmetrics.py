@@ -85,7 +85,7 @@ class CalibrationMetric(Metric):
             if self._single_scores is not None:
                 self._single_scores.add_pairs(p.logits)
             return p
-        if self.binary:
+        if self.binary:  # confidences may have any shape here, but predictions take (n)
             scores, labels = scores.flatten(), labels.flatten()
             weights = None if weights is None else weights.flatten()
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)

@@ -147,6 +147,7 @@ def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]
             class_by_column = _parse_suffixes([name for name in column_names if name not in grouped_names], prefix)
             name, class_name = next(iter(class_by_column.items()), ("", ""))
             if len(class_by_column) == 1 and class_name.lower() not in NON_CLASS_SUFFIXES:
+                # Weak: other evidence must confirm that this is a score, since many names begin with p or z
                 groups.append(ScoreColumns(kind, (name,), (class_name,), is_weak=prefix in SINGLE_LETTER_PREFIXES))
                 grouped_names.add(name)
     return groups
@@ -161,6 +162,7 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
     """
     known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
+    # Kind of the scores, prefix, and whether the prefix is weak: the values must confirm such scores
     rules = [(kind, prefix, False) for kind, prefixes in CLASS_COLUMN_PREFIXES.items() for prefix in prefixes]
     rules += [("probs", prefix, True) for prefix in WEAK_CLASS_COLUMN_PREFIXES]
     for kind, prefix, is_weak in rules:
@@ -180,7 +182,8 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
 def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
     """Return groups of columns whose names differ only in a class label or number, such as cat_score and dog_score.
 
-    Other examples are cat and dog, and Forest (cat) and Forest (dog).
+    Other examples are cat and dog, and Forest (cat) and Forest (dog). The groups are weak: their values must confirm
+    that they are probabilities.
     """
     # Classes by column, by the text before and after the class
     classes_by_affixes: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
@@ -202,7 +205,8 @@ def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str
 def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
     """Return a group for each column that is named after one class: a label, such as spam, or a word as in spam_prob.
 
-    The word is any but "max" and the like, before "prob", "proba" or "probability".
+    The word is any but "max" and the like, before "prob", "proba" or "probability". The groups are weak: their values
+    must confirm that they are probabilities.
     """
     known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []

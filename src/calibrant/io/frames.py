@@ -141,7 +141,7 @@ def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> t
     if options.ignore_index is None or not has_class_labels or frame[columns.label].dtype.is_nested():
         return frame, []
     is_ignored = ignored_mask(label_values(frame[columns.label]), options)
-    if not is_ignored.any() or is_ignored.all():
+    if not is_ignored.any() or is_ignored.all():  # a chunk of ignored rows stays: arrays need a row
         return frame, []
     note = f"Left out {count_rows(int(is_ignored.sum()))} with label {options.ignore_index}."
     return frame.filter(~is_ignored), [note]
@@ -150,7 +150,7 @@ def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> t
 def _read_scores_and_labels(
     frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read probabilities or logits, and the labels beside them."""
+    """Return the arrays of probabilities or logits and of the labels beside them, and notes for the user."""
     scores = read_scores(frame, columns, options)
     arrays: dict[str, Any] = {columns.kind: scores}
     names, notes = columns.names, ()
@@ -182,7 +182,7 @@ def _read_scores_and_labels(
 def _read_answers(
     frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read stated confidences, and whether the answers were correct, if the columns tell.
+    """Return the arrays of stated confidences and, if the columns tell, of correct answers, and notes for the user.
 
     The column `correct` tells, or else labels and predictions, which are compared.
     """

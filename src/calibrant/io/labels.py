@@ -227,7 +227,7 @@ def _names_by_number(names: tuple[str, ...]) -> dict[float, str]:
 
 
 def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
-    """Return the error for labels that seem to be counted from 1, given those that occur and the number of classes."""
+    """Return the error for labels that seem to be counted from 1. `classes` are the labels that occur, of k classes."""
     return InputError(
         f"Expected labels 0 .. {k - 1} in {column!r}, the positions of {k} classes, got {min(classes):g} .. "
         f"{max(classes):g}. Try labels_from=1 (--labels-from 1) if they are counted from 1, or labels_from=0 if class "
@@ -284,7 +284,7 @@ def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Column
     positive = columns.positive
     number = None if positive is None else parse_number(positive)
     is_zero_one = {*classes} <= {0, 1}  # or false and true
-    if number is not None and not (number == 1 and is_zero_one):
+    if number is not None and not (number == 1 and is_zero_one):  # labels 0 and 1 with positive class 1 need no names
         names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
         return (values == number).astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
     if positive is not None and is_zero_one and positive.lower() in NEGATIVE_WORDS:

@@ -180,7 +180,7 @@ def read_chunks(path: str | Path, rows: int | None, options: TableOptions) -> It
     """
     with prefix_errors(f"{path}"):
         file = open_chunked(path, options)
-    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))
+    rows_per_chunk = rows or max(1, CHUNK_BYTES // (8 * max(1, file.numbers_per_row)))  # a float64 has 8 bytes
     starts = range(0, file.num_rows, rows_per_chunk)
     chunks = [slice(start, min(start + rows_per_chunk, file.num_rows)) for start in starts]
     with ThreadPoolExecutor(1) as reader:

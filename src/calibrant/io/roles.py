@@ -109,7 +109,7 @@ def _build_columns(
         score_columns, names = (scores.columns, scores.names) if multilabel_columns else sort_class_columns(scores)
         fields = {"kind": scores.kind, "scores": score_columns, "names": names}
         if len(score_columns) == 1 and not search.is_list(score_columns[0]):
-            # A single score is that of the positive class of two, which the column's name may end in
+            # A single score belongs to the positive class of two, and the name of its column may name this class
             fields |= {"names": None, "positive": search.positive or next(iter(scores.names), None)}
     roles = {role: name for role, name in search.roles.items() if role not in dropped_roles}
     columns = search.frame.columns
@@ -208,11 +208,12 @@ def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> b
     # Each class of one occurs beside a single class of the other
     if not a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique():
         return False
-    if a.dtype.is_nested() or b.dtype.is_nested():
+    if a.dtype.is_nested() or b.dtype.is_nested():  # lists have no names to compare
         return True
     keys, other_keys = comparable_class_keys(a, b)
     has_other_names = {*np.unique(keys).tolist()} != {*np.unique(other_keys).tolist()}
-    return has_other_names or bool((keys == other_keys).all())  # 0 beside 1 everywhere contradicts 1 beside 0
+    # Equal names must stand in the same rows: columns in which 0 and 1 are exchanged contradict each other
+    return has_other_names or bool((keys == other_keys).all())
 
 
 # Labels beside scores
@@ -236,7 +237,7 @@ def _find_multilabel_columns(search: RoleSearch, scores: ScoreColumns) -> tuple[
 def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) -> None:
     """Take the only other column of a table for the label if it holds classes.
 
-    Its values are names of the score columns, or two classes of which one means yes, beside one or two columns.
+    Its values are classes of the score columns, or two classes of which one means yes, beside one or two score columns.
     """
     remaining = [name for name in search.unassigned_columns if name not in scores.columns]
     if not search.has_all_rows or len(remaining) != 1:

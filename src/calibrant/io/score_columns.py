@@ -67,7 +67,8 @@ def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
     """Return the columns with a score per class, or a list per row, or None without such a group.
 
     Names make some groups certain. Without these, the groups whose rows sum to 1 are certain, if no column is the
-    confidence. Beside answers with a confidence, only columns of several labels make a group the scores.
+    confidence. If the table already has confidences and correctness of answers, a group is returned only if each of its
+    classes has a column of labels.
 
     Raises:
         InputError: If two groups are certain, unless they are the logits and probabilities of the same classes.
@@ -180,7 +181,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
         InputError: If several candidates differ, or the values do not decide.
     """
     roles = search.roles
-    if "confidence" in roles and "correct" in roles:  # answers that lack nothing
+    if "confidence" in roles and "correct" in roles:  # these answers are complete without a score
         return None
     if not candidates:
         if {"confidence", "label", "predicted"} <= roles.keys() and search.has_all_rows:
@@ -190,6 +191,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
     if "confidence" in roles:
         return _resolve_beside_confidence(search, score)
     has_evidence = "predicted" in roles or "correct" in roles
+    # Logits are no confidences of answers, and only a probability has a positive class
     if score.kind == "logits" or search.options.positive is not None or not has_evidence:
         return score
     name = score.columns[0]
@@ -226,7 +228,7 @@ def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> Score
     if _is_confidence_of_score(search, score):  # the probability also tells which class is meant
         return score
     if {"label", "predicted"} <= roles.keys() and search.have_equal_values(name, roles["confidence"]):
-        return None
+        return None  # labels and predictions tell which answers were correct
     is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
     if "label" in roles or not is_zero_one:
         raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
@@ -277,14 +279,15 @@ def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:
 def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
     """Return the meaning of a column beside `correct`: a confidence, or a class probability.
 
-    It is a confidence without labels, and for labels of other than two classes. Of two classes, the one predicted is
-    the label if the answer is correct, and the other one if not.
+    It is a confidence without labels, and for labels of other than two classes. Of two classes, the predicted class is
+    the label if the answer is correct, and otherwise the other class.
     """
     if "label" not in search.roles:
         return CONFIDENCE
     p, (labels,), classes = _read_score_and_classes(search, name)
     if len(classes) != 2:
         return CONFIDENCE
+    # The rows that `_read_score_and_classes` keeps
     is_present = ~np.isnan(search.read_probabilities(name)) & ~search.frame[search.roles["label"]].is_null().to_numpy()
     correct = to_numbers(search.frame[search.roles["correct"]], accept_truth_words=True).to_numpy()[is_present] > 0.5
     other_class = np.where(labels == classes[0], classes[1], classes[0])

@@ -83,7 +83,7 @@ def check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
     """Raise `InputError` if probabilities or confidences seem to be percentages.
 
     They do if all are in [0, 100], one is above 2, and the rows of several columns sum to 100. With the option `drop`,
-    few numbers above 1 in a single column count as outliers.
+    few numbers above 1 in a single column count as outliers. Lists are not checked.
     """
     names = (*columns.scores, *([columns.confidence] if columns.confidence else []))
     if options.percent or not names or not len(frame) or any(is_list(frame[name]) for name in names):

@@ -178,7 +178,7 @@ def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None
         texts = polars.select(polars.when(column.is_not_null()).then(texts)).to_series()
     spelled = texts.drop_nulls().unique(maintain_order=True).to_list()
     unescaped = unescape_column(spelled)
-    if classes is None:
+    if classes is None:  # numbers are spelled otherwise if they lost something, as 007 has
         is_spelled_alike = column.dtype == polars.String or bool((column.cast(polars.String) == texts).all())
         restored = None if is_spelled_alike and unescaped == spelled else unescaped
     else:  # the first spelling in which all labels are names of classes

@@ -44,7 +44,7 @@ def block_error_bounds(
     """
     problem = _Blocks(confidence, correct, ends, with_last_block=with_last_block)
     low, is_low_exact = _least_cost(problem, 1)
-    high, is_high_exact = _least_cost(problem, -1)
+    high, is_high_exact = _least_cost(problem, -1)  # minus the greatest squared error
     return math.sqrt(max(0.0, low)), math.sqrt(max(0.0, -high)), is_low_exact and is_high_exact
 
 
@@ -153,7 +153,8 @@ class _Blocks:
         if 2 * num_pairs.sum() >= MAX_TABLE_STEPS:  # the limit for large steps
             return None
         step = 1
-        # For each pair, `_table_before` adds a row of cells for each shift
+        # For each pair, `_table_before` adds a row of up to hit_ranges / step + 1 cells for each shift. There are up to
+        # sizes / step + 2 shifts
         while (num_pairs * (sizes / step + 2) * (hit_ranges / step + 1)).sum() > MAX_TABLE_STEPS:
             step *= 2
         return step
@@ -165,7 +166,8 @@ class _Blocks:
     def hits_range(self, end: int, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fewest and most hits among the first `end` answers, for each number of missing ones among them.
 
-        At most `wrong` of the missing answers are wrong, and at most `right` of them are right.
+        Hits are right answers, with or without a confidence. At most `wrong` of the missing answers are wrong, and at
+        most `right` of them are right.
         """
         num_known = np.minimum(end - missing, self.num_known)
         fewest_hits = self.fewest_hits[num_known] + np.maximum(0, missing - self.wrong)
@@ -348,8 +350,9 @@ def _least_sum(terms: tuple[_Term, ...]) -> float:
 def _minus_greatest_sum(terms: tuple[_Term, ...]) -> float:
     """Return minus the greatest sum of the terms w (rest + m z)^2 over means z that do not decrease.
 
-    The terms are convex in z, so that the greatest sum has each z at an end of its own range or of another one's.
-    Dynamic programming runs over the blocks.
+    w, rest and m are fields of the terms; terms with m = 0 do not depend on z. The others are convex in z, so that the
+    greatest sum has each z at an end of its own range or of the range of another z. Dynamic programming runs over the
+    blocks.
     """
     free = [term for term in terms if term.weight > 0 and term.m > 0]
     fixed = math.fsum(term.weight * term.rest**2 for term in terms if term.m == 0)

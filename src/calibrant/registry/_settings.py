@@ -87,7 +87,8 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
     if origin is typing.Annotated:
         return _ints_to_floats(value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        matching = [part for part in arguments if not describe_mismatch(value, part)]  # an integer may stay one
+        # Parts of the union that accept the value. If int is one, an integer stays as it is
+        matching = [part for part in arguments if not describe_mismatch(value, part)]
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]

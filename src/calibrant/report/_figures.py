@@ -118,7 +118,8 @@ def figure(
 def _strip_svg(svg: str) -> str:
     """Remove XML header, metadata and ids, and use the fonts and colors of the page."""
     svg = svg[svg.index("<svg") :]
-    # Drop the ids of groups, but not of paths and clips, to which the figure refers. \1 is empty for the other tags
+    # Drop the ids of groups, which repeat in every figure of a page, but not of paths and clips, to which the figure
+    # refers. \1 is empty for the other tags
     svg = re.sub(r'(<g) id="[^"]*"|<metadata>.*?</metadata>\s*|<title>.*?</title>\s*', r"\1", svg, flags=re.DOTALL)
     svg = re.sub(r" xmlns(:xlink)?=\"[^\"]*\"", "", svg).replace("xlink:href", "href")
     svg = re.sub(r"font: ([^\"';]*?px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
@@ -201,7 +202,7 @@ CURVE_EXPLANATION, BAR_EXPLANATION = diagram_explanations()
 def curve_diagram(
     title: str, by_score: GroupedScores, bins: Bins, note: str = "", width: float = 4.0, event: EventKind = TOP_CLASS
 ) -> Markup:
-    """Return a CORP reliability curve with its 90 % band, above the histogram of the predictions.
+    """Return a CORP reliability curve (isotonic regression, without bins) with its 90 % band, above a histogram.
 
     Args:
         title: What the predictions are, for the caption.

@@ -177,7 +177,7 @@ def find_token_log_probs(record: Any) -> list[float] | None:
     for part in _nested_responses(record):
         log_probs = as_object(part.get("logprobs"))
         if content := log_probs.get("content"):
-            # An unknown one makes the probability of the response unknown
+            # An unknown log-probability makes the probability of the response unknown
             return [math.nan if token["logprob"] is None else float(token["logprob"]) for token in content]
         # Completions, in which the first token may have none because nothing comes before it
         if log_probs.get("token_logprobs"):
@@ -186,7 +186,10 @@ def find_token_log_probs(record: Any) -> list[float] | None:
 
 
 def find_response_text(record: Any) -> str | None:
-    """Return the text of a response, found where log-probabilities are, or None without one."""
+    """Return the text of the first response in a record, or None without one.
+
+    The response is searched for as in `find_token_log_probs`. The content of a message may be a list of pieces.
+    """
     for part in _nested_responses(record):
         message = part.get("message")
         content = message.get("content") if isinstance(message, dict) else part.get("text")
@@ -198,7 +201,7 @@ def find_response_text(record: Any) -> str | None:
 
 
 def _nested_responses(record: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects that may be a response: a record, its first choice, and those nested in known fields."""
+    """Yield the objects that may be a response: a record, its first choice, and the objects nested in known fields."""
     if not isinstance(record, dict):
         return
     yield record

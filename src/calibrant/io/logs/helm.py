@@ -42,10 +42,10 @@ def read_run(path: Path, options: LogOptions) -> LogContent:
     is_choice = str(adapter.get("method", "")).startswith("multiple_choice")
     # The last of several requests for an instance: each may be one of its choices
     requests = {_key(request["instance"], request): request for request in state["request_states"]}
-    # An entry of the statistics describes its instance itself
+    # An entry of the statistics has the fields of its instance itself
     means = {_key(entry, entry): _stat_means(entry["stats"]) for entry in stats}
     score = _select_score(list(means.values()), options.score, is_choice=is_choice)
-    # A model without any has log-probabilities of 0, and so the probability 1 everywhere
+    # HELM sets the log-probabilities of a model without any to 0, which gives the probability 1 everywhere
     has_log_probs = any(mean.get(CONFIDENCE_STAT) not in (None, 1.0) for mean in means.values())
     answers = [
         _read_answer(

@@ -105,7 +105,7 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
         str(question),
         correct,
         data=record,
-        reason=no_grade_reason or ("empty response" if text == "" else ""),  # None: no field of responses
+        reason=no_grade_reason or ("empty response" if text == "" else ""),  # None: no response field
         stated=stated,
         confidence=confidence,
     )

@@ -72,7 +72,7 @@ def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
 def read_logs(
     path: str | Path | Sequence[str | Path], options: LogOptions
 ) -> tuple[tuple[LogRow, ...], tuple[str, ...], str | None, bool]:
-    """Return the rows of logs, notes on how they were read, the model, if its name is known, and whether tasks are.
+    """Return the rows of logs, notes on how they were read, the model's name or None, and whether all logs name tasks.
 
     Args:
         path: A file, a pattern, a run folder of HELM, or a folder with logs of one model; or several files.

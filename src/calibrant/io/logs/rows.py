@@ -145,7 +145,7 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     epochs: Counter[tuple[str, str]] = Counter()
     rows: list[LogRow] = []
     for answer, subject in zip(answers, subjects, strict=True):
-        epochs[answer.task, answer.question] += 1
+        epochs[answer.task, answer.question] += 1  # a question that occurs again is repeated
         outcome, confidence, reason = _resolve_outcome(answer, table, percent=bool(options.percent))
         rows.append(
             LogRow(
@@ -316,4 +316,5 @@ def top_probability(logits: Sequence[float]) -> float:
     0.5
     """
     top = max(logits)
+    # Divided by exp(top), which avoids overflow, the largest term is 1
     return 1.0 / math.fsum(math.exp(value - top) for value in logits)

@@ -124,7 +124,7 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
 
 
 def _find_record_end(content: bytes, separator: str) -> int:
-    """Return the length of the first record in bytes, with its line break. It may have more of these within quotes."""
+    """Return the length of the first record in bytes, with its line break. A record may have line breaks in quotes."""
     stream = io.BytesIO(content)
     lines = (line.decode(errors="replace") for line in stream)
     try:  # the reader takes as many lines from the stream as the first record has
@@ -320,6 +320,7 @@ def map_texts(frame: Any, function: Callable[[str], str]) -> Any:
 
 def _quote_column_name(name: str) -> str:
     """Return the name of a column, in quotes if a reader could misread it."""
-    # Not only separators: a header can also begin as a comment (#), or as a line that declares a separator (sep=;)
+    # Besides separators: a header that begins with # is read as a comment, "sep=;" declares a separator, and blanks
+    # around a name are stripped
     is_plain = name and not re.search(r"""[,;|"'#=\s]""", name)
     return name if is_plain else '"' + name.replace('"', '""') + '"'

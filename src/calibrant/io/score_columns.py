@@ -256,7 +256,7 @@ def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
         p = 1 / (1 + np.exp(-p))
     is_present = ~(np.isnan(p) | np.isnan(c))
     p, c = p[is_present], c[is_present]
-    # Up to 1e-3, because confidences may be rounded
+    # Up to 1e-3, as the columns may be rounded
     return len(p) > 0 and bool((p < 0.5).any()) and bool((abs(np.maximum(p, 1 - p) - c) < 1e-3).all())
 
 

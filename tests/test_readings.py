@@ -313,6 +313,7 @@ def test_positive_names_the_class_of_a_single_score():
     for labels, positive in ((PAIR[Y], "malignant"), (Y + 1, "2"), (2 * Y - 1, "1"), (np.array([7, 3])[Y], 3)):
         assert is_binary(read({"label": labels, "score": P}, positive=positive), P, Y)
     assert is_binary(read({"label": Y, "score": 1 - P}, positive="0"), 1 - P, 1 - Y)
+    assert is_binary(read({"label": 0 * Y, "score": P}, positive="cat"), P, 0 * Y)  # 0 is not the cat
     assert refused({"label": PAIR[Y], "score": P}, positive="cat") == "positive_class"
     assert refused({"label": Y3, **CLASSES}, positive="1") == "positive_class"
 

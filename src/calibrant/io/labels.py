@@ -1,5 +1,6 @@
 """Read labels as class indices or names of classes, as the columns of scores and the options tell."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -270,7 +271,8 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
     names = binary_names(texts, positive or named_class, required=positive is not None)
     is_positive = values.astype(str) == names[1]
     if values.dtype.kind not in "Ub":  # numbers, which are compared as such: "1" is 1.0
-        is_positive = values == float(parse_number(names[1]) or 0)
+        number = parse_number(names[1])
+        is_positive = values == (math.nan if number is None else float(number))  # a word is none of the numbers
     return is_positive.astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
 
 

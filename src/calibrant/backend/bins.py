@@ -72,9 +72,10 @@ class ClusterSums:
     def equal_mass(self, bins: int) -> "ClusterSums":
         """Return the sums over bins of equal mass. An edge inside a bin of this object divides its sums by weight."""
         n = self.total_weight.sum(0)
+        # rows: weight, weighted confidence, then the weights and the residuals of the m clusters
         running = _cumulative_sums(n, n * self.value, *self.total_weight, *self.residual)
         sums = _sums_between_cuts(_equal_mass_cuts(bins, running[0, -1], _is_integer(n)), running)
-        sums = sums[:, sums[0] > 0]  # without empty bins; rows in the order of `running`: 1 + 1 + m + m
+        sums = sums[:, sums[0] > 0]  # without empty bins
         weight_sum, confidence_sum = sums[:2]
         weight, residual = sums[2:].chunk(2)
         return ClusterSums(confidence_sum / weight_sum, weight, residual)
@@ -123,6 +124,7 @@ class GroupedScores:
         grouped, index = cls._from_sorted(c, a, w)
         if clusters is None:
             return grouped
+        # At most 512 bins of confidence, to bound the memory of the sums by cluster and bin
         bin_index = grouped.slot_indices(MAX_CLUSTER_SLOTS)[index]
         w = torch.ones_like(a) if w is None else w
         sums = ClusterSums.from_events(clusters[order], bin_index, MAX_CLUSTER_SLOTS, w, c, a)
@@ -163,7 +165,10 @@ class GroupedScores:
         return _is_integer(self.total_weight)
 
     def slot_indices(self, max_slots: int) -> Tensor:
-        """Return each group's slot (g): its own, or one of `max_slots` of nearly equal mass if groups are more."""
+        """Return the slot of each group, (g): its own index, or one of `max_slots` slots of nearly equal mass.
+
+        Groups share slots only if there are more than `max_slots` of them.
+        """
         if len(self.value) <= max_slots:
             return torch.arange(len(self.value), device=self.value.device)
         share_below = (self.total_weight.cumsum(0) - self.total_weight / 2) / self.total_weight.sum()  # mid-rank
@@ -186,9 +191,10 @@ class GroupedScores:
 
     @cached_property
     def residual_square(self) -> Tensor:
-        """Sum over the examples of the squared difference between outcome and confidence.
+        """Weighted sum over the examples of the squared difference between outcome and confidence.
 
-        Outcomes of 0 and 1 with the same mean as a fractional outcome a would add a (1 - a) more.
+        The groups hold a fractional outcome a like outcomes of 0 and 1 with the mean a, whose squares add a (1 - a) too
+        much. The sum of these excesses is `fraction_variance`.
         """
         misses = self.total_weight - self.correct
         return (self.correct * (1 - self.value).square() + misses * self.value.square()).sum() - self.fraction_variance
@@ -263,7 +269,7 @@ class Events(EventStatistics):
     @cached_property
     def merged(self) -> "Events":
         """Events with one row per example, whose outcome is the weighted mean over its parts and may be fractional."""
-        if self.examples is None:
+        if self.examples is None:  # every row is an example
             return self
         columns = torch.stack([self.confidence.double(), self.outcome.double()])
         (c, a), weights, clusters = merge_examples(columns, self.weights, self.clusters, self.examples)
@@ -284,7 +290,7 @@ class Events(EventStatistics):
         """Return sums over bins of equal width, computed once for every number of bins."""
         if self.examples is not None:  # several rows per example
             return self.merged.moments(bins)
-        cache: dict[int, Moments] = self.__dict__.setdefault("_moments", {})
+        cache: dict[int, Moments] = self.__dict__.setdefault("_moments", {})  # fields of the class are frozen
         if bins not in cache:
             cache[bins] = replace(self._compute_moments(bins), dispersion=self.dispersion)
         return cache[bins]
@@ -314,11 +320,13 @@ def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None 
     1965). A cluster counts as one example.
     """
     square = (a - c).square()
+    # `events`: expected sum of squared gaps of outcomes 0 or 1
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
     if events == 0 or total <= MIN_DISPERSION * events:  # all confidences are 0 or 1, or all gaps are rounding errors
         return MIN_DISPERSION if events else 1.0
     squares = (w * square.square()).sum() if clusters is None else torch.bincount(clusters, w * square).square().sum()
     m = total**2 / float(squares)
+    # With one effective example, the factor is infinite and the limit of 1 applies
     return min(1.0, total / events * (m + 1) / (m - 1)) if m > 1 + 1e-9 else 1.0
 
 
@@ -328,9 +336,9 @@ def merge_examples(
     """Average rows over the parts of every example.
 
     Args:
-        values: Values, (..., n).
-        weights: Weights, (n).
-        clusters: Index of the cluster of each row, (n).
+        values: Numbers to average, (..., n).
+        weights: Weights of the rows, (n); 1 if None.
+        clusters: Index of the cluster of each row, (n), or None without clusters.
         examples: Index of the example of each row, (n).
 
     Returns:
@@ -356,8 +364,9 @@ def _compiled_bin_sums(kernel: Any, c: Tensor, a: Tensor, w: Tensor | None, bins
     Chunks of rows are summed on their own and then added in order, so that the number of threads changes no bit. c, a
     and w are the confidences, outcomes and weights, (n) float64.
     """
+    # A chunk has many more rows than sums, which therefore take little memory
     edges, chunk_rows = equal_width_edges(bins).numpy(), max(_MIN_CHUNK_ROWS, 64 * bins)
-    w = c.new_zeros(0) if w is None else w
+    w = c.new_zeros(0) if w is None else w  # an empty array means no weights to the kernel
     confidences, outcomes, weights = (part.contiguous().numpy() for part in (c, a, w))
     chunk_sums = np.zeros((math.ceil(len(c) / chunk_rows), 6, bins))
 
@@ -439,6 +448,7 @@ class Bins:
         fewer examples than bins the last bins are empty. If weights are not whole numbers, all bins have the same mass.
         """
         cuts = by_score.equal_mass_cuts(bins)
+        # index of the group that ends at each cut or is divided by it, whose confidence is the edge
         last = (torch.searchsorted(by_score.cumulative_weight, cuts) - 1).clamp_(0, len(by_score.value) - 1)
         weight, confidence_sum, outcome_sum = _sums_between_cuts(cuts, by_score.cumulative_sums[:3])
         total = by_score.cumulative_weight[-1]
@@ -510,9 +520,11 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
 
 
 def sorted_copies(values: Tensor, weights: Tensor | None = None) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return positions and values of the first and last copies in the sorted list that has `weight` copies of each.
+    """Describe the sorted list that has `weight` copies of each value, for interpolation without building it.
 
-    The third result is the length of the list, the total weight.
+    Returns:
+        The positions in the list of the first and the last copy of each value, (2n) in increasing order; the values
+        there, (2n); and the length of the list, which is the total weight.
     """
     x, order = values.detach().cpu().double().sort()
     w = np.ones(len(x)) if weights is None else weights.detach().cpu().double()[order].numpy()

@@ -60,7 +60,8 @@ def _compile_sums(function: Callable[..., Any]) -> Any:
 def _exp2(x):
     """Return 2^x for x in [-1020, 1020]. The compiler can vectorize it, unlike the library's function.
 
-    x is its nearest integer plus f: a polynomial gives 2^f, and the integer is added to the bits of the exponent.
+    x is its nearest integer plus f. A polynomial gives 2^f. The power of the integer is the float64 whose 52 bits of
+    mantissa are 0 and whose exponent bits are the integer plus 1023.
     """
     t = x + _ROUNDING_SHIFT  # whose lowest bits are the nearest integer
     f = x - (t - _ROUNDING_SHIFT)
@@ -73,7 +74,7 @@ def _exp2(x):
 @_compile
 @no_type_check
 def _single_exp2(x):
-    """Return 2^x in single precision for x in [-126, 126]."""
+    """Return 2^x in single precision for x in [-126, 126], as `_exp2` does: 23 bits of mantissa, exponents plus 127."""
     t = x + _SINGLE_ROUNDING_SHIFT
     f = x - (t - _SINGLE_ROUNDING_SHIFT)
     value = _SINGLE_EXP2_COEFFICIENTS[5]
@@ -108,10 +109,11 @@ def _exp(x):
 def _log(x):
     """Return log x for normal x > 0, from x = m 2^exponent with m in [.7, 1.42]: log m = 2 atanh(s), by its series."""
     bits = np.float64(x).view(np.int64)
-    exponent = (bits - _SQRT_HALF_BITS) >> 52
+    exponent = (bits - _SQRT_HALF_BITS) >> 52  # so that m is at least sqrt(1/2), and s near 0
     m = np.int64(bits - (exponent << 52)).view(np.float64)
     s = (m - 1.0) / (m + 1.0)
     w = s * s
+    # q w = 2 (atanh(s) / s - 1) is a polynomial in w, so that log m = 2 s + s w q
     q = _LOG_COEFFICIENTS[6]
     for i in range(6):
         q = q * w + _LOG_COEFFICIENTS[5 - i]
@@ -127,6 +129,7 @@ def _load_columns(z, m, row_max):
         for i in range(rows):
             m[j, i] = z[i, j]
     row_max[:] = m[0]
+    # A fixed length, for vector instructions: columns beyond the rows hold old values, which are not used
     for j in range(1, k):
         for i in range(BLOCK_ROWS):
             row_max[i] = m[j, i] if m[j, i] > row_max[i] else row_max[i]
@@ -214,7 +217,7 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
             for j in range(k):
                 for i in range(BLOCK_ROWS):
                     d = np.float64(m[j, i]) - np.float64(row_max[i])
-                    sums[i] += powers[j, i] * d if powers[j, i] > 0 else 0.0
+                    sums[i] += powers[j, i] * d if powers[j, i] > 0 else 0.0  # 0 log 0 = 0: d may be -inf
             entropy_block = entropy[block]
             for i in rows:
                 entropy_block[i] = log_total[i] - sums[i] / total[i]
@@ -252,7 +255,7 @@ def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, b
             confidence[i] = 1.0 / total
         if len(predicted) or len(correct):
             first_maximum = 0
-            while d[first_maximum] < 0.0:
+            while d[first_maximum] < 0.0:  # d is 0 at the maximum
                 first_maximum += 1
             if len(predicted):
                 predicted[i] = first_maximum
@@ -266,7 +269,7 @@ def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, b
             brier[i] = _brier(squares, powers[y[i]], total)
         if len(entropy):
             for j in range(k):
-                weighted += powers[j] * d[j] if powers[j] > 0 else 0.0
+                weighted += powers[j] * d[j] if powers[j] > 0 else 0.0  # 0 log 0 = 0: d may be -inf
             entropy[i] = _log(total) - weighted / total
         if len(class_probability):
             class_probability[i] = powers[index] / total
@@ -284,7 +287,7 @@ def _bin_indices(c, edges, index):
     for i in range(len(c)):
         scaled = c[i] * bins
         nearest = (scaled + _ROUNDING_SHIFT) - _ROUNDING_SHIFT  # integer
-        is_near_edge |= np.int64(abs(scaled - nearest) <= 1e-6)
+        is_near_edge |= np.int64(abs(scaled - nearest) <= 1e-6)  # rounding may have moved it across
         below = nearest - 1.0 if nearest >= scaled else nearest
         # the low bits of the sum are the integer; most processors do not convert vectors of numbers
         index[i] = np.float64(below + _ROUNDING_SHIFT).view(np.int64) & 0xFFFFFFFF
@@ -326,7 +329,8 @@ def add_class_bins(p, y, w, edges, by_row, class_sums):
     bins = np.uint64(len(edges) - 1)
     num_lines, size = p.shape
     first_edge = edges[1]
-    # unsigned indices spare a test for negative ones at every access
+    # Place in the line, value and bin of the probabilities that are kept. Unsigned indices spare a test for negative
+    # ones at every access
     place, c, index = np.empty(size + 1, np.uint64), np.empty(size + 1), np.empty(size + 1, np.uint64)
     for line in range(num_lines):
         count = np.uint64(0)
@@ -356,7 +360,10 @@ def add_weighted_bits(bits, keys, total):
 @_compile
 @no_type_check
 def sort_integers(keys, scratch):
-    """Sort keys (n) uint64 by their bytes, the lowest first, and return the one of the two arrays that holds them."""
+    """Sort keys (n) uint64 by a radix sort on their bytes, the lowest byte first.
+
+    Keys move between the two arrays with every byte. Returns the array that holds them at the end.
+    """
     counts = np.zeros((8, 256), np.uint64)  # of the values of every byte
     for key in keys:
         for byte in range(8):
@@ -428,11 +435,12 @@ def _exp_sum(d):
 @_compile_sums
 @no_type_check
 def nll_derivatives(z, y, w, b, s, out):
-    """Add to out the sums of `calibrators._temperature._nll_derivatives_of_rows` at the inverse temperature b.
+    """Add to out the sums over rows of `calibrators._temperature._nll_derivatives_of_rows`.
 
-    Exponentials are computed in the precision of s (4, BLOCK_ROWS), whose content is overwritten. m1, m2 and m3 are the
-    first three moments of the margins times b under the probabilities of a row. The last two sums, for the uncalibrated
-    logits, are left out if out has length 5.
+    At the inverse temperature b they are the NLL; its first, second and third derivative in b, times b, b^2 and b^3;
+    and the square of the first derivative. If out has length 7, the NLL and the weight of the right predictions of the
+    uncalibrated logits follow. Exponentials are computed in the precision of s (4, BLOCK_ROWS), whose content is
+    overwritten. m1, m2 and m3 are the first three moments of the margins times b under the probabilities of a row.
     """
     n, k = z.shape
     is_wide, with_uncalibrated = k >= MANY_CLASSES, len(out) == 7
@@ -459,6 +467,7 @@ def nll_derivatives(z, y, w, b, s, out):
             weight, norm = w[first + i] if len(w) else 1.0, np.float64(s[0, i])
             label_margin = np.float64(z[first + i, y[first + i]]) - np.float64(row_max[i])
             label_score = label_margin * b
+            # The sums in s are of powers of t = b margin / ln 2
             m1, m2, m3 = s[1, i] / norm * _LN_2, s[2, i] / norm * _LN_2**2, s[3, i] / norm * _LN_2**3
             out[0] += weight * (_log(norm) - label_score)
             out[1] += weight * (m1 - label_score)
@@ -493,7 +502,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
         gap, nll, score = confidence - target, 0.0 - log_p[i], brier[i]
         square, variance = gap * gap, confidence * (1 - confidence)
         is_infinite, is_sure = np.float64(nll == np.inf), np.float64(confidence >= high_confidence)
-        nll = 0.0 if is_infinite else min(nll, 65536.0)
+        nll = 0.0 if is_infinite else min(nll, 65536.0)  # bounded, as the words of a sum are
         values = (
             *(1.0, weight, correct[i] * weight, target * weight, gap * weight, square * weight, variance * weight),
             *(nll * weight, nll * nll * (1.0 / 4096) * weight, is_infinite * weight, score * weight),
@@ -506,7 +515,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
             low[b, f] += np.int64(units - integer_part * _FIXED_POINT_SCALE)
             high[b, f] += np.int64(integer_part)
         odds = max(1.0 / confidence - 1.0, 0.0)
-        cell = (np.float64(odds).view(np.int64) >> 42) - first_cell
+        cell = (np.float64(odds).view(np.int64) >> 42) - first_cell  # as `bins.odds_cell`
         cell = min(max(cell, 0), cells.shape[2] - 1)
         cell_values = (weight, weight * target, weight * confidence)
         for f in range(3):
@@ -515,6 +524,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
             cells[0, f, cell] += np.int64(units - upper * _LOWER_WORD_SPAN)
             cells[1, f, cell] += np.int64(upper)
         if (i + 1) % _MAX_ROWS_BEFORE_CARRY == 0 or i + 1 == len(c):
+            # `low` has 52 bits of each number, in two words of 26 bits; `high` has the whole numbers
             sums[0] += (low & 0x3FFFFFF).T
             sums[1] += (low >> 26).T
             sums[2] += high.T

@@ -5,12 +5,12 @@ from typing import Any, no_type_check
 
 @no_type_check
 def venn_abers_pass(widths, heights, slopes):
-    """Fill the slopes of `calibrators._isotonic._venn_abers_pass` from weights and weighted means.
+    """Fill the slopes of `calibrators._isotonic._venn_abers_pass`.
 
-    Isotonic regression is the slope of the greatest convex minorant of a path, whose x are cumulative weights and whose
-    y are cumulative weighted means. An example of label 1 and weight 1 is added to the left of all points, and slope i
-    is its fitted value at point i, which it then moves past. The minorant is kept as a stack of corners, whose top is
-    the left end.
+    Widths are the weights of the points, and heights are their weights times means. Isotonic regression is the slope of
+    the greatest convex minorant of a path, whose x are cumulative widths and whose y are cumulative heights. An example
+    of label 1 and weight 1 is added to the left of all points, and slope i is its fitted value at point i, which it
+    then moves past. The minorant is kept as a stack of corners, whose top is the left end.
     """
 
     def turn(a: Any, b: Any, c: Any) -> Any:
@@ -20,7 +20,7 @@ def venn_abers_pass(widths, heights, slopes):
     moving = (-1.0, -1.0)  # the start of the added example, of weight 1 and label 1, which ends at the origin
     corners, end = [moving], (0.0, 0.0)  # of the minorant; from right to left after the reversal
     for i in range(len(widths) + 1):
-        if i:
+        if i:  # the first end is the origin
             end = (end[0] + widths[i - 1], end[1] + heights[i - 1])
         while len(corners) > 1 and turn(corners[-2], corners[-1], end) <= 0:
             corners.pop()

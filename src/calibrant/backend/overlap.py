@@ -167,7 +167,7 @@ class Overlap:
 
     @property
     def excess(self) -> float:
-        """The largest excess of a share over its share by chance, or 0 if four standard errors explain it."""
+        """The largest excess of a share over its share by chance: 1 for identical sets, 0 within 4 standard errors."""
         if self.is_identical:
             return 1.0
         parts = zip(self.shares, self.expected_shares, self.standard_errors, strict=True)
@@ -191,7 +191,10 @@ def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
 
 
 def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> float:
-    """Return the standard error of a share minus its expectation, where copies of a row count once."""
+    """Return the standard error of a share minus its expectation, as for two shares with the same mean p.
+
+    It is sqrt(p (1 - p) (1 / d_a + 1 / d_b)) for d distinct rows in each set: copies of a row count once.
+    """
     p = (share + expected) / 2
     distinct = [max(1, len(np.unique(sketch.hashes))) for sketch in (a, b)]
     return float(np.sqrt(p * (1 - p) * sum(1 / d for d in distinct)))

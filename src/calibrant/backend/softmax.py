@@ -56,6 +56,7 @@ class Outcomes:
         """Return the outcomes if the labels were others, without another pass over the logits."""
         old, new = (logits.gather(1, y[:, None]).squeeze(1).double() for y in (labels, new_labels))
         log_likelihood = new - old + self.log_likelihood
+        # The Brier score is sum_j p_j^2 - 2 p_y + 1, in which only p_y changes
         brier = self.brier + 2 * (self.log_likelihood.exp() - log_likelihood.exp())
         is_impossible = old.isneginf()
         if bool(is_impossible.any()):  # the difference to the old label is not defined
@@ -158,6 +159,7 @@ def _row_stats(
     compiled = kernels(z)
     chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k // _SUM_COLUMNS) * _SUM_COLUMNS
     large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
+    # Threads share the work in large chunks; each of these is computed in chunks that stay in cache
     if compiled and not visitor:  # a kernel keeps only a few rows in cache
         chunk_rows = large_chunk_rows
 
@@ -171,7 +173,8 @@ def _row_stats(
         columns = (column[rows].numpy() for column in stats.values())
         part = z[rows] if z.dtype in (torch.float32, torch.float64) else z[rows].float()
         p = buffer[: len(part) * k]
-        p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)  # (k, rows)
+        # (k, rows): of many classes the kernel writes row by row, of few class by class
+        p = p.reshape(-1, k).T if k >= compiled.MANY_CLASSES else p.reshape(k, -1)
         compiled.row_stats(part.contiguous().numpy(), y[rows].numpy(), index, *columns, p)
         return torch.from_numpy(p.T)
 
@@ -194,7 +197,8 @@ def _row_stats(
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
     """Return the named statistics of a chunk, each (rows). "probs" gives the probabilities of all classes (rows, k).
 
-    The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns.
+    The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns. `margin` is
+    z - max z, and `powers` are the probabilities before division by their total.
     """
     n, k = logits.shape
     missing = -n % _SUM_COLUMNS

@@ -62,6 +62,7 @@ def group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         The distinct values, the index of each value among them, and the count of each distinct value in float64.
     """
     low, high = value[:-1], value[1:]  # each value and the next
+    # The smaller absolute value: if no value is negative, this is the lower one
     smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
     starts_group = torch.ones_like(value, dtype=torch.bool)
     starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite

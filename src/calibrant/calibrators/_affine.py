@@ -74,11 +74,12 @@ class BiasCorrectedTemperature:
     def fit(cls, p: Predictions) -> "BiasCorrectedTemperature":
         """Fit T and c by NLL."""
         initial_temperature = fit_nll_temperature(p).finite_temperature
+        # In this scale the search starts, with w = 1, at the fitted temperature
         x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
         identity = torch.ones((), dtype=torch.float64)  # w is one number, the initial over the final temperature
         fit = fit_affine(x, identity, ridge=0.0, ridge_bias=0.0, min_ridge=MIN_RIDGE)
         fitted = cls(initial_temperature / fit.weight.clamp_min(MIN_INVERSE_TEMPERATURE), fit.bias)
-        status = fit.status if fit.weight > 0 else "at bound"
+        status = fit.status if fit.weight > 0 else "at bound"  # T would be infinite or negative
         gap = fit.remaining_gap + fit.ridge_cost
         return Solution(fitted, status, fit.gradient, fit.iterations, gap=gap).with_certificate(p)
 
@@ -273,7 +274,7 @@ def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float =
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
-    identity, ridge = torch.ones(p.k, dtype=torch.float64), ridge * p.k / p.total_weight
+    identity, ridge = torch.ones(p.k, dtype=torch.float64), ridge * p.k / p.total_weight  # r k / n of `Vector.fit`
     fit = fit_affine(x, identity, ridge, ridge_bias=ridge, start=start, tolerance=data.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 

@@ -188,7 +188,10 @@ class _Problem:
         )
 
     def unpack(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the change of w from the identity, shaped like w, and the intercepts c (k) for centered columns."""
+        """Return the change of w from the identity, shaped like w, and the intercepts c (k) for centered columns.
+
+        Packed are a number w and then all intercepts, or, class by class, the elements of w and the intercept.
+        """
         if self.identity.ndim == 0:
             return packed[0], packed[1:]
         by_class = packed.view(len(self.center), -1)

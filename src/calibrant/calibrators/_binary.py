@@ -193,7 +193,7 @@ def _score(logits: Tensor, limit: Tensor = NO_SCORE_LIMIT) -> Tensor:
 
 
 def _score_limit(s: Tensor) -> Tensor:
-    """Return the largest finite absolute score if some are infinite, 1 if none is finite, and otherwise no limit.
+    """Return no limit if all scores are finite, else the largest finite absolute score, or 1 if that is 0 or missing.
 
     A probability of exactly 0 is replaced because a forest's 0 means that no tree voted for the class, and a single
     error at infinity would undo any slope.

@@ -115,6 +115,7 @@ class TopLabelBinning:
         score = _log_odds(p.logits, class_index)
         correct = (class_index == p.labels).double()
         weights = example_weights(p)
+        # One of two classes, if it is evaluated, has the shared bins alone
         has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
         group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # 0 for classes that share their bins
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]

@@ -152,7 +152,10 @@ def fitting_digests(calibrator: object) -> set[str]:
 
 
 def learned_fields(calibrator: object) -> dict[str, Any]:
-    """Return the compared fields of a calibrator or a dataclass in it by name, or no fields for any other object."""
+    """Return what a calibrator has learned, by name, or {} for any object that holds nothing learned.
+
+    These are the fields of a dataclass, except those with `compare=False`, or all attributes of another class.
+    """
     if is_dataclass(calibrator) and not isinstance(calibrator, type):
         return {field.name: getattr(calibrator, field.name) for field in fields(calibrator) if field.compare}
     return dict(vars(calibrator)) if is_custom_calibrator(calibrator) else {}

@@ -67,7 +67,8 @@ def _cap_probabilities(log_p: Tensor, log_limit: Tensor) -> Tensor:
     limit, sorted_p = log_limit.exp(), log_p.exp().sort(-1, descending=True).values
     tail = sorted_p.flip(-1).cumsum(-1).flip(-1)  # sum of the probabilities that are not at the limit
     row_sum = tail[:, :1]
-    remaining_mass = row_sum - limit * torch.arange(log_p.shape[-1], device=log_p.device)  # for these
+    # What m probabilities at the limit leave to the others, and the factor that raises these to it
+    remaining_mass = row_sum - limit * torch.arange(log_p.shape[-1], device=log_p.device)
     factor = remaining_mass / tail
     feasible = (factor * sorted_p <= limit) & (remaining_mass >= 0)
     first_feasible = feasible.int().argmax(-1, keepdim=True)

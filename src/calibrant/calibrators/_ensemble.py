@@ -84,10 +84,11 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     z, index = p.logits, p.labels[:, None]
 
     def brier(u: float) -> float:
-        """Return the Brier score at T = exp(u)."""
+        """Return the Brier score at T = exp(u), the mean of sum_j q_j^2 - 2 q_y + 1."""
         q = (z * math.exp(-u)).softmax(-1)
         return 1 + float(example_mean(q.square().sum(-1) - 2 * q.gather(1, index)[:, 0], p))
 
+    # The score need not be convex; the grid spans the spread times e^-8 to e^8
     grid = [math.log(spread) + 0.5 * i for i in range(-16, 17)]
     values = [brier(u) for u in grid]
     best = values.index(min(values))

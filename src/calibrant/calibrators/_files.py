@@ -130,6 +130,7 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
                 code="not_a_calibrator",
             )
         value = _decode(description, tensors, custom_classes)
+        # An extra class need not be a calibrator, such as the `Fusion` of `load_instance`
         return value if type(value) in custom_classes.values() else _check_applies(value)
     except InputError as error:
         raise InputError(f"{path}: {error}", code=error.code) from None
@@ -192,9 +193,9 @@ def _check_applies(calibrator: Any) -> Any:
         return calibrator
     name = type(calibrator).__name__
     try:
-        k = num_classes(calibrator) or 3
+        k = num_classes(calibrator) or 3  # any number, if it accepts all
         logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
-        groups = getattr(calibrator, "names", ()) or ("",)  # of `GroupCalibrated`, which is tested with a new one, too
+        groups = getattr(calibrator, "names", ()) or ("",)  # known ones of `GroupCalibrated`, for which "" is a new one
         Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
     except Exception as error:  # any failure is the fault of the file
         reason = to_one_line(error)

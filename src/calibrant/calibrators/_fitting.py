@@ -90,6 +90,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
             p = replace_masks(p)
             fitted = method(cls, p, **warm_start, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
             fitted = to_device(fitted, "cpu")
+            # The digest of the given rows, not of the changed ones, is what `calibrate` compares
             return fitted if p is validated else _with_data_digest(fitted, validated)
 
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -177,7 +178,16 @@ MAX_ROUNDING_LOSS = 1e-9  # by which rounding may make predictions worse
 
 
 def check_status(status: Status, value_before: float, value_after: float, slack: float = 0.0) -> Status:
-    """Replace the status of a converged search by "not converged" if it made predictions worse, or NaN."""
+    """Return "not converged" for a search whose result is NaN or worse than the uncalibrated predictions.
+
+    Any other status is returned unchanged. A grid or a closed form need not improve them.
+
+    Args:
+        status: How the fit ended.
+        value_before: The criterion of the uncalibrated predictions.
+        value_after: The criterion of the calibrated predictions.
+        slack: Increase that the method allows, beside rounding.
+    """
     limit = value_before + slack + MAX_ROUNDING_LOSS * (1 + abs(value_before))
     is_worse = not value_after <= limit  # also if NaN
     return "not converged" if is_worse and status in ("converged", "at bound", "separable") else status

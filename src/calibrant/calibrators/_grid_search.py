@@ -116,6 +116,7 @@ def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, C
         return _nll_parts, sum
     # Mukhoti's edges leave out all examples that tie with the lowest confidence
     is_binned = metric.name in ("ece", "adaptive_ece") and settings["edges"] != "mukhoti"
+    # Only the confidence of the top class is sure to fall with T
     return (_gap_parts, max) if is_binned and p.of == "top" else None
 
 

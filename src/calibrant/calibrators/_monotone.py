@@ -117,7 +117,7 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
     label_v = v.logits.gather(1, v.labels[:, None])
     smallest_v = v.logits.topk(2, largest=False).values
     samples = torch.cat([smallest_v, label_v], 1).flatten()
-    weights = None if v.weights is None else v.weights.repeat_interleave(3)
+    weights = None if v.weights is None else v.weights.repeat_interleave(3)  # three samples of each row
     quantiles = np.unique(weighted_quantiles(samples, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
     positive = quantiles[quantiles > MIN_KNOT]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(positive)])

@@ -140,7 +140,7 @@ def approximate_preconditioner(
     """
     parts = [_block_curvature(rows, shares, weight, bias) for rows, shares in row_blocks(x, row_shares)]
     hessian, curvature = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
-    if weight.ndim == 0:
+    if weight.ndim == 0:  # `curvature` is that of w, `hessian` has those of the intercepts
         scale = (pack(curvature, hessian) + 2 * ridge)[:, None].clamp_min(MIN_NUMBER_CURVATURE).rsqrt()
         return Preconditioner(scale, torch.ones(1, 1, dtype=torch.float64))
     scale = (curvature + 2 * ridge.view_as(curvature)).clamp_min(MIN_CURVATURE).rsqrt()

@@ -102,8 +102,8 @@ class StructuredVector:
             p: Validation predictions.
             warm_start: A fit to similar data, to start from.
             refit_temperature: Add a temperature on top, fitted to 5-fold out-of-fold predictions. Shrinking toward a
-                temperature of the wrong family leaves the confidence too low. Folds keep groups together; copies of a
-                row count as one row of that weight if they share a group.
+                temperature of the wrong family leaves the confidence too low. Folds keep clusters together; copies of a
+                row count as one row of that weight if they share a cluster.
             robust: As in `SmoothedTemperature`.
         """
         start = None if warm_start is None else AffineFit(1 + warm_start.scale, warm_start.bias)

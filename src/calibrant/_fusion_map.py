@@ -53,7 +53,10 @@ def match_groups(groups: Any, names: Any) -> list[str]:
 
 
 def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Array:
-    """Return the probability that each answer is right (n), averaged over the posterior (MacKay 1992, eq. 10)."""
+    """Return the probability that each answer is right (n), averaged over the posterior (MacKay 1992, eq. 10).
+
+    The mean of the sigmoid of a normal logit is nearly sigmoid(mean / sqrt(1 + pi variance / 8)).
+    """
     x = np.stack(list(variables(signals, groups, fitted).values()), 1)
     logit, variance = x @ fitted["coefficients"], ((x @ fitted["covariance"]) * x).sum(1)
     return np.exp(-np.logaddexp(0.0, -logit / np.sqrt(1 + np.pi / 8 * variance)))

@@ -177,7 +177,16 @@ BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes i
 
 
 def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventKind:
-    """Return the event that predictions of `k` classes are evaluated by, with its texts filled in."""
+    """Return the event that predictions of `k` classes are evaluated by, with its texts filled in.
+
+    Its metrics lack the class-wise ECE for two classes, and the AUROC for one of more classes. The hint how to evaluate
+    the predicted class is for two classes only, where class 1 is the default event.
+
+    Args:
+        selector: The event to evaluate.
+        k: Number of classes.
+        names: Class names, by which the events of `BINARY_KINDS` are recognized.
+    """
     binary_kind = next((event for event in BINARY_KINDS if selector == 1 and event.classes == names), None)
     event = binary_kind or (TOP_CLASS if selector == "top" else ONE_CLASS)
     name = quote(names[selector]) if names and isinstance(selector, int) else f"class {selector}"

@@ -356,9 +356,12 @@ def _read_groups(groups: Any, n: int) -> list[str] | None:
 
 
 def _rank_scores(column: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `MAX_POINTS` values of a signal, and the normal scores of their mean ranks."""
+    """Return `MAX_POINTS` values of a signal in increasing order, some of them repeated, and their normal scores.
+
+    The normal score of a value is the quantile of the normal distribution at its mean rank, as a share of all ranks.
+    """
     values, counts = column[~column.isnan()].unique(return_counts=True)
-    if not len(values):
+    if not len(values):  # a signal that is always missing: any value has the score 0
         values, counts = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
     end = counts.double().cumsum(0)
     scores = torch.special.ndtri((end - counts / 2) / end[-1])
@@ -379,7 +382,7 @@ def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Ten
         pairs = [(i, prior.names.index(name)) for i, name in enumerate(names) if name in prior.names]
         rows, prior_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
         mean[rows] = prior.mean[prior_rows]
-        precision[rows] = 0.0
+        precision[rows] = 0.0  # replaces the fixed precisions of these coefficients
         precision[rows[:, None], rows] = torch.linalg.inv(prior.covariance[prior_rows][:, prior_rows])
     return mean, precision
 

@@ -60,7 +60,10 @@ def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
 
 
 def _merge_equal_examples(p: Predictions) -> Predictions:
-    """Merge equal examples unless there are clusters, add their weights, and drop weights of 0."""
+    """Merge equal examples, whose weights are added, so that they share a fold, and drop weights of 0.
+
+    With clusters, return the predictions unchanged: equal examples may belong to different clusters.
+    """
     if p.clusters is not None:
         return p
     weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights

@@ -83,7 +83,7 @@ def measure_tokens(
         raise InputError(f"Expected by as 'position' or 'frequency', got {by!r}.", code="by")
     if by == "frequency" and counts is None:
         raise InputError("Expected the number of occurrences of each token. Try counts=.", code="no_counts")
-    summary, sequences = None, 0
+    summary, sequences = None, 0  # number of sequences in earlier batches, from which clusters are numbered
     sums = list[Tensor]()  # per sequence (3, b): count, NLL and squared NLL of its tokens
     for scores, labels in batches:
         used = _used_tokens(scores, labels, weight, ignore_index)
@@ -153,7 +153,8 @@ def fit_token_temperature(
         if curvature_sum == 0:  # all probabilities are 0 or 1 in this precision
             break
         previous, step = inverse, -slope_sum / curvature_sum
-        inverse = min(max(previous + step, previous / 3), 3 * previous)  # far from the minimum, steps are too long
+        # Far from the minimum, Newton's steps are too long
+        inverse = min(max(previous + step, previous / 3), 3 * previous)
         if abs(inverse - previous) <= _TOLERANCE * inverse:
             break
     return 1 / inverse

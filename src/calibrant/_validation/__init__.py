@@ -36,6 +36,7 @@ def validate_inputs(
     z = to_tensor(logits, "logits")
     with thread_limit(z.numel(), in_chunks=True):
         names = None if class_names is None else to_unique_names(class_names, "class_names")
+        # 0 classes for logits of one dimension, which `flatten_positions` refuses
         y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
         columns: dict[str, Tensor | None] = {
             "weights": None if weights is None else to_tensor(weights, "weights").double(),

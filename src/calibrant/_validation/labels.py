@@ -86,6 +86,7 @@ def _numeric_indices(
     and refused later for their range.
     """
     numbers = [parse_number(name) for name in names or ()]
+    # Without names that are all numbers, and with names that equal the positions, labels can only be positions
     if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
         return _signs_to_classes(to_int(labels), names, k, ignore_index)
     used_labels = labels if ignore_index is None else labels[labels != ignore_index]

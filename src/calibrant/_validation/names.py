@@ -77,6 +77,7 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
 def group_positions(groups: Sequence[str], names: Sequence[str], default: int) -> list[int]:
     """Return the position of each group among the names, where "2.0" is "2", or the default for a new group."""
     position = {name: i for i, name in enumerate(names)}
+    # None is the number of any name that is not a number, so that such groups do not match each other
     by_number = {parse_number(name): i for name, i in position.items()} | {None: default}
     return [position.get(group, by_number.get(parse_number(group), default)) for group in groups]
 

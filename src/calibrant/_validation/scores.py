@@ -69,7 +69,7 @@ class RowScoreEvidence:
             if not self.possible_kinds:
                 return self
         self.num_rows += len(logits)
-        self.num_mixed_rows += int((logits != 0).sum(1).gt(1).sum())
+        self.num_mixed_rows += int((logits != 0).sum(1).gt(1).sum())  # not one-hot: several entries above 0
         return self
 
     def check(self) -> None:
@@ -195,7 +195,7 @@ def _detect_decimals(p: Tensor, max_error: float) -> int | None:
 
     Each of k rounded numbers adds at most half a unit of the last decimal to `max_error`, the largest error of a sum.
     """
-    for digits in range(3, 7):
+    for digits in range(3, 7):  # the smallest number of decimals that all entries have
         scaled = p * 10**digits
         if bool(((scaled - scaled.round()).abs() < 1e-3).all()):
             # A row of many classes that are all rounded to 0 has a sum near 0

@@ -158,6 +158,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
         fitting_data=plan.val,
         is_cross_fitted=plan.test is None,
     )
+    # A loss of accuracy counts if the whole interval of the change is below 0; there are no changes for a single row
     if not any(row.name == "accuracy" and row.high < 0 for row in changes or ()):
         return assessment
     if ACCURACY_PRESERVING_AUTO in evaluation.measurements:
@@ -176,7 +177,7 @@ def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessme
     else:
         calibrated = apply_calibrator(data.uncalibrated, fits[c.name])
     held_out = assessment.held_out_nll
-    if held_out:
+    if held_out:  # empty if the calibrator was requested, or there are too few rows for folds
         held_out = held_out | {c.name: held_out_nll(plan, c, fits[c.name])}
     return replace(
         assessment,

@@ -19,7 +19,7 @@ from calibrant.predictions import Predictions
 from calibrant.predictions.folds import assign_folds, num_units
 
 MAX_FEW_UNITS = 100  # rows or clusters up to which cross-fitting is repeated
-MIN_FEW_UNITS = 5
+MIN_FEW_UNITS = 5  # as many as folds
 FOLDS, NUM_REPEATS = 5, 2
 LEVEL = 0.90
 

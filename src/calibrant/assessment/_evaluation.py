@@ -124,6 +124,7 @@ def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
     data = _apply_fits(plan, fits)
     plan.on_progress("evaluating")
     measurements = {name: measure_as_planned(plan, p) for name, p in data.calibrated.items()}
+    # `Identity` returns the same object, whose measurement need not be repeated
     identity_name = next((name for name, p in data.calibrated.items() if p is data.uncalibrated), None)
     uncalibrated = measurements[identity_name] if identity_name else measure_as_planned(plan, data.uncalibrated)
     return Evaluation(data, uncalibrated, measurements)

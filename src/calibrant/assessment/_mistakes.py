@@ -23,7 +23,7 @@ class Mistake:
 
 
 def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
-    """Return the rows of wrong predictions by decreasing confidence, then by decreasing loss."""
+    """Return the rows of at most `limit` wrong predictions, by decreasing confidence and then by decreasing loss."""
     outcomes = p.outcomes
     is_wrong = outcomes.correct == 0
     if p.examples is not None:  # an example of several rows has a partial credit, and is not wrong

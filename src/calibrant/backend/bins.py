@@ -44,7 +44,7 @@ class ClusterSums:
     def from_events(
         cls, clusters: Tensor, bin_index: Tensor, bins: int, weights: Tensor, c: Tensor, a: Tensor
     ) -> "ClusterSums":
-        """Sum events by cluster and bin.
+        """Sum the weights and the residuals, outcome minus confidence, of events by cluster and bin.
 
         Args:
             clusters: Index of the cluster of each event, (n) int64.
@@ -478,7 +478,7 @@ def assign_bins(edges: Tensor, confidence: PerExample) -> Tensor:
 def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
     """Return the index i of each example's bin (i/b, (i+1)/b], where a confidence of 0 belongs to the first bin.
 
-    Only confidences next to an edge (or nan) need a search among the edges.
+    Only confidences next to an edge (or nan) need a search among the edges: rounding may carry c b across an integer.
 
     >>> equal_width_index(10, torch.tensor([0.0, 0.1, 0.15, 1.0], dtype=torch.float64))
     tensor([0, 0, 1, 9])

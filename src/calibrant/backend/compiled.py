@@ -162,8 +162,9 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
     """Compute `row_stats` for few classes, in blocks of rows in which each class is a column.
 
-    `powers` are e^(z - max z), the probabilities of a row before division by their total. The function is long because
-    every statistic is computed while its block is in cache.
+    `powers` are e^(z - max z), the probabilities of a row before division by their total. Outputs of length 0 are
+    skipped. `class_probability` is that of class `index`, and p (k, n) receives all probabilities. The function is long
+    because every statistic is computed while its block is in cache.
     """
     n, k = z.shape
     m, row_max, powers = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
@@ -241,7 +242,11 @@ def _brier(squares, powers, total):
 @_compile_sums
 @no_type_check
 def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
-    """Compute `row_stats` for many classes, row by row."""
+    """Compute `row_stats` for many classes, row by row.
+
+    `powers` are e^d with the margins d = z - max z. Outputs of length 0 are skipped. `class_probability` is that of
+    class `index`, and p (k, n) receives all probabilities.
+    """
     n, k = z.shape
     lanes, d, powers = np.zeros(_LANES, z.dtype), np.zeros(k), np.zeros(k)
     for i in range(n):
@@ -503,7 +508,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
         square, variance = gap * gap, confidence * (1 - confidence)
         is_infinite, is_sure = np.float64(nll == np.inf), np.float64(confidence >= high_confidence)
         nll = 0.0 if is_infinite else min(nll, 65536.0)  # bounded, as the words of a sum are
-        values = (
+        values = (  # in the order of `metrics._sums.FEATURES`
             *(1.0, weight, correct[i] * weight, target * weight, gap * weight, square * weight, variance * weight),
             *(nll * weight, nll * nll * (1.0 / 4096) * weight, is_infinite * weight, score * weight),
             *(score * score * weight, is_sure * weight, is_sure * target * weight, square * square * weight),

@@ -74,7 +74,10 @@ class Sketch:
         return cls(0, np.empty(0, dtype=np.uint64)).add(hashes)
 
     def add(self, hashes: np.ndarray) -> "Sketch":
-        """Return the sketch with the hashes of more rows, thinned if there are too many."""
+        """Return the sketch with the hashes of more rows.
+
+        If there are too many, only the hashes that end in more zero bits, about half of them for each bit, are kept.
+        """
         merged = np.concatenate([self.hashes, _thin(hashes, self.level)])
         level = self.level
         while len(merged) > MAX_SKETCH_HASHES:

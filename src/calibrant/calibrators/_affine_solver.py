@@ -113,7 +113,7 @@ def fit_affine(
             curvature_pairs=curvature_pairs,
         )
         packed, curvature_pairs = preconditioner.to_parameters(minimum.x), minimum.curvature_pairs
-        passes += minimum.evaluations + takes_newton_step
+        passes += minimum.evaluations + takes_newton_step  # the Hessian of that step takes one pass
         remaining_steps -= steps
         remaining_gap = ridge_cost = 0.0
         if takes_newton_step:

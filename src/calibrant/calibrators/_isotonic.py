@@ -126,6 +126,7 @@ class VennAbers:
         bounds = pairwise(fitted.start.tolist())
         for (start, end), p_j in zip(bounds, logits.double().softmax(-1).T.contiguous(), strict=True):
             x = fitted.p[start:end]
+            # p0 is the value of the largest x at or below p_j, p1 the value of the smallest x at or above it
             low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])  # 0 below all x
             high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])  # 1 above all x
             lows.append(low_values[_rank(x, p_j * (1 + TIE_TOLERANCE), right=True)])

@@ -86,6 +86,7 @@ class IntraOrderPreserving:
         lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
         quantiles = [weighted_quantiles(context, v.weights, np.linspace(0, 1, knots)) for context in contexts.T]
         positions = torch.from_numpy(np.stack(quantiles))  # of the knots
+        # Weights of the knots by which their slopes are interpolated at the contexts of each row
         hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
         minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
         fitted = cls(monotone, positions, minimum.x.view(-1, 2, knots))

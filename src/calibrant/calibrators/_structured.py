@@ -177,7 +177,7 @@ def smoothing_cost(p: Predictions) -> float:
 
 
 def fit_smoothed_temperature(data: FitInput, *, robust: bool = True) -> Solution[SmoothedTemperature]:
-    """Fit `SmoothedTemperature` without a certificate."""
+    """Fit `SmoothedTemperature` without a certificate, with the robust temperature or the one of the smallest NLL."""
     fit = data.temperature(robust)
     fitted = SmoothedTemperature(_scalar(fit.temperature), _scalar(data.p.total_weight))
     return Solution(fitted, fit.status, fit.gradient, fit.iterations, fit.standard_error, slack=smoothing_cost(data.p))

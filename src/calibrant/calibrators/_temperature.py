@@ -228,8 +228,8 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     # The error is about the cube of the last step, whose length is at most the tolerance
     if p.logits.numel() >= 1 << 18:
         start = search(p[::16], start, 0.1, torch.float32).x
-    rough = search(p, start, 0.06, torch.float32)
-    root = search(p, rough.x, 3e-4, torch.float64)
+    rough = search(p, start, 0.06, torch.float32)  # 0.06^3 < 3e-4: usually a single pass in float64 is left
+    root = search(p, rough.x, 3e-4, torch.float64)  # 3e-4^3 is an error of about 3e-11 in log T
     derivatives, t = root.evaluation, math.exp(-root.x)
     standard_error, status = math.nan, "converged"
     if not root.is_interior:
@@ -290,7 +290,8 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
         sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
     sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
     nll, first, second, third, square, *uncalibrated_nll = (sums[:6] / p.total_weight).tolist()
-    # From derivatives in b to derivatives in u = log b, by the chain rule
+    # From derivatives in b, times powers of b, to derivatives in u = log b by the chain rule. The root of the first one
+    # is sought: it is the value of the result, with its own slope and second derivative
     slope, second_in_u = first + second, first + 3 * second + third
     return NllDerivatives(
         first, slope, second_in_u, nll, second, square - first * first, *uncalibrated_nll, *sums[6:].tolist()
@@ -329,8 +330,9 @@ def _compiled_nll_derivatives(
     z = z if z.dtype in (torch.float32, torch.float64) else z.float()
     w, out = (
         weights[0].double().contiguous().numpy() if weights else np.empty(0),
-        torch.zeros(7 if dtype == torch.float64 else 5).double(),
+        torch.zeros(7 if dtype == torch.float64 else 5).double(),  # two sums need double precision
     )
+    # Working memory of the kernel, whose type is the precision of the exponentials
     sums = torch.empty(4, compiled.BLOCK_ROWS, dtype=dtype).numpy()
     compiled.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, sums, out.numpy())
     return out
@@ -352,7 +354,8 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
         slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
         slope, curvature = slope + u * prior_precision, curvature + prior_precision
         step = -slope / max(curvature, MIN_ROBUST_CURVATURE)
-        if abs(step) < 0.1:  # near the optimum, use the whole second derivative, in which the posteriors vary
+        # Near the optimum, use the whole second derivative, in which the posteriors vary. It may be negative elsewhere
+        if abs(step) < 0.1:
             step = -slope / max(curvature - correction, curvature / 4, MIN_ROBUST_CURVATURE)
         step = max(-1.0, min(1.0, step))
         u, passes = u + step, passes + 1

@@ -163,7 +163,7 @@ def fields_from_binary_logits(
                 f"Expected one logit per label, (n,) or (n, 1), got {tuple(s.shape)} and {tuple(y.shape)}.",
                 code="shape",
             )
-        if not logits:
+        if not logits:  # refuse scores that look like probabilities
             SingleScoreEvidence().add(s if ignore_index is None else s[y != ignore_index]).check()
         negative_logit, is_certain = torch.zeros_like(s), s.isposinf()
         if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf], because logits lie below infinity
@@ -219,9 +219,9 @@ def fields_from_labels(
             "clusters": samples if clusters is None else factorize_per_label(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
         }
-        if not (probs or logits):
+        if not (probs or logits):  # refuse scores that look like probabilities
             SingleScoreEvidence().add(s).check("probs=True")
-        build = fields_from_probs if probs else partial(fields_from_binary_logits, logits=True)
+        build = fields_from_probs if probs else partial(fields_from_binary_logits, logits=True)  # checked above
         groups_of_rows = {"row_groups": row_groups, "row_group_names": row_group_names}
         return build(s, y, **options) | {"groups": label_index, "group_names": label_names} | groups_of_rows
 
@@ -259,7 +259,7 @@ def fields_from_arrays(
     elif kind == "confidence":
         fields = fields_from_confidence(scores, targets, of=arrays.get("event_kind", "correct"), **options)
     elif kind == "probs":
-        scores = scores[:, 0] if shape[1:] == (1,) else scores
+        scores = scores[:, 0] if shape[1:] == (1,) else scores  # a single column is the probability of class 1
         fields = fields_from_probs(scores, targets, class_names=class_names, **options)
     elif _is_one_per_label(shape):
         fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)

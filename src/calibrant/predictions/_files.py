@@ -85,14 +85,14 @@ def read_chunks(
     evidence = SingleScoreEvidence()
     for chunk, arrays in reading.read_chunks(path, rows, table_options):
         rows_read = chunk.stop
-        incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())
+        incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())  # number of rows left out, by reason
         incomplete += incomplete_rows
-        if incomplete_rows.total() == chunk.stop - chunk.start:
+        if incomplete_rows.total() == chunk.stop - chunk.start:  # all rows were left out
             continue
         with prefix_errors(f"{path}"):
             labels = arrays[find_score_and_label_keys(arrays)[1]]
         if ignore_index is not None and bool((np.asarray(labels) == ignore_index).all()):
-            continue
+            continue  # predictions without rows would be refused
         with prefix_errors(reading.describe_chunk(path, chunk)):
             # A chunk alone does not refuse logits that look like probabilities: the evidence of all chunks does
             fields = fields_from_arrays(arrays, ignore_index, of, are_logits=True)

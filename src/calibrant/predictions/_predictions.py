@@ -564,6 +564,7 @@ class Predictions:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that identify these rows, in any order and file."""
+        # Sorted, for any order of rows; a copy, because sorting reuses the memory
         return hashlib.sha256(sort_integers(self.row_hashes.copy()).astype("<u8").data).hexdigest()[:16]
 
 

@@ -98,7 +98,7 @@ def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterat
 
 
 def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: bool) -> Iterator[ast.stmt]:
-    """Yield the statements that a definition needs: those it uses, and those that run when the module is imported.
+    """Yield the statements that the definition `root` needs: those it uses, and those that run at import.
 
     In a script that runs as `__main__`, which may also run the study, import-time statements count only if they use a
     required definition.

@@ -31,7 +31,7 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
             shapes = {name: r, f"{name} is high": high, f"{name} is low": low}
         parts |= {key: np.where(is_missing, 0.0, shape) for key, shape in shapes.items()}
         parts |= {f"{name} is 0": 1.0 * (x == 0), f"{name} is missing": 1.0 * is_missing}
-    for i, first in enumerate(scores):
+    for i, first in enumerate(scores):  # products of signals, on the scale of ranks only
         parts |= {f"{first} x {second}": scores[first] * scores[second] for second in list(scores)[i + 1 :]}
     group_of_row = np.array([None] * n if groups is None else match_groups(groups, fitted["groups"]), dtype=object)
     return parts | {f"group {name}": 1.0 * (group_of_row == name) for name in fitted["groups"]}

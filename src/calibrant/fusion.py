@@ -300,6 +300,7 @@ def _regression(
     if len(y) == 0 and not has_known_scale:
         raise InputError("Expected labels, got none. Try a prior on the scale of probabilities.", code="correct_range")
     prior_groups = [name.removeprefix("group ") for name in (prior.names if prior else ()) if name.startswith("group ")]
+    # Groups of the prior have coefficients even if no labeled answer belongs to them
     group_names = tuple(dict.fromkeys([*prior_groups, *(groups or ())]))
     if scale == "rank":
         points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
@@ -391,6 +392,9 @@ def _moments_between(
     fits: Sequence[Fusion], shared: Sequence[str], unused: Sequence[str]
 ) -> tuple[tuple[str, ...], Tensor, Tensor]:
     """Return the names, mean (d) and covariance (d d) of coefficients across models, without `unused` signals.
+
+    The covariance is that of the posterior means of the models, less the mean of their posterior covariances, which is
+    due to sampling. Off-diagonal elements are shrunk, and eigenvalues raised to a minimum.
 
     Args:
         fits: Fusions of the models.

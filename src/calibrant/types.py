@@ -146,7 +146,7 @@ class Range:
 
     def __contains__(self, x: float | int) -> bool:
         return (
-            (math.isfinite(x) or x == self.le)
+            (math.isfinite(x) or x == self.le)  # not NaN, and infinity only as the upper bound
             and (self.ge is None or x >= self.ge)
             and (self.le is None or x <= self.le)
             and (self.gt is None or x > self.gt)

@@ -77,7 +77,11 @@ def apply_to_file(
 def _calibrate_array_file(
     calibrator: CandidateCalibrator, path: str | Path, output: str | Path, options: TableOptions
 ) -> WriteResult:
-    """Calibrate a file of arrays, and write logits beside its labels and ids."""
+    """Calibrate a file of arrays, and write logits beside its labels and ids.
+
+    Returns:
+        The number of examples, "logits" as the kind of the output, and notes on reading.
+    """
     with prefix_errors(f"{path}"):
         arrays = read(path, options, needs_labels=False)
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
@@ -105,7 +109,10 @@ def _calibrate_table_file(
 ) -> WriteResult:
     """Calibrate a table, and write it with columns of calibrated probabilities.
 
-    Cells keep their spelling if input and output are text files. Rows without a result are not counted.
+    Cells keep their spelling if input and output are text files.
+
+    Returns:
+        The number of rows with a result, "probabilities" as the kind of the output, and notes on reading.
     """
     with prefix_errors(f"{path}"):
         table = read_table(path, options)

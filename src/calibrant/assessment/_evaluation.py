@@ -93,6 +93,7 @@ class StreamedEvaluation:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
         rows = [paired_difference(m, before[m], after[m], sums[m].tolist()) for m in metric_names if m in sums]
+        # 0.90 is the level of the intervals of `paired_difference`
         return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.fits[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:

@@ -254,7 +254,11 @@ def _build_measurement(
     num_impossible: float,
     **data: Any,
 ) -> Measurement:
-    """Decide the verdict, add notes and texts to the rows, and leave out NaN rows that were not requested."""
+    """Decide the verdict, add notes and texts to the rows, and leave out NaN rows that were not requested.
+
+    `num_impossible` is the weight of the examples whose true class has probability 0. `data` are further fields of the
+    measurement.
+    """
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
     signed_gap = by_name["signed_gap"]
     verdict = Verdict.decide(
@@ -295,9 +299,9 @@ def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
 
 
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:
-    """Compute a metric with its interval, or with its test if that is fast.
+    """Compute a metric with its interval, or else with its test if that is fast.
 
-    A metric with settings is computed alone.
+    A metric with settings of its own, such as "ece(bins=10)", gets neither.
     """
     metric = declared_metric(method)
     if method.settings:

@@ -36,7 +36,7 @@ def assessment_answers(assessment: AssessmentData) -> Sequence[Answer]:
         *measurement_answers(assessment.uncalibrated),
         Answer("Which calibrator helps?", expert_text.remedy_answer(assessment), lay_text.remedy_answer(assessment)),
     ]
-    if assessment.is_identity:
+    if assessment.is_identity:  # there is no change to describe
         return answers
     return [
         *answers,

@@ -298,7 +298,7 @@ def significance_answer(assessment: AssessmentData) -> str:
     units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes or assessment.changes is None:
         return f"These {units} do not allow a test."
-    change, level = changes[0], format_level(assessment.changes.level)
+    change, level = changes[0], format_level(assessment.changes.level)  # that of NLL comes first, if it is finite
     info = assessment.uncalibrated[change.name].info
     nll_rows = assessment.uncalibrated["nll"], assessment.calibrated["nll"]
     infinite_nll = next((row for row in nll_rows if math.isinf(row.value)), None)

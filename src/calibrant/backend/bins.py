@@ -353,6 +353,7 @@ def merge_examples(
     means = torch.stack([torch.bincount(index, row, minlength=len(total)) for row in rows]) / total.clamp_min(1e-300)
     merged_clusters = None
     if clusters is not None and not torch.equal(clusters, examples):
+        # The parts of an example belong to one cluster
         merged_clusters = clusters.new_zeros(len(total)).scatter_(0, index, clusters)
     is_unweighted = bool(((total - 1).abs() < WEIGHT_ROUNDING).all())  # the parts of every example weigh 1 together
     return means.view(*values.shape[:-1], -1), None if is_unweighted else total, merged_clusters
@@ -496,7 +497,8 @@ def odds_cell(confidence: PerExample) -> Tensor:
     """Return the index of the cell of every confidence, (n) int64 below `NUM_ODDS_CELLS`, the most confident first.
 
     Every factor of 2 in the odds of an error, 1/confidence - 1, has 1024 cells. The index is the exponent and the
-    leading bits of the mantissa of the odds, read as an integer.
+    leading bits of the mantissa of the odds, read as an integer and counted from odds of 2^-40. Lower odds, and odds
+    above 2^20, fall into the first and the last cell.
     """
     odds = (1 / confidence - 1).clamp_min_(0)
     # A float64 has 52 bits of mantissa below its exponent: the shift leaves the exponent and the 10 leading bits

@@ -28,7 +28,7 @@ def venn_abers_pass(widths, heights, slopes):
     corners.reverse()
     for i in range(len(widths)):
         (x0, y0), (x1, y1) = corners[-1], corners[-2]
-        slopes[i] = (y1 - y0) / (x1 - x0)
+        slopes[i] = (y1 - y0) / (x1 - x0)  # of the first segment, which begins with the added example
         moving = (moving[0] + widths[i], moving[1] + heights[i])  # the example moves past point i
         if (moving[1] - y0) * (x1 - x0) >= (y1 - y0) * (moving[0] - x0):
             continue  # not below the first segment, so the minorant stays

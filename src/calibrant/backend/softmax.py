@@ -190,6 +190,7 @@ def _row_stats(
                 callback(slice(first_row + first, first_row + last), probs)
 
     large_chunks = [(first, visitor.begin_chunk() if visitor else None) for first in range(0, n, large_chunk_rows)]
+    # 0 elements: on a GPU, a single thread
     map_chunks(process, large_chunks, large_chunk_rows * k if z.device.type == "cpu" else 0)
     return [stats[name] for name in names]
 

@@ -172,7 +172,7 @@ class _Problem:
             # For a number w, a diagonal, or a matrix, whose off-diagonal entries have a ridge of their own
             scale_number, scale_diagonal, scale_matrix = column_scale.mean(), column_scale, column_scale.diag()
             min_ridge_weight = min_ridge * (scale_number, scale_diagonal, scale_matrix)[identity.ndim]
-            if ridge_bias == 0:  # a shift of the columns changes the penalty of c only
+            if ridge_bias == 0:  # columns may be centered: a shift changes nothing but a penalty of c
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
         ridge_weight = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape)
         min_ridges = pack(min_ridge_weight, min_ridge_bias * class_ones)

@@ -293,6 +293,7 @@ def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predi
     gains, error = _mean_gains(log_p - log_p[:, best, None], p)
     if p.k == 2:
         handicap = handicap * math.sqrt(HANDICAP_EXAMPLES / p.total_weight)
+    # One more example, unseen, may change a mean gain by about 1 nat / n
     error = (error.square() + (UNSEEN_EXAMPLE_NATS / p.total_weight) ** 2).sqrt()
     # A family with a handicap may be far ahead of the best one without
     return (gains / error - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0).cpu()

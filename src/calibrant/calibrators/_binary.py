@@ -265,6 +265,7 @@ class _Logistic:
         to_parameters[:m, :m] = (1 / spread).diag().cpu()
         to_parameters[m, :m] = (-center / spread).cpu()
         coordinates = torch.linalg.solve(to_parameters, reference.cpu())
+        # t' ridge t / 2 is 1e-6 times the sum over examples of the curvature times the squared log-odds
         ridge = (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu()
         return cls(x, targets, example_shares, ridge, to_parameters, coordinates)
 
@@ -281,6 +282,7 @@ class _Logistic:
 
     def fit(self, build: Callable[[Tensor, Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
         """Minimize the loss and build the calibrator from w (m) and c. With `monotone`, all of w is nonnegative."""
+        # The coordinates are w times positive spreads, so that they have the same signs
         lower = torch.full_like(self.reference, 0.0 if monotone else -torch.inf)
         lower[-1] = -torch.inf  # c may be negative
         minimum = newton(self, self.reference, lower=lower)

@@ -173,7 +173,7 @@ class ScalingBinning:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
-        """Fit the temperature by NLL, and average its confidence over bins of equal mass."""
+        """Fit a temperature, or Platt scaling for one of two classes, and average the result over equal-mass bins."""
         event = binned_event(p)
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
         table = _equal_mass_bins(bins, p.apply(scaler).with_event(event).events)

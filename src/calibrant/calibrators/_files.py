@@ -139,12 +139,12 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
 
 
 def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = ()) -> Any:
-    """Read an instance of a class with the property `is_consistent`, no calibrator, that `save` wrote.
+    """Read an object that is not a calibrator, such as a `Fusion`, from a file that `save` wrote.
 
     Args:
         path: The file to read.
-        cls: The class.
-        extra_classes: Classes of its parts.
+        cls: The class of the object, which has a property `is_consistent`.
+        extra_classes: Classes of the parts of the object.
 
     Raises:
         InputError: As `load` does; for an instance of another class, or one whose parts do not fit together.
@@ -273,6 +273,7 @@ def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, ty
     """Build a calibrator from its fields, after checking their names, types, shapes and ranges."""
     cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     if not isinstance(cls, type):  # unknown, or a fit function
+        # --with is the option of commands that loads a user's file, which may register the class
         hint = "--with its file, or upgrading calibrant"
         if "." in name:  # a class that was not registered when it was saved
             hint = f"load(path, extra_classes=[{name.rpartition('.')[2]}]), or registering it (--with its file)"

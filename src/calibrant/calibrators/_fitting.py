@@ -93,6 +93,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares
             return fitted if p is validated else _with_data_digest(fitted, validated)
 
+    # By which `fit_function` tells this fit from a user's own, which takes arrays
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
     fit.__signature__ = _public_signature(method)  # pyright: ignore[reportAttributeAccessIssue]
     return fit

@@ -262,7 +262,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
-        if float((step * gradient).sum(1).max()) < MIN_GAIN:  # of the quadratic model, twice
+        if float((step * gradient).sum(1).max()) < MIN_GAIN:  # twice the gain that the quadratic model predicts
             break
         # halve the steps of the priors whose log posterior falls
         lowest_accepted = value - VALUE_PRECISION * (1 + value.abs())

@@ -78,7 +78,7 @@ class SharedIsotonic:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, epsilon: PositiveFloat = 1e-9) -> "SharedIsotonic":
-        """Fit one curve by pool-adjacent-violators."""
+        """Fit one curve to the n k probabilities and whether their classes are the labels (pool-adjacent-violators)."""
         probs = p.logits.double().softmax(-1)
         y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
         weights = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
@@ -208,7 +208,9 @@ def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Te
 
 
 def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the isotonic fit at each point after one example labeled 1 is added there (ibid., algorithms 1 and 2).
+    """Return the isotonic fit at each point after one example labeled 1 is added there.
+
+    These are algorithms 1 and 2 of Vovk, Petej & Fedorova (2015).
 
     The fit is the slope of the greatest convex minorant of the cumulative sums. Moving the added example up by one
     point changes a single corner of the diagram, so that the whole sweep costs as much as one fit.

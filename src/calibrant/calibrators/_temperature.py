@@ -95,7 +95,7 @@ class Temperature:
         if criterion == "nll" and grid is None:
             return cls._fit_nll(p)
         ts = temperature_grid("mukhoti" if grid is None else grid)
-        t = search_grid(p, criterion, [0.0], ts).temperature
+        t = search_grid(p, criterion, [0.0], ts).temperature  # gamma = 0: no focal map
         status = "at bound" if t in (min(ts), max(ts)) else "grid"
         fitted = cls(torch.tensor(t, dtype=torch.float64))
         return Solution(fitted, status, iterations=len(ts), criterion=criterion).with_certificate(p)
@@ -341,9 +341,9 @@ def _compiled_nll_derivatives(
 def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> TemperatureFit:
     r"""Minimize the NLL of $(n p + 1/k) / (n + 1)$ with a normal prior of log T over T, by EM from an initial fit.
 
-    An example is weighted by the posterior probability that its label comes from p and not from the uniform part. An
-    example that p calls impossible has almost no weight and cannot distort T. The prior keeps T from explaining all
-    errors that way.
+    A Newton step in log(1/T) stands for the maximization of each round. An example is weighted by the posterior
+    probability that its label comes from p and not from the uniform part. An example that p calls impossible has almost
+    no weight and cannot distort T. The prior keeps T from explaining all errors that way.
     """
     p = drop_impossible(p)
     u, step, passes = -math.log(initial_fit.temperature), math.inf, 0  # u = log(1/T)
@@ -365,7 +365,8 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
 def _robust_derivatives(b: float, prior_log_odds: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
     """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
 
-    The first part holds the posteriors fixed. The second part, which is subtracted, is due to their change.
+    The robust loss of a row is -log(n p_y + 1/k). The first part of the second derivative holds the posteriors fixed.
+    The other part, which is subtracted, is due to their change.
 
     Args:
         b: Inverse temperature.

@@ -408,7 +408,8 @@ class Predictions:
         selector = resolve_event(of, self.k, self.class_names)
         if selector == self.of:
             return self
-        if isinstance(selector, int) or self._cached_outcomes is None:  # outcomes lack the probability of this class
+        # Cached outcomes are kept, except for a class, because they lack its probability
+        if isinstance(selector, int) or self._cached_outcomes is None:
             return self._replace(of=selector)
         return self._replace(of=selector, outcomes=self._cached_outcomes)
 
@@ -523,7 +524,7 @@ class Predictions:
             return outcomes.confidence, outcomes.correct
         if self.of == "top":
             return softmax.top_label(self.logits, self.labels)
-        probability = None if outcomes is None else outcomes.probability
+        probability = None if outcomes is None else outcomes.probability  # of the class `self.of`
         if probability is None:
             probability = softmax.class_probability(self.logits, self.of)
         return probability, (self.labels == self.of).double()

@@ -52,7 +52,8 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
 def _class_ranks(p: Predictions) -> Tensor:
     """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns.
 
-    Ranks stand for classes in keys of sorting, so that the order of the columns has no effect.
+    Ranks stand for classes in keys of sorting, so that the order of the columns has no effect. Classes are ordered by
+    the weighted sum over rows of p^1.5, to which each row adds p^1.5 + 1 once more for its label.
     """
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
     weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights

@@ -45,6 +45,7 @@ def mask_depth(p: Predictions) -> float:
         max_ordinary_depth = max(max_ordinary_depth, float(depth.where(depth < MIN_MASK_DEPTH, 0.0).max()))
         candidates.append(depth[depth.isfinite() & (depth >= MIN_MASK_DEPTH)].unique())
     depths = torch.cat(candidates).unique()  # in ascending order
+    # 0 stands before the first depth if all other logits are tops of their rows, which gives no scale to compare with
     next_smaller = torch.cat([depths.new_tensor([max_ordinary_depth]), depths])[: len(depths)]
     follows_jump = (next_smaller > 0) & (depths >= MIN_MASK_RATIO * next_smaller)
     mask_depths = depths[follows_jump & (depths > max_label_depth)]

@@ -93,8 +93,9 @@ _LAZY_MODULES = {  # of what is found when it is first asked for; modules are th
 def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
-    if name not in _LAZY_MODULES:
+    if name not in _LAZY_MODULES:  # a module of this package
         return importlib.import_module(f"calibrant.{name}")
+    # Stored, so that Python finds it the next time without this function
     value = globals()[name] = getattr(importlib.import_module(_LAZY_MODULES[name]), name)
     return value
 

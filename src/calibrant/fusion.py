@@ -88,7 +88,7 @@ class FusionPrior:
         if not shared:
             raise InputError("Expected fusions with the same signals, got none in common.", code="signals")
         signals, scale = fits[0].signals, fits[0].scale
-        max_unused = min(MAX_UNUSED, len(signals) - 1) if scale == "probability" else 0
+        max_unused = min(MAX_UNUSED, len(signals) - 1) if scale == "probability" else 0  # one signal is always left
         prior, *parts = (
             cls(*_moments_between(fits, shared, unused), scale, tuple(name for name in signals if name not in unused))
             for num_unused in range(max_unused + 1)

@@ -260,7 +260,10 @@ class CalibratedNetwork(nn.Module):
         self._buffer_plan = self._register_tensors(calibrator, "")
 
     def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
-        """Register the tensors inside a value as buffers, and return the plan to put them back."""
+        """Register the tensors inside a value as buffers, and return the plan to put them back.
+
+        The plan of a tensor is the name of its buffer. Any other value has the plans of those parts that hold tensors.
+        """
         if isinstance(value, Tensor):
             self.register_buffer(name, value)
             return name

@@ -72,6 +72,7 @@ def to_class_indices(
 def _refuse_dates(labels: Any) -> None:
     """Raise `InputError` if labels are dates or times."""
     kind = getattr(getattr(labels, "dtype", None), "kind", None)  # of numpy: m and M are times and dates
+    # A list has no dtype: its first label tells
     first_label = np.asarray(labels, dtype=object).ravel()[:1] if isinstance(labels, Sequence) else []
     if kind in ("m", "M") or any(isinstance(label, date | timedelta | np.datetime64) for label in first_label):
         raise InputError("Expected classes as labels, got dates or times. Try another column.", code="label_kind")

@@ -30,7 +30,10 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
 
 
 def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> list[str]:
-    """Return the cells of a row in the table of groups. Means over groups have no count and no intervals."""
+    """Return the cells of a row in the table of groups. Means over groups have no count and no intervals.
+
+    The value "said" is the mean confidence, and "happened" the frequency of the event.
+    """
     count_text = interval = ""
     floor = f"{100 * values['floor']:.2f}"
     if "count" in values:

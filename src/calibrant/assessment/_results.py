@@ -95,6 +95,7 @@ def metric_info(event: EventKind, name: str) -> MetricInfo:
     info = NLL_PARTS.get(name) or metrics.metric_info(name)
     if name == "signed_gap":
         return replace(info, title=event.gap_title, meaning=event.gap_meaning)
+    # The meanings of metrics are written for confidences, which other events call probabilities
     return replace(info, meaning=info.meaning.replace("confidences", event.scores))
 
 

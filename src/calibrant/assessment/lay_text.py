@@ -153,7 +153,7 @@ def significance_answer(assessment: AssessmentData) -> str:
     units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes:
         return f"These {units} cannot show it."
-    change = changes[0]
+    change = changes[0]  # that of NLL, if it is finite
     if change.high < 0:
         return f"Yes. The improvement on the same {units} is larger than chance explains."
     return "Yes, but it is a change for the worse." if change.low > 0 else "No. It may be chance."

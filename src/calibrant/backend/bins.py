@@ -531,7 +531,7 @@ def sorted_copies(values: Tensor, weights: Tensor | None = None) -> tuple[np.nda
     x, order = values.detach().cpu().double().sort()
     w = np.ones(len(x)) if weights is None else weights.detach().cpu().double()[order].numpy()
     end = w.cumsum()
-    first_copy = end - w
+    first_copy = end - w  # a weight below 1 gets this position twice
     positions = np.stack([first_copy, np.maximum(end - 1, first_copy)], 1).ravel()
     return positions, x.numpy().repeat(2), float(end[-1])
 

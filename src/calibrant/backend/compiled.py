@@ -402,7 +402,7 @@ def _column_moments(m, row_max, b, s):
     for j in range(len(m)):
         for i in range(BLOCK_ROWS):
             t = (m[j, i] - row_max[i]) * b
-            t = t if t > _MIN_EXPONENT else _MIN_EXPONENT
+            t = t if t > _MIN_EXPONENT else _MIN_EXPONENT  # 2^t is then as good as 0 beside the largest term, 1
             e = _exp2_like(t)
             s[0, i] += e
             e *= t
@@ -419,7 +419,7 @@ def _row_moments(d, b):
     s0 = s1 = s2 = s3 = b - b  # 0 in the precision of b
     for j in range(len(d)):
         t = d[j] * b
-        t = t if t > _MIN_EXPONENT else _MIN_EXPONENT
+        t = t if t > _MIN_EXPONENT else _MIN_EXPONENT  # 2^t is then as good as 0 beside the largest term, 1
         e = _exp2_like(t)
         s0 += e
         e *= t
@@ -525,7 +525,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
         odds = max(1.0 / confidence - 1.0, 0.0)
         cell = (np.float64(odds).view(np.int64) >> 42) - first_cell  # as `bins.odds_cell`
         cell = min(max(cell, 0), cells.shape[2] - 1)
-        cell_values = (weight, weight * target, weight * confidence)
+        cell_values = (weight, weight * target, weight * confidence)  # in two words, of which the lower has 36 bits
         for f in range(3):
             units = np.rint(cell_values[f] * _FIXED_POINT_SCALE)
             upper = np.floor(units * (1.0 / _LOWER_WORD_SPAN))

@@ -147,6 +147,7 @@ class Overlap:
             _standard_error(share, expected, a, b)
             for share, expected, (a, b) in zip(shares, expected_shares, pairs, strict=True)
         )
+        # Equal sets of few distinct rows may be chance
         is_identical = (
             first.n == second.n
             and len(np.unique(first.hashes)) >= MIN_DISTINCT_ROWS

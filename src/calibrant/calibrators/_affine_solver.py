@@ -199,7 +199,7 @@ class _Problem:
 
     def objective(self, preconditioner: Preconditioner) -> Callable[[Tensor], tuple[float, Tensor]]:
         """Return the function of the preconditioner's coordinates that `minimize` takes: value and gradient."""
-        buffer = torch.empty_like(self.x)
+        buffer = torch.empty_like(self.x)  # for the scores, reused by all evaluations
 
         def f(t: Tensor) -> tuple[float, Tensor]:
             value, gradient = self.value_and_gradient(preconditioner.to_parameters(t), buffer)

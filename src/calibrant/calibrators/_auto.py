@@ -210,7 +210,7 @@ class Auto:
         best = min(self.candidates, key=lambda candidate: candidate.held_out)
         behind = f"{heaviest.held_out - best.held_out:.4f} behind {best.name}, " if heaviest is not best else ""
         refused = ", ".join(candidate.name for candidate in self.candidates if candidate.weight == 0)
-        negation = "not " if abs(self.gain) < 2 * self.gain_error else ""
+        negation = "not " if abs(self.gain) < 2 * self.gain_error else ""  # within two standard errors of 0
         return [
             f"largest weight: {heaviest.name}, {behind}the best single family",
             *([f"no weight, which would not improve the mixture: {refused}"] if refused else []),

@@ -139,6 +139,7 @@ class GroupCalibrated:
                 code="unknown_group",
             )
         i = self.names.index(name)
+        # A slope is an inverse temperature
         return Chain(self.pooled, BiasCorrectedTemperature(1 / self.slopes[i], self.biases[i]))
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:

@@ -197,7 +197,10 @@ def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarra
 
 
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the isotonic fit of y on x: the first and last x of each flat piece, and the fitted values there."""
+    """Return the isotonic fit of y on x: the first and last x of each flat piece, and the fitted values there.
+
+    Points inside a flat piece are not needed for interpolation.
+    """
     from scipy.optimize import isotonic_regression  # slow to import, needed by fits only
 
     points, mean, weight = _group_ties(x, y, weights)

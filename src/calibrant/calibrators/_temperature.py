@@ -224,7 +224,7 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     def search(p: Predictions, start: float, tolerance: float, dtype: torch.dtype) -> Root[NllDerivatives]:
         return increasing_root(lambda u: _nll_derivatives(p, math.exp(u), dtype), start, low, high, tolerance)
 
-    start = center + 2.0  # the logits of networks spread over about e^2, or seven, temperatures
+    start = center + 2.0  # the T of networks is about e^-2, a seventh, of the spread of their logits
     # The error is about the cube of the last step, whose length is at most the tolerance
     if p.logits.numel() >= 1 << 18:
         start = search(p[::16], start, 0.1, torch.float32).x
@@ -234,7 +234,7 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     standard_error, status = math.nan, "converged"
     if not root.is_interior:
         status = "separable" if root.x > center else "at bound"
-    elif derivatives.curvature > 0:  # the sandwich formula
+    elif derivatives.curvature > 0:  # the sandwich formula: T sqrt(variance / n) / curvature
         standard_error = t * math.sqrt(derivatives.variance / p.total_weight) / derivatives.curvature
     return TemperatureFit(
         temperature=t,

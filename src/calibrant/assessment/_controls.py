@@ -254,7 +254,7 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
         "heading": "Choose a threshold",
         "note": note,
         "words": words,
-        # The frequency of the event, by which missed events cost; None if abstaining costs by the share abstained on
+        # The frequency of the event, from which the share of false negatives follows; None if abstaining has the cost
         "base": None if event.is_confidence else measurement.observed_frequency.value,
         "tables": [{"name": name, "rows": _threshold_rows(m)} for name, m in measurements.items()],
     }

@@ -140,7 +140,7 @@ def _load_columns(z, m, row_max):
 def _load_margins(row, lanes, d):
     """Fill d with a row minus its maximum, and return the maximum.
 
-    `lanes` is memory for 16 running maxima, one for every 16th element, which vector instructions compare at once.
+    `lanes` is memory for 16 running maxima, each over every 16th element, which vector instructions compare at once.
     """
     end = len(row) - len(row) % _LANES
     lanes[:] = row[0]

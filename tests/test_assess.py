@@ -354,6 +354,16 @@ def test_calibrated_predictions_do_not_store_logits(monkeypatch):
     )
 
 
+def test_outcomes_of_calibrated_predictions_never_join_all_logits(monkeypatch):
+    p, double = sharp(300, 0), lambda z: 2 * z
+    expected = p.double().apply(double)
+    monkeypatch.setattr("calibrant.assessment._calibrated_predictions.BLOCK_ELEMENTS", 40)
+    monkeypatch.setattr(CalibratedPredictions, "logits", property(lambda self: pytest.fail("all logits in memory")))
+    lazy = CalibratedPredictions(p, double)
+    assert torch.equal(lazy.outcomes.brier, expected.outcomes.brier)
+    assert measure(lazy)["classwise_ece"].value == pytest.approx(measure(expected)["classwise_ece"].value)
+
+
 def test_measuring_calibrated_predictions_maps_each_row_once():
     p, rows = sharp(2000, 1), []
     double = lambda z: rows.append(len(z)) or 2 * z  # noqa: E731

@@ -73,17 +73,18 @@ class CalibratedPredictions(Predictions):
         """Return the predictions, which are in float64."""
         return self
 
-    def _pass_over_logits(self, visitor: ChunkVisitor | None) -> Outcomes:
-        """Return the outcomes, computed in blocks of rows, and show the logits of each block to the visitor."""
+    def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
+        """Compute and keep the outcomes block by block, and show the probabilities of each block to a visitor."""
         index = self.of if isinstance(self.of, int) else None
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
             callback = visitor.begin_chunk()  # a block has too few rows for a chunk: all blocks share one callback
             visitor = ChunkVisitor(lambda: callback, visitor.min_rows)
-        outcomes = [
+        blocks = [
             softmax.outcomes(logits, self.labels[rows], index=index, visitor=visitor, first_row=rows.start)
             for rows, logits in self._blocks()
         ]
-        return Outcomes.concatenate(outcomes)
+        self.__dict__["outcomes"] = outcomes = Outcomes.concatenate(blocks)
+        return outcomes
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of rows and their logits, which take a bounded amount of memory."""

@@ -28,7 +28,8 @@ MAX_MARGIN = 1e300  # replaces inf, because 0 times -inf is undefined
 MAX_ROBUST_PASSES = 100
 MAX_LAST_ROBUST_STEP = 1e-7  # in log T, at which the search has converged
 MIN_ROBUST_CURVATURE = 1e-3  # limits the first steps where the loss is flat
-COARSE_STEP, FINE_STEP = 3e-2, 3e-4  # tolerances in log T; a step of Halley's method triples the number of digits
+# Tolerances of log T; a step of Halley's method triples the number of correct digits
+SAMPLE_STEP, COARSE_STEP, FINE_STEP = 0.1, 0.06, 3e-4  # in a sixteenth of the rows, in single and in double precision
 TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
     "mukhoti": np.cumsum(np.full(100, 0.1)),  # 0.1 .. 10.0; their code adds 0.1 in floats
     "wang": np.arange(1, 1001) / 100,  # 0.01 .. 10.00, as their text says
@@ -227,9 +228,9 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     start = center + 2.0  # the T of networks is about e^-2, a seventh, of the spread of their logits
     # The error is about the cube of the last step, whose length is at most the tolerance
     if p.logits.numel() >= 1 << 18:
-        start = search(p[::16], start, 0.1, torch.float32).x
-    rough = search(p, start, 0.06, torch.float32)  # 0.06^3 < 3e-4: usually a single pass in float64 is left
-    root = search(p, rough.x, 3e-4, torch.float64)  # 3e-4^3 is an error of about 3e-11 in log T
+        start = search(p[::16], start, SAMPLE_STEP, torch.float32).x
+    rough = search(p, start, COARSE_STEP, torch.float32)  # 0.06^3 < 3e-4: usually a single pass in float64 is left
+    root = search(p, rough.x, FINE_STEP, torch.float64)  # 3e-4^3 is an error of about 3e-11 in log T
     derivatives, t = root.evaluation, math.exp(-root.x)
     standard_error, status = math.nan, "converged"
     if not root.is_interior:

@@ -121,9 +121,10 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
 def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the debiased L2 error and its interval, as described at `debiased_l2`."""
     square = squared_error(events.moments(bins), level)
-    value = math.sqrt(max(square.value, 0.0))
+    value = math.sqrt(max(square.value, 0.0))  # an unbiased estimate of a square may be negative
     bias = signed_gap.interval(events, level=level)  # the error is at least the absolute mean of confidence - accuracy
     high = max(math.sqrt(square.high), value, -bias.low, bias.high)
+    # the interval holds the estimate, and no difference of probabilities is above 1
     return Interval(value, min(value, math.sqrt(square.low)), min(high, 1.0), level)
 
 
@@ -157,15 +158,16 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
     >>> print(debiased_l2.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
     0.0000 [0.0000, 0.7422]
     """
-    square = squared_error(events.moments(bins), level=0.9).value
+    square = squared_error(events.moments(bins), level=0.9).value  # any level: only the estimate is used
     return torch.tensor(square if squared else math.sqrt(max(square, 0.0)), dtype=torch.float64)
 
 
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the mean ECE of a calibrated model, and its central interval."""
     moments = events.moments(bins)
-    if moments.clusters is not None:
+    if moments.clusters is not None:  # their sums leave out the empty bins
         return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
+    # the deviation of a bin's sum of confidence - outcome, divided by n: the deviation of its part of the ECE
     return noise_interval(moments.noise.sqrt() / moments.total_weight.sum(), level)
 
 
@@ -174,6 +176,7 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     by_score = events.by_score
     if by_score.clusters is not None:
         sums = by_score.clusters.equal_mass(bins)
+        # c (1 - c) per example; the dispersion is below 1 if outcomes are fractional, which vary less than 0 and 1
         variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * by_score.dispersion
         return cluster_noise_interval(sums, variance, level)
     return noise_interval(equal_mass_variance(bins, by_score).sqrt() / by_score.total_weight.sum(), level)

@@ -22,20 +22,28 @@ class ClassBinSums:
 
     def __init__(self, p: Predictions, bins: int) -> None:
         self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
-        # a chunk of so many rows takes much more memory than its sums
+        # each chunk has sums of its own, 3 k * bins numbers, few beside its 128 k * bins probabilities
         self.visitor = ChunkVisitor(self._begin_chunk, min_rows=128 * bins)
         self._edges = equal_width_edges(bins).numpy()
         self._chunk_sums: list[tuple[Tensor, Tensor]] = []  # of probabilities (k), and above the first bin (3 k*b)
 
     def _begin_chunk(self) -> RowCallback:
-        """Return a callback that adds rows of probabilities (rows, k) to sums of its own."""
+        """Return a callback that adds rows of probabilities (rows, k) to sums that no other thread changes."""
         zeros = partial(torch.zeros, dtype=torch.float64, device=self.labels.device)
         sums = zeros(self._k), zeros(3, self._k * self._bins)
         self._chunk_sums.append(sums)
         return partial(self._add, *sums)
 
     def _add(self, prob_sums: Tensor, bin_sums: Tensor, rows: slice, probs: Tensor) -> None:
-        """Add the probabilities of rows to the total of each class (k), and to its bins above the first (3 k*b)."""
+        """Add the probabilities of some rows to the sums of one chunk.
+
+        Args:
+            prob_sums: Sum of the probabilities of each class (k).
+            bin_sums: Sums over the b bins of each class, the first bin left out (3 k*b): weight, probability, and
+                weight of the rows with the class as label.
+            rows: Rows of the chunk.
+            probs: Their probabilities (rows, k).
+        """
         y = self.labels[rows]
         w = torch.ones_like(y, dtype=torch.float64) if self.weights is None else self.weights[rows]
         # no matrix product: the last bit of BLAS may differ from thread to thread
@@ -45,7 +53,7 @@ class ClassBinSums:
             contiguous = (probs if by_row else probs.T).numpy()
             compiled.add_class_bins(contiguous, y.numpy(), w.numpy(), self._edges, by_row, bin_sums.numpy())
             return
-        row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)
+        row, column = (probs > float(self._edges[1])).nonzero(as_tuple=True)  # above the first bin
         values, weight = probs[row, column], w[row]
         index = column * self._bins + equal_width_index(self._bins, values)
         for total, terms in zip(bin_sums, (weight, weight * values, weight * (y[row] == column))):
@@ -64,6 +72,7 @@ class ClassBinSums:
 
 def class_errors(cells: Tensor) -> Tensor:
     """Return the ECE of every class (k) from sums (k, b, 3) of weight, probability, frequency."""
+    # frequency minus probability in each bin; every class has the same total weight, that of all examples
     return cells[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / cells[0, :, 0].sum()
 
 
@@ -123,9 +132,9 @@ class ClassSums:
 
     @property
     def table(self) -> Classes:
-        """The table of classes."""
+        """The table of classes; a class without examples or without predictions has NaN where it would divide by 0."""
         by_label, hits_by_label, by_prediction, hits, confidences = self.rows
-        cells = self.cells / self.cells[0, :, 0].sum()
+        cells = self.cells / self.cells[0, :, 0].sum()  # the total weight, which is the same for every class
         shares = cells.sum(1)
         return Classes(
             frequency=shares[:, 2],

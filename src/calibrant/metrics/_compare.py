@@ -104,14 +104,16 @@ def compare(
     with as_predictions(first):
         _check_same_examples(first, second)
         clusters = first.clusters
+        # the independent unit, example or cluster, that each row belongs to
         unit = torch.arange(len(first)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
         num_units = int(unit.max()) + 1
         if groups < 2:
             raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
         if num_units < 2:
+            # fractional outcomes make each example a cluster of its rows; to the user these are examples
             units = "examples" if first.shared_clusters is None else "clusters"
             raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
-        groups = min(groups, num_units, MAX_CLUSTER_SLOTS)
+        groups = min(groups, num_units, MAX_CLUSTER_SLOTS)  # sums of clusters are kept in so many sets at most
         order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
         group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)  # of each example
         a, b = (Jackknife(p, group, groups) for p in (first, second))
@@ -126,7 +128,7 @@ def _compare_metric(
 ) -> Difference:
     """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife."""
     metric, a, b = declared_metric(method), first.predictions, second.predictions
-    if metric.per_example is not None and not method.settings:
+    if metric.per_example is not None and not method.settings:  # scores per example are of the default settings
         low, value, high = scores.values(metric)  # of the difference of each example's scores
         pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
         squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
@@ -140,7 +142,7 @@ def _compare_metric(
     remainders = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
     differences = torch.tensor([measure(q) - measure(p) for p, q in remainders], dtype=torch.float64)
     value_a, value_b, groups = measure(a), measure(b), float(first.groups)
-    error = math.sqrt((groups - 1) ** 2 / groups * float(differences.var()))  # of the jackknife
+    error = math.sqrt((groups - 1) ** 2 / groups * float(differences.var()))  # standard error of the jackknife
     # as if the difference were a mean over the groups, whose error is the root of variance / (groups - 1)
     pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, degrees=groups - 1)
     return _mean_difference(method.text, value_a, value_b, pair, unseen_range=None, level=level)
@@ -159,7 +161,7 @@ class PairedScores:
         The extremes are over two labels, the observed and the most likely other one. If the range of the score is
         known, such as 0 to 1 for a correct prediction, they are the extremes over any labels and models.
         """
-        if self.first is self.second:
+        if self.first is self.second:  # a model does not differ from itself, whatever the labels
             zero = torch.zeros(len(self.first), dtype=torch.float64, device=self.first.labels.device)
             return zero, zero, zero
         if isinstance(metric.score_range, ScoreRange):
@@ -211,7 +213,7 @@ def _extremes(values: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the smallest, first and largest of several values per example, ignoring infinite later values."""
     value = low = high = values[0]
     for relabeled in values[1:]:
-        finite = relabeled.where(relabeled.isfinite(), value)  # a model excludes the label
+        finite = relabeled.where(relabeled.isfinite(), value)  # infinite if a model gives the label the probability 0
         low, high = torch.minimum(low, finite), torch.maximum(high, finite)
     return low, value, high
 
@@ -222,6 +224,7 @@ def _other_labels(first: Predictions, second: Predictions) -> Tensor:
     If they evaluate the event of one class, it is that class for all examples with another label.
     """
     y, a, b = first.labels, first.predicted, second.predicted
+    # where the models suggest two classes, the one of lower index: the order of the models must not matter
     runner_up = torch.minimum(first.runner_up, second.runner_up)
     alternative = torch.minimum(a.where(a != y, b), b.where(b != y, a))
     alternative = runner_up.where((a == y) & (b == y), alternative)
@@ -249,23 +252,26 @@ def _mean_difference(
         unseen_range: Range of the difference of an unseen example; None leaves `mean_limits` out.
         level: Probability that the interval holds the true difference.
     """
-    if not math.isfinite(b - a):
+    if not math.isfinite(b - a):  # such as an infinite NLL, if a model gives a label the probability 0
         return Difference(name, a, b, b - a, -math.inf, math.inf, math.nan)
     interval = _allow_for_skewness(pair).normal_interval(level)
-    if unseen_range is not None and pair.degrees > 0:
+    if unseen_range is not None and pair.degrees > 0:  # without degrees, the interval is infinite already
         bounded = pair.bounded_interval(unseen_range, level)
         interval = Interval(b - a, min(interval.low, bounded.low), max(interval.high, bounded.high), level)
     return Difference(name, a, b, b - a, interval.low, interval.high, _p_value(pair, unseen_range))
 
 
 def _p_value(pair: Sample, unseen_range: ScoreRange | None) -> float:
-    """Return the p-value that belongs to the interval of `_mean_difference`, the larger of both."""
+    """Return the p-value of no difference: the larger one of Student's t and `mean_limits` (see `_mean_difference`)."""
     p_value = _allow_for_skewness(pair).normal_p_value()
     return p_value if unseen_range is None else max(p_value, pair.bounded_p_value(unseen_range))
 
 
 def _allow_for_skewness(pair: Sample) -> Sample:
-    """Enlarge the standard error by 1 / n, as skewness costs Student's t a coverage of order 1 / n (Hall 1992)."""
+    """Enlarge the standard error by a share of 1 / n, n the number of independent examples or clusters.
+
+    Skewness costs Student's t a coverage of order 1 / n (Hall 1992).
+    """
     return replace(pair, error=pair.error * (1 + 1 / (pair.degrees + 1)))
 
 
@@ -289,13 +295,15 @@ def paired_p_value(sums: Sequence[float]) -> float:
 
 def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
     """Return the mean difference with its precision, and its range, from the sums of `PairedScores.sums`."""
+    # of clusters of weight n and summed difference s: n_s is the sum of n * s, and so on
     num_clusters, n, s, n_n, n_s, s_s, square, low_square, high_square = sums
     mean = s / n
     variance = max(square / n - mean**2, 0.0)
-    pair = Sample(n, mean, variance, error=math.inf, degrees=0.0)
+    pair = Sample(n, mean, variance, error=math.inf, degrees=0.0)  # a single cluster does not show its precision
     if num_clusters >= 2:
         mean_variance = max(s_s - 2 * mean * n_s + mean**2 * n_n, 0.0) / n**2  # sum of (s - mean n)^2 over clusters
         error = math.sqrt(mean_variance * num_clusters / (num_clusters - 1))
+        # n^2 / n_n clusters of equal weight would be as precise (Kish 1965)
         pair = replace(pair, error=error, degrees=n**2 / n_n - 1)
     return pair, _range_from_squares(low_square / n, high_square / n)
 
@@ -331,9 +339,15 @@ def two_sample(first: Sequence[float], second: Sequence[float], *, equal_varianc
     """Run Student's two-sided t-test of a metric over seeds, second minus first (as in Wang et al. 2021, Table 2).
 
     Args:
-        first: The metric for each seed.
-        second: The metric for each seed of the other way to train.
+        first: Value of the metric for each seed of one training method.
+        second: Value of the metric for each seed of the other training method.
         equal_variance: False is Welch's test.
+
+    Returns:
+        The t statistic and its p-value.
+
+    Raises:
+        InputError: If either method has fewer than 2 values.
 
     >>> print(two_sample([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]))
     3.6742 (p = 0.0213)

@@ -61,18 +61,22 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
 
 
 def isotonic_fit(by_score: GroupedScores) -> Tensor:
-    """Return the isotonic regression of outcomes on confidence, at every distinct confidence."""
+    """Return the isotonic regression of outcomes on confidence (g), at each of the g distinct confidences."""
     from scipy.optimize import isotonic_regression  # slow to import
 
     fit = isotonic_regression(by_score.accuracy.cpu().numpy(), weights=by_score.total_weight.cpu().numpy())
-    return torch.from_numpy(fit.x).to(by_score.value).clamp(0, 1)
+    return torch.from_numpy(fit.x).to(by_score.value).clamp(0, 1)  # rounding may leave [0, 1]
 
 
 def _score(by_score: GroupedScores, p: Tensor, score: Score) -> Scalar:
-    """Return the mean score of forecasts p of the groups of equal confidence."""
+    """Return the mean score of forecasts p (g), one for each group of equal confidence.
+
+    "brier" is the mean of (p - a)^2 over outcomes a, "log" the mean of -log p if a is 1 and of -log(1 - p) if a is 0.
+    """
     hit, miss = by_score.correct, by_score.total_weight - by_score.correct
     if score == "brier":
         parts = hit * (1 - p).square() + miss * p.square()
     else:
+        # xlogy, as 0 log 0 counts as 0
         parts = -torch.xlogy(hit, p) - torch.special.xlog1py(miss, -p)
     return parts.sum() / by_score.total_weight.sum()

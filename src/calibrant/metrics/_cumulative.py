@@ -75,7 +75,8 @@ def _skce_test(
     null = NullResiduals.draw(events.by_score, draws, seed)
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:
-        """Return the sum of the kernel over the pairs i != j, for which clusters count as examples."""
+        """Return the sum of u_i u_j times the kernel over all pairs i != j, also those within a cluster."""
+        # undo the scaling of `NullResiduals` for fractional outcomes, to get the weight of the events
         hits = gaps / math.sqrt(null.dispersion) + null.total_weight * null.value
         # the sum of u^2: (1 - v)^2 for each hit, and v^2 for each miss
         self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
@@ -143,9 +144,9 @@ def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: 
         tail: Probability that a Brownian motion on [0, 1] has a larger range or supremum.
     """
     statistic = float(size(cumulative_residuals(by_score)))
-    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # totals
+    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # totals; variance of the number of events
     sigma = math.sqrt(variance) / weight
-    if not sigma:
+    if not sigma:  # every confidence is 0 or 1
         return Evidence(statistic, float(statistic == 0))
     asymptotic, is_clustered = tail(statistic / sigma), by_score.clusters is not None
     if not is_clustered and len(by_score.value) > MAX_CLUSTER_SLOTS:
@@ -208,7 +209,7 @@ def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
     """
     n = by_score.total_weight.sum()
     if (sums := by_score.clusters) is not None:
-        pairs = n.square() - sums.total_weight.sum(1).square().sum()
+        pairs = n.square() - sums.total_weight.sum(1).square().sum()  # of examples of two clusters
         within = kernel_sum(sums.value, sums.residual, width).sum()
         across = kernel_sum(sums.value, sums.residual.sum(0), width) - within
         return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else n.new_zeros(())

@@ -117,7 +117,7 @@ class Sample:
         if examples is not None:
             values, weights, clusters = merge_examples(values, weights, clusters, examples)
         v = values.double()
-        if weights is None and clusters is None and len(v):
+        if weights is None and clusters is None and len(v):  # the common case, without products by weights
             mean = float(v.sum()) / len(v)
             return cls.from_sums(float(len(v)), mean, float((v - mean).square_().sum()))
         w = torch.ones_like(v) if weights is None else weights.to(v)
@@ -128,10 +128,14 @@ class Sample:
 
     @classmethod
     def from_sums(cls, n: float, mean: float, square: float, clusters: tuple[Tensor, Tensor] | None = None) -> "Sample":
-        """Compute from the sum of squared distances to the mean. `clusters` holds their weights and sums of values."""
+        """Compute from the total weight n, the mean, and the weighted sum of squared distances to it.
+
+        `clusters` holds the weight and the weighted sum of values of each cluster, if examples depend on each other.
+        """
         variance = max(square, 0.0) / n if n else 0.0
         if clusters is not None and n:
             return cls(n, mean, variance, *cluster_mean_error(*clusters))
+        # a single example does not show how values vary: its mean has an infinite error
         return cls(n, mean, variance, math.sqrt(variance / (n - 1)) if n > 1 else math.inf, n - 1)
 
     @property
@@ -169,10 +173,10 @@ class Sample:
 
         `bounded_interval` excludes 0 if its level is below 1 minus the p-value.
         """
-        if self.degrees <= 0:
+        if self.degrees <= 0:  # a single example or cluster rejects nothing
             return 1.0
         low, high = score_range
-        if not low < high:
+        if not low < high:  # the range is one number, which is then the mean
             return float(self.mean == 0)
         count, variance = self.equivalent_sample
         zero = min(max(-low / (high - low), 0.0), 1.0)  # where 0 is if the range is scaled to [0, 1]
@@ -186,15 +190,15 @@ class Sample:
 
         With an `effective_share` below 1, only this share of the sample size counts; the standard error stays.
         """
-        if math.isinf(self.mean) or math.isinf(self.variance):
+        if math.isinf(self.mean) or math.isinf(self.variance):  # such as the NLL of an impossible class
             return Interval(self.mean, -math.inf, math.inf, level)
-        if self.degrees <= 0 or math.isnan(self.mean):
+        if self.degrees <= 0 or math.isnan(self.mean):  # only the range is known
             return Interval(self.mean, *score_range, level)
         count, variance = self.equivalent_sample
         size = effective_share * count
         variance *= max(size - 1, 0.0) / (count - 1)  # keeps the squared standard error, variance / (count - 1)
         low, high = map(float, mean_limits(size, self.mean, variance, score_range, level))
-        return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)
+        return Interval(self.mean, min(low, self.mean), max(high, self.mean), level)  # holds the mean despite rounding
 
 
 def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level: Any) -> tuple[Any, Any]:
@@ -304,15 +308,23 @@ def share_interval(
 def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 without examples."""
     has_examples = n > 0
+    # without examples any share and size will do, as the limits are replaced below
     p, size = (x.cpu().double().numpy() for x in (share.where(has_examples, 0.5), n.where(has_examples, 1.0)))
     low, high = (torch.as_tensor(end).to(share) for end in mean_limits(size, p, p * (1 - p), SHARE, level))
     return torch.minimum(low, share).where(has_examples, 0.0), torch.maximum(high, share).where(has_examples, 1.0)
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
-    """Return the interval of a share from each cluster's weight and the total weight of its hits."""
+    """Return the interval of a share of hits in [0, 1], by `mean_limits`.
+
+    Args:
+        weight: Weight of each cluster.
+        total: Weight of the hits in each cluster.
+        level: Probability that the interval holds the true share.
+    """
     n = float(weight.sum())
     p = float(total.sum()) / n if n else math.nan
+    # squared distances of scores 0 and 1 to their mean p add up to n p (1 - p)
     return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(SHARE, level)
 
 

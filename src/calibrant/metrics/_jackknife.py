@@ -86,6 +86,7 @@ class Jackknife:
         clusters = self.events.clusters
         if clusters is not None and bins not in cache:
             c, a, w = self.events.confidence.double(), self.events.outcome.double(), self.events.weights
+            # no set holds clusters of two groups, so that a group can be left out
             sets = self.group + self.groups * (clusters % (MAX_CLUSTER_SLOTS // self.groups))
             weights = torch.ones_like(c) if w is None else w.double()
             cache[bins] = ClusterSums.from_events(sets, equal_width_index(bins, c), bins, weights, c, a)
@@ -101,7 +102,7 @@ class LeaveOneGroupOut(EventStatistics):
 
     def _remainder(self, table: Tensor) -> Tensor:
         """Return the sums without the group, (values, cells), from `Jackknife.sums`, which start with the weight."""
-        remaining = table[:, -1] - table[:, self.left_out]
+        remaining = table[:, -1] - table[:, self.left_out]  # the last row holds the sums of all groups
         return remaining * (remaining[0] > SUM_ROUNDING * table[0, -1])  # a smaller weight is rounding
 
     @cached_property
@@ -109,15 +110,16 @@ class LeaveOneGroupOut(EventStatistics):
         """Confidences, sorted and grouped."""
         cells = self._remainder(self.jackknife.cells)
         weight, confidence, outcome = cells[:, cells[0] > 0]
-        return GroupedScores((confidence / weight).clamp_max_(1), weight, outcome)
+        return GroupedScores((confidence / weight).clamp_max_(1), weight, outcome)  # a mean of ones may round up
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width."""
         sums = self.jackknife.cluster_sums(bins)
         if sums is not None:
+            # the group of each set of clusters, as `Jackknife.cluster_sums` numbers them
             group = torch.arange(len(sums.residual), device=sums.residual.device) % self.jackknife.groups
             remaining = group != self.left_out
-            occupied = sums.total_weight[remaining].sum(0) > 0
+            occupied = sums.total_weight[remaining].sum(0) > 0  # `ClusterSums` leaves out empty bins
             weight, residual = (x[remaining][:, occupied] for x in (sums.total_weight, sums.residual))
             sums = ClusterSums(sums.value[occupied], weight, residual)
         return Moments(*self._remainder(self.jackknife.moments(bins)), clusters=sums)

@@ -55,6 +55,7 @@ class MetricInfo:
         displayed = 100 * value if self.percent else value
         if MIN_EXPONENT_VALUE <= abs(displayed) < math.inf:
             return f"{displayed:.3g}".replace("e+", "e")
+        # "z" writes a rounded -0.00 as 0.00
         return f"{displayed:z.{(2 if self.percent else 4) if digits is None else digits}f}"
 
     def best(self, values: list[float]) -> float:
@@ -177,9 +178,10 @@ class Metric(Generic[P]):
         """
         check_level(level)
         with self._read(predictions, labels, weights) as view:
+            # an interval function may need rows; of a summary, a mean is computed from its sums instead
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
                 return self._interval(view, level=level, **self._check_settings(self._interval, settings, view))
-            if not self.has_interval or settings:
+            if not self.has_interval or settings:  # values per example are those of the default settings
                 suffix = " with these settings" if settings and self.has_interval else ""
                 raise InputError(
                     f"{self.__name__} has no interval{suffix}. Try metrics.compare for that of a difference.",
@@ -207,10 +209,10 @@ class Metric(Generic[P]):
         if self.score_range is None or isinstance(self.score_range, ScoreRange):
             return self.score_range
         statistics = view
-        if isinstance(view, Predictions):
+        if isinstance(view, Predictions):  # "classes" names no single event, whose confidences could be binned
             statistics = (view.with_event("top") if view.of == "classes" else view).events
         bins = getattr(statistics, "bins", NUM_INTERVAL_BINS)  # a `Summary` has its own
-        ends = self.score_range(statistics.moments(bins), getattr(view, "k", 2))
+        ends = self.score_range(statistics.moments(bins), getattr(view, "k", 2))  # an event happens or not: 2 classes
         return ScoreRange(*map(float, ends))
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:

@@ -175,7 +175,7 @@ def _noise_residuals(sums: ClusterSums) -> Tensor:
 
 
 def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Draw rows of signs, -1 or 1, one per cluster."""
+    """Draw signs, -1 or 1, (num_draws, num_clusters), with the type and device of the tensor `like`."""
     signs = torch.randint(0, 2, (num_draws, num_clusters), generator=generator, device=generator.device)
     return signs.to(like) * 2 - 1
 
@@ -210,10 +210,12 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[
     deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
     direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
     root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)
+    # standard error of theta as a mean of mu_b^2 over the examples: clusters differ in the bins that they fall into
     share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[0] if m > 1 else 0.0
-    frequency = sums.value + mean
+    frequency = sums.value + mean  # of the event in each bin: confidence + (outcome - confidence)
     varies = (frequency > SUM_ROUNDING) & (frequency < 1 - SUM_ROUNDING)
     examples_per_cluster = torch.where(varies, 1.0, weight.square().sum(0) / n)
+    # variance of sqrt(w_b) mu_b of a calibrated model, times the cluster size where clusters may be unanimous
     independent = dispersion * sums.value * (1 - sums.value) / total * examples_per_cluster
     trace = torch.maximum(deviations.square().sum(), independent.sum())
     variance = 2 * torch.maximum((deviations.mT @ deviations).square().sum(), independent.square().sum())

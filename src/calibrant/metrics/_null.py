@@ -33,7 +33,7 @@ class NullResiduals:
 
         Fractional outcomes vary less than events, by the square root of their dispersion.
         """
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device has the same draws
         if (sums := by_score.clusters) is not None:
             sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.residual.cpu())
             if len(sums.value) > MAX_CLUSTERED_BINS:
@@ -64,21 +64,22 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
 
 
 def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> GroupedScores:
-    """Draw the outcomes of every group from its confidence."""
+    """Draw the outcomes of a calibrated model: those of a group of equal confidence c are events of probability c."""
     hits = draw_hits(by_score.total_weight, by_score.value, generator)
-    if by_score.dispersion < 1:
+    if by_score.dispersion < 1:  # fractional outcomes vary less around their mean than events
         expected = by_score.total_weight * by_score.value
         hits = expected + (hits - expected) * math.sqrt(by_score.dispersion)
     return GroupedScores(by_score.value, by_score.total_weight, hits)
 
 
 def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
-    """Merge neighbors into at most `max_groups` groups of nearly equal weight."""
+    """Merge groups of neighboring confidences into at most `max_groups` groups of nearly equal weight."""
     if len(by_score.value) <= max_groups:
         return by_score
     cumulative_weight = by_score.cumulative_weight
     inner_cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=cumulative_weight.device)[1:-1]
     ends = torch.searchsorted(cumulative_weight.contiguous(), inner_cuts * cumulative_weight[-1])
+    # a heavy group may hold several cuts, which then count once
     index = torch.cat([ends.new_tensor([0, len(cumulative_weight) - 1]), ends]).unique()
     weight, confidence, correct, _ = by_score.cumulative_sums[:, index].diff()
     value = (confidence / weight).clamp_max(1)  # a mean of ones may round up

@@ -40,7 +40,10 @@ def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
 
 
 def _placements(p: Predictions) -> PerExample:
-    """Return one number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988)."""
+    """Return one number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988).
+
+    Of more than two classes, it is the mean over the classes with positives and negatives.
+    """
     pairs = (forecast() for forecast in _forecasts(p))
     return torch.stack([placements(score, positive.double(), p.weights) for score, positive in pairs]).nanmean(0)
 
@@ -118,7 +121,7 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
         wrong = sums.total_weight * (1 - sums.value) - sums.residual
         deviation = sums.total_weight @ influence[group] + wrong @ error_influence[group]
         weight = sums.total_weight.sum(1)
-        clusters = weight, deviation + value * weight
+        clusters = weight, deviation + value * weight  # sums whose mean is the AURC and which vary as the influences
     sample = Sample.from_sums(n, value, float(square.sum()), clusters)
     # The errors have the weights w = -log G, and (E w)^2 / E w^2 is 1/2: they are as precise as half of the examples
     return sample.bounded_interval(SHARE, level, effective_share=0.5)
@@ -148,7 +151,7 @@ def aurc(events: EventStatistics) -> Scalar:
 def auroc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the ROC curve of sorted scores for the outcomes."""
     positive, negative = by_score.correct, by_score.total_weight - by_score.correct
-    below = negative.cumsum(0) - negative / 2
+    below = negative.cumsum(0) - negative / 2  # negatives with a lower score, and half of those with the same
     return (positive * below).sum() / (positive.sum() * negative.sum())
 
 
@@ -174,11 +177,12 @@ def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum_placements(by_score: GroupedScores) -> Sample:
-    """Return the mean of `placements` and its precision from sorted scores, without a number per example."""
+    """Return the AUROC, the mean of `placements`, with its precision, from sorted scores and without the placements."""
     hits, misses = by_score.correct, by_score.total_weight - by_score.correct
     below, above = _placement_shares(hits, misses)
     n, area = float(by_score.total_weight.sum()), (hits * below).sum() / hits.sum()
     square = hits @ (below - area).square() / hits.sum() ** 2 + misses @ (above - area).square() / misses.sum() ** 2
+    # n^2, as `placements` scales by n over the number of positives or negatives
     return Sample.from_sums(n, float(area), n**2 * float(square))
 
 

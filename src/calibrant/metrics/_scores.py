@@ -44,7 +44,7 @@ def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
     """Return each bin's share, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
     weight = moments.total_weight
     c, v = (x / weight.clamp_min(MIN_DIVISOR) for x in (moments.confidence_sum, moments.variance))
-    return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)
+    return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)  # c (1 - c) is at most 1/4
 
 
 def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
@@ -57,9 +57,10 @@ def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
 def _nll_range(moments: Moments, k: int) -> ScoreRange:
     """Return the mean NLL if every prediction is right, and if all are wrong and the other classes equally probable."""
     share, c, _ = _bin_averages(moments)
-    likelier = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)  # probability of the likelier outcome
+    # probability of the likelier outcome, below 1 for a finite logarithm of the other
+    likelier = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
     low, high = ((share * -p.log()).sum(-1) for p in (likelier, 1 - likelier))
-    return ScoreRange(low, high + math.log(max(k - 1, 1)))
+    return ScoreRange(low, high + math.log(max(k - 1, 1)))  # k - 1 classes share the remaining probability
 
 
 def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
@@ -77,6 +78,7 @@ def _brier_range(moments: Moments, k: int) -> ScoreRange:
     """
     share, _, v = _bin_averages(moments)
     low, high = _event_brier_range(moments, k)
+    # (1 - c)^2, and k - 1 other classes with the square of (1 - c) / (k - 1) each: k / (k - 1) times (1 - c)^2
     return ScoreRange(k / (k - 1) * low, 2 * (high if k == 2 else 1 - (share * v).sum(-1)))
 
 
@@ -171,7 +173,8 @@ def brier(p: Predictions) -> Scalar:
 
 def _event_brier(events: Events) -> PerExample:
     c, a = events.confidence, events.outcome
-    return (c - a).square() + a * (1 - a)  # the mean over outcomes 1, with probability a, and 0
+    # an outcome a between 0 and 1 stands for outcomes that are 1 with probability a: the mean of their scores
+    return (c - a).square() + a * (1 - a)
 
 
 @metric(

@@ -86,13 +86,13 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
     unsmoothed = float(np.abs(to_grid(coefficients)).sum())  # no window shows a larger error
     width = 0.0
-    if unsmoothed:
+    if unsmoothed:  # otherwise the error is 0 at every width; the search starts at 1/8 of the largest error
         width = increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), WIDTH_TOLERANCE).x
     return torch.tensor(width, dtype=torch.float64, device=by_score.value.device)
 
 
 def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
-    """Spread residuals, (g) or in rows (r g), of distinct confidences (g) over the two nearest cells of a grid each.
+    """Return residuals, (g) or in rows (r g), of distinct confidences (g), spread over the two nearest cells of a grid.
 
     Cell i of [0, 1] has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly; beyond the
     outermost centers, the first or last cell gets all.

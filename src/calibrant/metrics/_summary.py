@@ -168,7 +168,7 @@ class Summary(BinSums):
                 code="classes_differ",
             )
         cells = self.cells + addend.cells.to(self.sums.device)
-        if bool((cells[1, 0] >= 1 << 62).any()):
+        if bool((cells[1, 0] >= 1 << 62).any()):  # the upper word of a weight could overflow int64 at the next merge
             raise InputError(
                 "Expected at most 7e13 examples in one cell of confidence. Read this summary and start another.",
                 code="too_many_rows",
@@ -248,7 +248,7 @@ class Summary(BinSums):
         """The cells that are not empty, in increasing order of confidence."""
         low, high = self.cells.cpu().double()
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)
-        weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)
+        weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)  # cells start at the highest confidence
         return GroupedScores(confidence / weight, weight, outcome, self._clusters)
 
 
@@ -257,6 +257,7 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     classes = ClassSums.from_predictions(p, bins) if by_class and p.k <= Summary.MAX_CLASSES else None
     builder = SumBuilder(p, bins)
     cells = torch.zeros(2, 3, NUM_ODDS_CELLS, dtype=torch.int64, device=p.labels.device)
+    # the compiled pass keeps no sums of groups or clusters
     compiled = kernels(p.logits) if p.groups is None and p.clusters is None else None
     size = CHUNK_ROWS if compiled is None else COMPILED_CHUNK_ROWS
     is_first_row = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0  # of an example
@@ -267,13 +268,13 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
             _add_compiled(compiled, part, builder.sums, cells)
             continue
         c, features = part.events.confidence, _sums.row_features(part)
-        if is_first_row is not None:
+        if is_first_row is not None:  # an example with a fractional outcome has several rows, and counts once
             features[FEATURES.index("rows")] = is_first_row[rows]
         builder.add(rows, features, equal_width_index(bins, c))
         weight, weighted_outcome = (features[FEATURES.index(name)] for name in ("weight", "outcome"))
         words = _sums.to_words(torch.stack([weight, weighted_outcome, weight * c]), 2, CELL_WORD_BITS)
         _sums.add_rows(cells, words, odds_cell(c))
-    builder.carry()
+    builder.carry()  # words below 2^bits, so that equal sums have equal states
     return Summary(
         k=p.k,
         bins=bins,
@@ -299,7 +300,10 @@ def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) ->
 
 
 def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the fields that are not tensors, and add the others to `tensors`, with a prefix such as "groups."."""
+    """Return the fields of a dataclass that are not tensors, those of nested dataclasses as dictionaries.
+
+    Tensors are added to `tensors` under the prefix and the name of the field, such as "groups.sums".
+    """
     settings = dict[str, Any]()
     for item in fields(value):
         part = getattr(value, item.name)
@@ -313,5 +317,5 @@ def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[s
 def _join_fields(settings: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Return the fields that `_split_fields` separated, with tuples in place of JSON's lists."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    names = {key: key.rpartition(".")[2] for key in tensors}
+    names = {key: key.rpartition(".")[2] for key in tensors}  # name of the field in a key such as "groups.sums"
     return values | {names[key]: tensor for key, tensor in tensors.items() if key == prefix + names[key]}

@@ -125,7 +125,7 @@ class GroupSums:
         return GroupSums(names, add_words(a.sums, b.sums), add_optional(a.slots, b.slots, add_words))
 
     def _align(self, names: tuple[str, ...]) -> "GroupSums":
-        """Return the sums of more groups, 0 for new ones."""
+        """Return the sums of all of these groups, among which are those of `self`; new ones have sums of 0."""
         if names == self.names:
             return self
         index_of = {name: i for i, name in enumerate(names)}
@@ -139,7 +139,7 @@ class GroupSums:
     def __iter__(self) -> Iterator[tuple[str, BinSums]]:
         for i, name in enumerate(self.names):
             slots = None if self.slots is None else self.slots[:, :, i]
-            yield name, BinSums(2, self.sums.shape[-1], self.sums[:, :, i], slots)  # the event, or not
+            yield name, BinSums(2, self.sums.shape[-1], self.sums[:, :, i], slots)  # 2 classes: the event, or not
 
 
 class SumBuilder:
@@ -198,13 +198,13 @@ def row_features(p: Predictions) -> Tensor:
     unit, _, _, u, square, variance = Moments.terms(c, a)
     nll, brier = 0.0 - outcomes.log_likelihood, outcomes.brier
     infinite, confident = nll.isinf().double(), (c >= HIGH_CONFIDENCE).double()
-    nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)
+    nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)  # "infinite" counts the rows that are 0 here
     features = [unit, unit, outcomes.correct, a, u, square, variance, nll]
     nll_square = nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS)  # in coarser units, see `COARSE_UNIT_BITS`
     features += [nll_square, infinite, brier, brier.square()]
     values = torch.stack([*features, confident, confident * a, square.square()])
     if events.weights is not None:
-        values[1:] *= events.weights
+        values[1:] *= events.weights  # all but "rows", which counts
     return values
 
 
@@ -237,7 +237,7 @@ def to_words(values: Tensor, num_words: int, bits: int) -> Tensor:
 def from_fixed_point(words: Tensor, name: str) -> Tensor:
     """Return the sums of a feature from their three words (3 b), in float64 on the CPU."""
     unit = COARSE_UNIT_BITS if name == "nll_square" else UNIT_BITS
-    low, middle, high = words.tolist()
+    low, middle, high = words.tolist()  # integers of Python, which have no largest value
     sums = (a + (b << WORD_BITS) + (c << 2 * WORD_BITS) for a, b, c in zip(low, middle, high, strict=True))
     return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)  # exact integers up to this division
 
@@ -248,7 +248,7 @@ def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
 
 
 def carry(words: Tensor, bits: int) -> Tensor:
-    """Bring every word but the last below 2^bits, in place."""
+    """Bring every word but the last below 2^bits, in place, and return the words (w ...), the lowest first."""
     for lower, higher in pairwise(words):
         higher += lower >> bits
         lower &= (1 << bits) - 1
@@ -256,12 +256,12 @@ def carry(words: Tensor, bits: int) -> Tensor:
 
 
 def add_words(first: Tensor, second: Tensor) -> Tensor:
-    """Add two sums on the device of the first."""
+    """Add two sums in words of `WORD_BITS` bits, on the device of the first."""
     return carry(first + second.to(first.device), WORD_BITS)
 
 
 def add_optional(first: Sums | None, second: Sums | None, add: Callable[[Sums, Sums], Sums]) -> Sums | None:
-    """Add two sums, each of which may be None."""
+    """Add two sums, or return the other one if one is None."""
     if first is None or second is None:
         return second if first is None else first
     return add(first, second)

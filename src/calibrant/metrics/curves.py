@@ -72,7 +72,7 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
 def risk_coverage_of(by_score: GroupedScores, level: float = 0.90) -> Curve:
     """Return the risk-coverage curve of sorted examples with its band."""
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
-    low, high = precision_limits(by_score, by_score.value.flip(0), level)
+    low, high = precision_limits(by_score, by_score.value.flip(0), level)  # the error rate is 1 - precision
     return Curve(*_ranking.risk_coverage(by_score), 1 - high, 1 - low)
 
 
@@ -82,7 +82,7 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
     Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
     pointwise = simultaneous_level(by_score, level)
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))
+    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence of at least each
     if by_score.clusters is not None:
         return cluster_precision_limits(by_score.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))
@@ -110,17 +110,19 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     generator = torch.Generator().manual_seed(0)
     if by_score.clusters is None:
         covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m
+        # numbers of groups, denser at the start, where the ratio changes fastest
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
         steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
         step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
         walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
     else:
+        # without the last column, the empty range above all bins
         weight, outcome = (x[:, :-1] for x in _cluster_sums_above(by_score.clusters))
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(MIN_CLUSTER_DEVIATION)
-    z = walks.abs().amax(1).quantile(level)
+    z = walks.abs().amax(1).quantile(level)  # in standard errors
     return 2 * float(torch.special.ndtr(z)) - 1
 
 
@@ -137,7 +139,7 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
     """
     weight, outcome = _cluster_sums_above(sums)
     first = torch.searchsorted(sums.value.contiguous(), allow_rounding(cuts))
-    bins, index = first.unique(return_inverse=True)  # an interval takes long
+    bins, index = first.unique(return_inverse=True)  # an interval takes long: one for all thresholds in a bin
     intervals = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in bins]
     low, high = cuts.new_tensor([(interval.low, interval.high) for interval in intervals])[index].T
     return low, high

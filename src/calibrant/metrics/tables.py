@@ -119,7 +119,7 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
     """Build the table from the name, event and NLL of every group."""
     if not rows:
         return None
-    gap_level = 1 - (1 - level) / len(rows)
+    gap_level = 1 - (1 - level) / len(rows)  # Bonferroni: the intervals of all groups hold together
     columns = [_group_row(events, nll, bins, level, gap_level) for _, events, nll in rows]
     return Groups(tuple(name for name, *_ in rows), level, *torch.tensor(columns, dtype=torch.float64).T)
 
@@ -141,7 +141,7 @@ def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
     is 0 can be tested with more power, because the confidences tell how rare the errors of a calibrated model are.
     """
     p_value = NullResiduals.draw(by_score).p_value(lambda residuals: residuals.sum(1).abs())
-    if p_value > 1 - gap.level:
+    if p_value > 1 - gap.level:  # chance explains the gap
         return replace(gap, low=min(gap.low, 0.0), high=max(gap.high, 0.0))
     if gap.value > 0:
         return replace(gap, low=max(gap.low, NEXT_TO_ZERO))
@@ -218,7 +218,7 @@ def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thre
     cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))
+    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence of at least each
     columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = by_score.total_weight.sum(), by_score.correct.sum()

@@ -18,11 +18,11 @@ from calibrant.types import InputError
 class Batch:
     """A validated batch in the order of prediction."""
 
-    predictions: Predictions
+    predictions: Predictions  # in the order in which they were given, for the event and the names
     rows: Rows  # groups are indices of the group names, or -1
-    times: np.ndarray | None
-    is_calendar: bool
-    digest: int
+    times: np.ndarray | None  # (n) seconds, or other numbers, in increasing order; None without times
+    is_calendar: bool  # whether times are dates
+    digest: int  # equal for a batch that is given twice
 
     @classmethod
     def from_predictions(
@@ -62,7 +62,7 @@ class Batch:
             periods=np.full(n, -1),  # numbered by the watch
         )
         if seconds is not None:
-            order = np.argsort(seconds, kind="stable")
+            order = np.argsort(seconds, kind="stable")  # rows of the same time keep their order
             rows, seconds = rows[order], seconds[order]
         digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)  # recognizes a batch that is given twice
         if ids is None:

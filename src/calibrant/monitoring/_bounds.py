@@ -64,7 +64,7 @@ def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Int
         old_scores, new_scores = metric.values(old), metric.values(new)
     sample = Sample.from_values(new_scores - old_scores, new.weights, new.clusters, new.examples)
     score_range = _DIFFERENCE_RANGES.get(method.name)
-    if score_range is None:
+    if score_range is None:  # an unbounded score such as the NLL has the interval of Student's t
         return sample.normal_interval(level)
     with strict_limits():
         return sample.bounded_interval(score_range, level)

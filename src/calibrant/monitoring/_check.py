@@ -271,7 +271,7 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
     is_below_limit = bounds.value < requirement.limit
     distance = abs(requirement.limit - bounds.value)
     half_width = bounds.high - bounds.value if is_below_limit else bounds.value - bounds.low  # z standard errors
-    if distance == 0:
+    if distance == 0:  # no size shows that the metric is on either side
         return None
     z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
     # A power of 80 % needs a standard error of distance / (z + its quantile); the present one is half_width / z
@@ -299,7 +299,7 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # -sig: editors of Windows add a mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: Expected TOML, got an error: {error}.", code="toml") from None
     for key, value in content.items():

@@ -197,12 +197,17 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
     is_paired = pair.paired_by is not None
     frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
     p_values, adjusted_p_values = _test_difference(frame, pair, seed)
+    # each test with its key, the name and the group, and both p-values
     tests = zip(frame.tests, p_values.tolist(), adjusted_p_values.tolist(), strict=True)
     return tuple(_compared_row(frame, pair, *key, *p_values) for key, *p_values in tests)
 
 
 def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the p-values and adjusted p-values of all tests of a frame."""
+    """Return the p-values and adjusted p-values of all tests of a frame, in the order of `frame.tests`.
+
+    Raises:
+        InputError: If a side has fewer than two examples or clusters, or paired models have different clusters.
+    """
     n_old, n_new = num_units(pair.old), num_units(pair.new)
     if min(n_old, n_new) < MIN_COMPARED_UNITS:
         raise InputError("Expected at least two examples, or clusters, on each side, got one.", code="one_unit")

@@ -137,7 +137,10 @@ def _estimate_score(
 def _residual_error(
     residuals: np.ndarray, weights: np.ndarray, sample: Sample, *, has_clusters: bool
 ) -> tuple[float, float]:
-    """Return the standard error of the weighted mean residual, and the design effect of clusters."""
+    """Return the standard error of the weighted mean residual, and the design effect of clusters.
+
+    The design effect is the variance of the mean relative to independent rows, at least 1, and 1 without clusters.
+    """
     centered = residuals - sample.mean
     row_error = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()  # for independent rows
     if not has_clusters or row_error == 0:  # equal residuals have no error, with clusters or without
@@ -187,6 +190,6 @@ def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
         hessian = (x.T * (w * p * (1 - p))) @ x + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
         coefficients -= step
-        if np.abs(step).max() < 1e-10:
+        if np.abs(step).max() < 1e-10:  # Newton's method doubles the digits in every step: no more to gain
             break
     return coefficients

@@ -77,7 +77,7 @@ class Wealth(AlignedArrays):
             sums: The five `SUM_NAMES`, summed over the rows of each look (looks s 5).
             thresholds: Log wealth that raises the alarm of each test (s).
         """
-        state, totals = self, [np.zeros((0, len(self)))]
+        state, totals = self, [np.zeros((0, len(self)))]  # no look yet: the result has this shape if none follows
         first = 0
         while first < len(log_factors):
             look = row // LOOK_ROWS + first  # number of looks before
@@ -208,7 +208,7 @@ class LookSettings:
         class_weights = [part / len(self.classes) for _ in self.classes]
         g = np.arange(1, (self.num_groups or 0) + 1)
         group_weights = part / (g * (g + 1.0))  # 1 / (g (g + 1)) sums to 1 over all g
-        return np.concatenate([[event_weight], class_weights, group_weights, [0.0]])
+        return np.concatenate([[event_weight], class_weights, group_weights, [0.0]])  # 0 for the spare test
 
     @property
     def thresholds(self) -> np.ndarray:
@@ -260,7 +260,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
 
 
 def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the confidence and outcome of the event of each row."""
+    """Return the confidence and outcome (n) of the event: class `of`, or for "top" that the predicted class is right."""
     if isinstance(of, int):
         return rows.probs[:, of], (rows.labels == of).astype(float)
     predicted = rows.probs.argmax(1)
@@ -282,10 +282,11 @@ def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarra
 
 
 def _block_log_products(factors: np.ndarray) -> np.ndarray:
-    """Return the log product of the factors in each look."""
+    """Return the log of the product of the factors (n ...) over the rows of each look (looks ...)."""
+    # one logarithm for ten factors, whose product cannot underflow, as each is at least `MIN_FACTOR`
     return np.log(factors.reshape(-1, LOOK_ROWS, *factors.shape[1:]).prod(axis=1))
 
 
 def _block_sums(columns: np.ndarray) -> np.ndarray:
-    """Return the sums over the rows of each look."""
+    """Return the sums of columns (n ...) over the rows of each look (looks ...)."""
     return columns.reshape(-1, LOOK_ROWS, *columns.shape[1:]).sum(axis=1)

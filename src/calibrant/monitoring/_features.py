@@ -60,6 +60,7 @@ class FeatureFrame:
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
         scores = UNLABELED_SCORES
         if has_labels:
+            # infinite NLLs cannot be subtracted
             is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
             scores = tuple(name for name in LABELED_SCORES if is_finite or name != "nll")
         features = [_score_feature(scores)]
@@ -94,7 +95,7 @@ class FeatureFrame:
         """
         from scipy.sparse import csr_array  # slow to import
 
-        unit = np.arange(len(p))
+        unit = np.arange(len(p))  # of each row
         if p.clusters is not None:
             unit = np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
         unit = unit % max_units
@@ -149,6 +150,7 @@ def _error_feature(edges: np.ndarray) -> Feature:
     def columns(p: Predictions) -> np.ndarray:
         """Return confidence minus outcome in the column of each row's bin, and 0 in all others."""
         confidence = confidences(p)
+        # bins (lo, hi]; the first one also holds its lower edge, the smallest confidence
         index = np.clip(np.searchsorted(edges, confidence) - 1, 0, num_bins - 1)
         is_inside = index[:, None] == np.arange(num_bins)
         return is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None]

@@ -24,6 +24,7 @@ def lock_state(path: str | Path, seconds: float = LOCK_SECONDS) -> Generator[Non
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
+    # a file of its own, as every writer replaces the file of the state
     with path.with_name(f".{path.name}.lock").open("a+b") as file:
         while not _try_lock(file):
             if time.monotonic() > deadline:

@@ -36,7 +36,7 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
         mixture = gammaln(shape) + np.log(gammainc(shape, s + shape)) - shape * math.log(s + shape) + s + variance
         return float(constant + mixture) - log_rate
 
-    high = 1.0
+    high = 1.0  # any start
     while log_excess(high) < 0:  # until the root lies in [0, high]
         high *= 2
     return float(brentq(log_excess, 0.0, high, xtol=1e-9))  # pyright: ignore[reportArgumentType]
@@ -57,6 +57,6 @@ def mean_sequence(
     """
     if not rows:
         return Interval(math.nan, *limits, level)
-    margin = scale * time_uniform_bound(variance, (1 - level) / 2) / rows
+    margin = scale * time_uniform_bound(variance, (1 - level) / 2) / rows  # half of the error rate on each side
     value = total / rows
     return Interval(value, max(limits[0], value - margin), min(limits[1], value + margin), level)

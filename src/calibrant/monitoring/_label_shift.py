@@ -75,6 +75,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
     statistics, drawn_shares, accuracy_errors = map(np.array, zip(*draws, strict=True))
     num_larger = int((statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
     accuracy = float(shares @ _recalls(by_class, is_right))
+    # margins are standard deviations of the bootstrap times a quantile of Student's t
     quantile = student_quantile(0.90, int(counts.min()) - 1)  # the smallest class is known least
     accuracy_margin = quantile * float(accuracy_errors.std())
     share_margins = quantile * drawn_shares.std(0)
@@ -118,7 +119,7 @@ def _count_bins(reference: Predictions, new: Predictions) -> tuple[np.ndarray, n
     else:
         confidence = np.concatenate([confidences(p.with_event("top")) for p in (reference, new)])
         top = np.concatenate([p.predicted.cpu().numpy() for p in (reference, new)])
-        medians = np.ones(k)  # of the confidence of each predicted class
+        medians = np.ones(k)  # of the confidence of each predicted class; unused for a class that is never predicted
         for j in np.unique(top):
             medians[j] = np.median(confidence[top == j])
         index = 2 * top + (confidence > medians[top])
@@ -130,7 +131,7 @@ def _count_bins(reference: Predictions, new: Predictions) -> tuple[np.ndarray, n
 
 
 def _recalls(by_class: np.ndarray, is_right: np.ndarray) -> np.ndarray:
-    """Return the share of each class that is predicted right."""
+    """Return the recall of each class (k), from its counts in bins and whether the bins predict it, both (k, m)."""
     return (by_class * is_right).sum(1) / by_class.sum(1)
 
 

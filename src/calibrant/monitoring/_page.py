@@ -96,7 +96,7 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
 
 
 def _test_cells(test: TestState) -> list[str]:
-    """Return the row of a test."""
+    """Return the cells of a test in the table, in the order of its columns."""
     score = test.brier
     return [
         test.title,

@@ -54,7 +54,7 @@ class Periods:
             peaks: Largest share of the threshold at each look (n / LOOK_ROWS).
         """
         index = periods - self.first
-        is_kept = index >= 0
+        is_kept = index >= 0  # rows of a period that was dropped may still wait for labels
         sums, peak, first_row = self.sums.copy(), self.peak.copy(), self.first_row.copy()
         np.add.at(sums, index[is_kept], columns[is_kept])
         looks = index[LOOK_ROWS - 1 :: LOOK_ROWS]  # a look belongs to the period of its last row

@@ -73,7 +73,7 @@ def add_file(
         p, has_labels = from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
         if p.examples is not None:
             raise _fractional_outcomes_error()
-        if labeled is None:
+        if labeled is None:  # a file without columns, whose rows all have a label or none has
             labeled = np.full(len(p), has_labels)
         if len(p) != len(labeled):
             raise InputError(
@@ -159,5 +159,6 @@ def _read_predictions(
         )
     if truth is not None:
         labeled = frame[truth].is_not_null().to_numpy()
+        # any label will do for the rows that have none, as `labeled` is False there
         frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))
     return frame_to_arrays(frame, columns, options), labeled

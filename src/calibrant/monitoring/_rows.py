@@ -148,10 +148,10 @@ def batch_digest(*arrays: np.ndarray | None) -> int:
     """Return a 64-bit digest of the arrays of a batch."""
     digest = hashlib.blake2b(digest_size=8)
     for array in arrays:
-        digest.update(b"-" if array is None else array.tobytes())
+        digest.update(b"-" if array is None else array.tobytes())  # None differs from an empty array
     return int.from_bytes(digest.digest(), "little")
 
 
 def number_keys(digest: int, n: int) -> np.ndarray:
-    """Return keys for the rows of a batch without ids."""
+    """Return keys for the n rows of a batch without ids: hashes of its digest and of the number of the row."""
     return np.array([_hash_text(f"{digest:016x}:{i}") for i in range(n)], dtype=np.uint64)

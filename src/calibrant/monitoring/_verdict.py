@@ -200,7 +200,7 @@ def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) 
         name=name,
         rows=int(rows),
         weight=weight,
-        log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),
+        log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),  # from natural logarithms
         gap=gap,
         brier=brier_interval,
         alarm_row=alarm_row,

@@ -143,6 +143,7 @@ class Watch:
         if not self.k:
             raise InputError("Expected predictions before labels, got none. Try the predictions first.", code="no_rows")
         names = self.class_names
+        # predictions without class names: texts must be class indices, or the two names of a binary label
         if names is None and (positive is not None or is_text(labels)):
             labels = np.asarray(labels).astype(str)
             texts = np.unique(labels).tolist()
@@ -348,7 +349,7 @@ class Watch:
         for part in settings.split(processed):  # to bound memory
             log_factors, sums, period_columns = compute_looks(part, settings)
             evidence, totals = evidence.advance(row, log_factors, sums, thresholds)
-            peaks = (totals / thresholds).max(1)  # 1 raises an alarm
+            peaks = (totals / thresholds).max(1)  # of each look, over all tests; 1 raises an alarm
             periods = periods.advance(row, part.periods, period_columns, peaks)
             row += len(part)
         return replace(

@@ -93,7 +93,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
             sample = Sample.from_values(values, p.weights, p.clusters, p.examples)
             return sample.bounded_interval(ScoreRange(low, high), level)
 
-        lowest = matrix.amin(1)
+        lowest = matrix.amin(1)  # cost of the best action in each class
         return CostTable(
             model=mean_interval(model, matrix),
             fixed=tuple(map(mean_interval, realized.T, matrix.T)),

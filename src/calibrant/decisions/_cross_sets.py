@@ -24,7 +24,7 @@ class CrossSets(PredictionSets):
     """Cross-conformal prediction sets (Vovk 2015), with a calibrator that was fitted to each fold's complement.
 
     The set of an example holds every class whose score is not larger than nearly all scores of the fit, each compared
-    under the calibrator that has not seen it. No data are set aside, but the guarantee is weaker than that of `Sets`:
+    under the calibrator that has not seen it. No data are set aside, but the guarantee is weaker than for `Sets`:
     see `guaranteed_coverage`. In practice coverage is near 1 - alpha.
 
     >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
@@ -107,7 +107,8 @@ class CrossSets(PredictionSets):
             InputError: If the number of classes differs, a logit is NaN or infinite, or logits are probabilities.
         """
         z = checked_logits(logits, self.k).double()
-        num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)  # counts the score of the class itself
+        # for each class, how many scores of the fit are at least as large as its score, plus 1 for itself, (n, k)
+        num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)
             num_at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)

@@ -25,6 +25,7 @@ class DecisionLoss:
     bins: int  # number of intervals between the points of the soft bins
 
     def __str__(self) -> str:
+        """Return the result in one sentence."""
         return (
             f"Acting from a probability of {self.threshold:g} on loses {format_percent(self.loss.value)} of the "
             f"largest payoff ({format_percent(self.loss.level, 0)} interval "

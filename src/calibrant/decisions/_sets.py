@@ -62,6 +62,7 @@ class SetTable:
         return self.rows[0].mean_size
 
     def __str__(self) -> str:
+        """Return a table with a line for all examples and for each class or group."""
         limits_title = f"{format_percent(self.coverage.level, 0)} interval"
         lines = [f"{'':20} {'n':>8} {'coverage':>10} {limits_title:>20} {'mean size':>10} {'empty':>8} {'single':>8}"]
         for row in self.rows:
@@ -198,6 +199,7 @@ class Sets(PredictionSets):
                 groups are missing.
         """
         logits = checked_logits(logits, self.k)
+        # one for all (1), or one per class (k); groups give each row its own (n, 1)
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
         if self.by == "groups":
             if groups is None or len(groups) != len(logits):
@@ -286,7 +288,8 @@ def _fit_thresholds(
     p: Predictions, scores: Tensor, alpha: float, by: Literal["class", "groups"] | None
 ) -> Iterator[tuple[str, float, int]]:
     """Yield the name, the threshold and the number of independent examples of every part."""
-    parts = [part for part in _parts(p, by) if by == "class" or part[0] != ALL_ROWS]  # no name: an unknown group
+    # a group without a name is an unknown one, and has the threshold of all
+    parts = [part for part in _parts(p, by) if by == "class" or part[0] != ALL_ROWS]
     if by != "class":
         parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
     for name, mask in parts:
@@ -296,7 +299,7 @@ def _fit_thresholds(
 
 
 def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the mask of every class, or of every group with examples, or nothing."""
+    """Yield the name and the mask (n) of every class, or of every group with examples, or nothing if `by` is None."""
     if by == "class":
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j

@@ -29,7 +29,7 @@ class CertifiedThreshold:
     errors: int  # wrong ones among them
     share: float  # of all examples
     reason: str  # a sentence: what is certified, or why nothing is
-    event: str | int | None = field(default=None, compare=False)  # None: that of the predictions, as in old files
+    event: str | int | None = field(default=None, compare=False)  # None: the event of the predictions, as in old files
 
     @property
     def is_certified(self) -> bool:
@@ -77,6 +77,7 @@ def certify_threshold(
             p = p.with_event(of)
         check_independent(p, "one row per cluster, without weights")
         n, errors = _counts_above(p)
+        # a class is kept by its name, as other predictions may have the classes in another order
         names = None if p.class_names in BINARY_EVENTS else p.class_names
         event = names[p.of] if names is not None and isinstance(p.of, int) else p.of
     grid = np.array(GRID[::-1])
@@ -127,6 +128,13 @@ def _certified_thresholds(
 
     A threshold has the level that the one before it has passed on, and each of STARTS an equal share of delta more. It
     passes its level on if its hypothesis is rejected; otherwise that level is spent.
+
+    Args:
+        grid: Thresholds, the highest first (t).
+        n: Number of examples at or above each threshold (t).
+        errors: Number of errors among them (t).
+        risk: Largest share of errors.
+        delta: Probability that any rejection is wrong.
     """
     from scipy.special import bdtr  # slow to import
 

@@ -143,6 +143,7 @@ class AdaFocal:
     every: Count | None = None
 
     def __post_init__(self) -> None:
+        """Validate the settings, and set the edges and gammas of the first epoch if they are not given."""
         registry.check_settings(AdaFocal, {name: getattr(self, name) for name in registry.hyperparameters(AdaFocal)})
         if not -3.5911 < self.lowest < self.highest or not self.lowest <= self.start <= self.highest:
             raise InputError(
@@ -172,7 +173,7 @@ class AdaFocal:
 
         def weight(log_p: Tensor) -> Tensor:
             """Return the weight of focal loss where gamma > 0, and of inverse focal loss elsewhere."""
-            gamma = self.gamma_of(log_p.detach().exp())
+            gamma = self.gamma_of(log_p.detach().exp())  # detached: bins are chosen without a gradient
             base = torch.where(gamma > 0, one_minus_p(log_p), 1 + log_p.exp())
             return power(base, gamma.abs())
 
@@ -229,7 +230,7 @@ def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
     """Return the loss with a state that `state` returned for the same loss.
 
     Raises:
-        InputError: If the state has other keys than that of the loss.
+        InputError: If the state has other keys than the state of this loss.
 
     >>> restore_state(Scheduled(epochs=7), {"epoch": 6}).gamma
     2.0

@@ -64,7 +64,7 @@ def mmce(
         v = v * ((num_correct > 0) & (num_wrong > 0))
     penalty = _kernel_sum(v, r, width)
     if form == "weighted" or normalization == "paper":
-        penalty = (penalty.clamp_min(0) + 1e-10).sqrt()
+        penalty = (penalty.clamp_min(0) + 1e-10).sqrt()  # rounding may leave less than 0; finite gradient at 0
     return _add_penalty(logits, labels, strength, penalty)
 
 
@@ -73,7 +73,7 @@ def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerE
     r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
     $\bar r$ and $\bar c$ are the means over the batch of confidence and correctness, with `weights` (n) if given.
-    Equals cross-entropy at strength 0. The default strength is that of the code of Hebbalaguppe et al. (2022).
+    Equals cross-entropy at strength 0. The default strength is the one in the code of Hebbalaguppe et al. (2022).
 
     >>> dca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])

@@ -230,8 +230,8 @@ def _next_below(p: Tensor) -> Tensor:
 def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, norm: Norm = 1.0) -> PerExample:
     r"""Compute BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with a detached norm (Lin et al. 2025).
 
-    The gradient is that of cross-entropy times the uncertainty $\lVert e_y - p \rVert_q^\gamma$. Equals cross-entropy
-    at gamma = 0.
+    The gradient is the one of cross-entropy times the uncertainty $\lVert e_y - p \rVert_q^\gamma$. Equals
+    cross-entropy at gamma = 0.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).

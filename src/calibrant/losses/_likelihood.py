@@ -98,6 +98,7 @@ def weighted_cross_entropy(
     r"""Return $-w(\log p_y) \log p_y$, or its expectation over soft labels, optionally without gradient through w."""
 
     def loss_from_log_p(log_p: Tensor) -> Tensor:
+        """Return -w log p elementwise."""
         w = weight(log_p)
         return -(w.detach() if detach_weight else w) * log_p
 
@@ -120,7 +121,7 @@ def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Ten
 class _Brier(torch.autograd.Function):
     r"""$\lVert p - e_y \rVert^2$, with gradient $2 p \circ (m - p \cdot m)$ where $m = p - e_y$."""
 
-    generate_vmap_rule = True
+    generate_vmap_rule = True  # for per-example gradients by torch.func
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor) -> Tensor:

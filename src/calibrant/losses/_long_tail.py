@@ -100,7 +100,7 @@ def balanced_softmax(
     r"""Compute the balanced softmax loss, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
     Equals `logit_adjusted` with tau = 1. A gamma above 0 replaces the cross-entropy of $z_k + \log n_k$ by focal loss.
-    `counts` are needed, except in studies, which pass those of the training set.
+    `counts` are needed, except in studies, which pass the counts of the training set.
 
     >>> balanced_softmax(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(3.0, 1.0))  # log 4/3, log 4
     tensor([0.2877, 1.3863])
@@ -111,7 +111,7 @@ def balanced_softmax(
 def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
     """Return the class counts as a float64 tensor (k). Raise `InputError` unless there is one count per class.
 
-    `name` is that of the loss, for the message.
+    `name` is the name of the loss, for the message.
     """
     if counts is None:
         raise InputError(
@@ -124,6 +124,7 @@ def _class_counts(logits: Logits, counts: Counts | None, name: str) -> Tensor:
         raise InputError(
             f"Expected counts of {logits.shape[-1]} classes for {name}, got {n.numel()}.", code="num_classes"
         )
+    # values are read on the CPU alone, as this would wait for a GPU and interrupt a compiled loss
     if n.is_cpu and not torch.compiler.is_compiling() and not (bool((n >= 0).all()) and 0 < float(n.sum()) < math.inf):
         raise InputError(
             f"Expected finite counts >= 0 for {name}, not all 0, got {shorten_repr(n.tolist())}.", code="counts"

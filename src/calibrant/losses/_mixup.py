@@ -63,7 +63,7 @@ class Mixup:
     r"""Train on mixed samples alone, $L(\tilde x, \tilde y)$ (Zhang et al. 2018; Thulasidasan et al. 2019).
 
     $\tilde x = \lambda x + (1 - \lambda) x'$, where x' is the shuffled batch and $\lambda \sim Beta(\alpha, \alpha)$ is
-    drawn once per batch. The loss is lambda times that of y plus 1 - lambda times that of y'.
+    drawn once per batch. The loss is lambda times the loss of y plus 1 - lambda times the loss of y'.
 
     A study mixes the batches of a run with this loss. Elsewhere, call `mix`. Called with logits and labels, it is L.
 
@@ -171,7 +171,7 @@ class RegMixup(Mixup):
     strength: NonNegativeFloat = 1.0
 
     def mix(self, inputs: Tensor, labels: Labels, *, generator: Generator | None = None) -> MixedBatch:
-        """Return the batch followed by its mixed copy. The arguments are those of `Mixup.mix`."""
+        """Return the batch followed by its mixed copy. The arguments are as for `Mixup.mix`."""
         mixed = super().mix(inputs, labels, generator=generator)
         return replace(
             mixed,

@@ -87,7 +87,7 @@ def margin_smoothing(
 
     $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$, with the mean over classes of the authors'
     code. Label smoothing pulls all logit distances to 0; this pulls only those above the margin. Equals cross-entropy
-    if there are none. The defaults $\alpha$ = 0.1 and m = 10 are those of their code.
+    if there are none. The defaults $\alpha$ = 0.1 and m = 10 come from their code.
 
     >>> margin_smoothing(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.1000])
@@ -110,7 +110,7 @@ def acls(
 
     $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{k \ne max} \max(0, z_{max} -
     z_k - m)^2]$, without gradient through $z_{max}$ in the second term. Changes if a constant is added to all logits.
-    Equals cross-entropy at strength 0. The defaults are those of the code for Tiny-ImageNet.
+    Equals cross-entropy at strength 0. The defaults are the ones of the code for Tiny-ImageNet.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).

@@ -26,8 +26,10 @@ def register_loss(loss: L) -> L:
 
     @functools.wraps(loss)
     def checked_loss(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+        """Check the settings, and compute the loss. The docstring of the loss replaces this one."""
         if settings and not torch.compiler.is_compiling():
             if settings.keys() <= names:
+                # weights differ in every batch, so they are checked every time
                 if (weights := settings.get("weights")) is not None:
                     _check_weights(weights, len(logits))
                 plain_settings = _plain_settings(settings)
@@ -36,7 +38,8 @@ def register_loss(loss: L) -> L:
                 except TypeError:  # a value without a hash, such as a dict
                     check_settings(loss, plain_settings)
             else:
-                check_settings(loss, settings, parameter_hints=LOSSES.parameter_hints)  # names the right place
+                # an unknown setting: the error says where it belongs
+                check_settings(loss, settings, parameter_hints=LOSSES.parameter_hints)
         return loss(logits, labels, **settings)
 
     return LOSSES.register(checked_loss)  # pyright: ignore[reportReturnType]

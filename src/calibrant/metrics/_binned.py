@@ -145,7 +145,7 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
     then 0, as in the library of Kumar, Liang & Ma (2019). A bin with a single example adds nothing.
 
     The interval is valid at 0 and away from it: it holds the roots of the squares that the estimate does not reject, by
-    `square_limits`, and the largest absolute value in the interval of `signed_gap`. Of examples in clusters, only pairs
+    `square_limits`, and the largest absolute value in the interval of `signed_gap`. In clusters, only pairs of examples
     of different clusters count, and the variance is estimated from the variation between clusters.
 
     Args:

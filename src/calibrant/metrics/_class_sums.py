@@ -72,7 +72,7 @@ class ClassBinSums:
 
 def class_errors(cells: Tensor) -> Tensor:
     """Return the ECE of every class (k) from sums (k, b, 3) of weight, probability, frequency."""
-    # frequency minus probability in each bin; every class has the same total weight, that of all examples
+    # frequency minus probability in each bin; all examples count for every class, and class 0 has the total weight
     return cells[:, :, 1:].diff(dim=2).abs().sum((1, 2)) / cells[0, :, 0].sum()
 
 
@@ -114,7 +114,7 @@ class ClassSums:
             weighted = values if p.weights is None else p.weights * values
             return torch.bincount(classes, weighted, minlength=p.k).double()
 
-        by_label = cells.sums[:, :, 2].sum(1)
+        by_label = cells.sums[:, :, 2].sum(1)  # weight of the examples with each label
         by_prediction = torch.bincount(outcomes.predicted, p.weights, minlength=p.k).double()
         hits = total(p.labels, outcomes.correct)  # of right predictions, the label is the predicted class
         confidences = total(outcomes.predicted, outcomes.confidence)

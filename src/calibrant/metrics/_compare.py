@@ -50,6 +50,7 @@ class Comparison:
         return next(row for row in self.rows if row.name == name)
 
     def __str__(self) -> str:
+        """Return a table with a line per metric: both values, the difference, its interval and p-value."""
         head = f"{self.n:,} examples; intervals of the difference at {self.level:g}"
         lines = (
             f"{r.name:<24}{r.first:>9.4f}{r.second:>9.4f}{r.difference:>+9.4f}  "
@@ -89,7 +90,7 @@ def compare(
         second: Predictions of the second model for the same examples in the same order.
         names: Metrics, by name or text.
         level: Probability that each interval holds the true difference.
-        groups: Number of groups of the jackknife; of fewer examples or clusters, each is a group.
+        groups: Number of groups of the jackknife; with fewer examples or clusters, each one is a group.
         seed: Seed of the division into groups.
 
     Raises:

@@ -99,7 +99,7 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     be negative; it is 0 for a single example, which has no pair.
 
     The test simulates calibrated models, `draws` times with `seed`: the p-value is exact for any number of examples, in
-    steps of 1 / (draws + 1). It merges more than 512 distinct confidences into 512. Of examples in clusters, only pairs
+    steps of 1 / (draws + 1). It merges more than 512 distinct confidences into 512. In clusters, only pairs of examples
     of different clusters count in the value.
 
     >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1

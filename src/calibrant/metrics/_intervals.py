@@ -248,7 +248,8 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
     size = (n + 2) * center * (1 - center) / np.maximum(spread, MIN_DIVISOR) - 1
     size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
-    hits, misses = (np.maximum(size * x, MIN_DIVISOR)[:, None] for x in (center, 1 - center))  # betainc needs > 0
+    # (2, 1, ...): the new axis is for the two limits; betainc needs parameters above 0
+    hits, misses = (np.maximum(size * x, MIN_DIVISOR)[:, None] for x in (center, 1 - center))
     kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
 
     def tails(limits: Any) -> Any:
@@ -270,11 +271,12 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
 def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
     r"""Return limits of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
 
-    The estimate is `value`; `mean` and `variance` are those of its noise if the square is 0, and `root_variance` is
-    the variance of its root. Under $\theta$ the estimate plus `mean` is a weighted sum of noncentral chi-squares:
-    positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`, $\lambda$ the
-    `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does not reject
-    (Patnaik 1949). All arguments may be arrays.
+    The estimate is `value`. If the square is 0, its noise has the mean `mean` and the variance `variance`; the root of
+    the estimate has the variance `root_variance`. Under $\theta$ the estimate plus `mean` is a weighted sum of
+    noncentral chi-squares: positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`,
+    $\lambda$ the `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does
+    not reject (Patnaik 1949), each limit with the probability of a normal variable below -t: `t` is the quantile of the
+    level. All arguments may be arrays.
     """
     from scipy.special import gammainc, ndtr  # slow to import
 
@@ -301,7 +303,15 @@ def share_interval(
     clusters: Tensor | None = None,
     examples: Tensor | None = None,
 ) -> Interval:
-    """Return the interval of a share of hits, in [0, 1], over independent examples or clusters, by `mean_limits`."""
+    """Return the interval of a share of hits, in [0, 1], over independent examples or clusters, by `mean_limits`.
+
+    Args:
+        hits: 1 for a hit, else 0, or a mean of such numbers, for each row (n).
+        weights: Weights (n), or None.
+        level: Probability that the interval holds the true share.
+        clusters: Cluster of each row (n), if examples may depend on each other.
+        examples: Example of each row (n), if an example has several rows.
+    """
     return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 

@@ -128,8 +128,9 @@ class Metric(Generic[P]):
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
     ) -> Tensor:
+        """Return the metric of predictions, of logits and labels, or of an event's statistics."""
         if self.is_of_event and isinstance(predictions, Predictions) and predictions.of == "classes":
-            # The mean over the events of all classes
+            # One number per class, for the event that this class is the label, and their mean
             classes = map(predictions.with_event, range(predictions.k))
             return torch.stack([self(p, labels, weights, *args, **settings) for p in classes]).mean()
         with self._read(predictions, labels, weights) as view:
@@ -181,7 +182,7 @@ class Metric(Generic[P]):
             # an interval function may need rows; of a summary, a mean is computed from its sums instead
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):
                 return self._interval(view, level=level, **self._check_settings(self._interval, settings, view))
-            if not self.has_interval or settings:  # values per example are those of the default settings
+            if not self.has_interval or settings:  # values per example belong to the default settings
                 suffix = " with these settings" if settings and self.has_interval else ""
                 raise InputError(
                     f"{self.__name__} has no interval{suffix}. Try metrics.compare for that of a difference.",
@@ -229,7 +230,13 @@ class Metric(Generic[P]):
 
     @contextmanager
     def _read(self, predictions: Any, labels: Any, weights: Any) -> Generator[Any]:
-        """Yield the input of the metric's function. Statistics of an event, such as a `Summary`, are passed on."""
+        """Yield the validated input of the metric's function: predictions, or rows or statistics of their event.
+
+        Statistics of an event, such as a `Summary`, are passed on.
+
+        Raises:
+            InputError: For a summary without the sums of this metric.
+        """
         if isinstance(predictions, EventStatistics):
             if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
                 raise self._summary_error()
@@ -309,6 +316,7 @@ def metric(
     """
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
+        """Register the function as a metric with the declarations above, and return the metric."""
         about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
         name = term or short or title
         return registry.METRICS.register(
@@ -322,7 +330,7 @@ def metric(
                 interval=interval,
                 test=test,
                 noise_floor=noise_floor,
-                term="" if name.islower() else name,
+                term="" if name.islower() else name,  # words in lower case need no explanation
                 is_calibration_error=is_calibration_error,
                 has_slow_test=has_slow_test,
             ),

@@ -1,6 +1,6 @@
 """Results from sums over bins: error norms, the unbiased square of the L2 norm, and the noise distribution.
 
-Of examples in clusters, chance comes from the variation between clusters. Clusters are taken as independent; the
+If examples are in clusters, chance comes from the variation between clusters. Clusters are taken as independent; the
 examples of a cluster may depend on each other in any way.
 """
 
@@ -31,8 +31,8 @@ MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that t
 def squared_error(moments: Moments, level: float) -> Interval:
     r"""Return an unbiased estimate of $\theta = \sum_b w_b \mu_b^2$, the squared L2 error, and its interval in [0, 1].
 
-    $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. Of examples in
-    clusters, only pairs of different clusters count.
+    $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. If
+    examples are in clusters, only pairs of different clusters count.
     """
     if moments.clusters is not None:
         estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
@@ -135,7 +135,7 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     total = float(sums.total_weight.sum())
     noise = _noise_residuals(sums) / total  # (m b)
     cluster_variance = noise.square().sum(0)  # (b)
-    # What the clusters' variance lacks of that of independent events is added as independent noise of each bin
+    # Where independent events would vary more than these clusters do, each bin gets the rest as independent noise
     missing_variance = (variance / total**2 - cluster_variance).clamp_min(0)
     # A normal variable of deviation s has the mean absolute value s sqrt(2 / pi)
     mean = math.sqrt(2 / math.pi) * float((cluster_variance + missing_variance).sqrt().sum())
@@ -149,7 +149,7 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
 
     num_clusters, num_bins = noise.shape
     cluster_normals, bin_normals = normal(num_clusters).to(noise.device), normal(num_bins).to(noise.device)
-    # sqrt(chi-square / degrees), by which normal numbers are divided to get those of a t distribution
+    # sqrt(chi-square / degrees): normal numbers divided by this have a t distribution
     t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(noise.device)
     drawn = (cluster_normals @ noise + bin_normals * missing_variance.sqrt()).abs().sum(1) / t_divisor
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)

@@ -64,7 +64,7 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
 
 
 def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> GroupedScores:
-    """Draw the outcomes of a calibrated model: those of a group of equal confidence c are events of probability c."""
+    """Draw the outcomes of a calibrated model: in a group of equal confidence c, events happen with probability c."""
     hits = draw_hits(by_score.total_weight, by_score.value, generator)
     if by_score.dispersion < 1:  # fractional outcomes vary less around their mean than events
         expected = by_score.total_weight * by_score.value

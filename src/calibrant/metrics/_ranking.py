@@ -105,8 +105,8 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
 def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
     r"""Return the interval of a mean in [0, 1] with the standard error of the influence function.
 
-    The squared standard error is the mean square of every example's influence, divided by n. Of examples in clusters,
-    the influences of a cluster are added first.
+    The squared standard error is the mean square of every example's influence, divided by n. In clusters, the
+    influences of a cluster's examples are added first.
     """
     by_score = events.by_score
     n, value = float(by_score.total_weight.sum()), float(aurc_of(by_score))

@@ -86,7 +86,7 @@ class Summary(BinSums):
         by_class: bool = False,
     ) -> "Summary":
         """Return the summary of no predictions, with its state on `device`. Batches may come from any device."""
-        check_settings(Summary.empty, {"bins": bins, "of": of}, "Summary")
+        check_settings(Summary.empty, {"bins": bins, "of": of}, "Summary")  # raises for an invalid number or event
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
         return cls(k, bins, sums, slots=None, cells=cells, of=of, by_class=by_class)
@@ -130,10 +130,15 @@ class Summary(BinSums):
         return summary
 
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
-        """Return the summary with one more batch."""
+        """Return the summary with one more batch, predictions or logits with labels and perhaps weights.
+
+        Raises:
+            InputError: If the classes, or the presence of clusters or groups, differ from the batches before, or a
+                weight is above 2^20.
+        """
         with as_predictions(predictions, labels, weights) as p:
             p = p.reorder_classes(self.class_names).with_event(self.of)
-            if self.k not in (0, p.k):
+            if self.k not in (0, p.k):  # 0 before the first batch
                 raise InputError(
                     f"Expected logits of {self.k} classes as in the batches before, got {p.k}.", code="num_classes"
                 )
@@ -198,6 +203,7 @@ class Summary(BinSums):
         settings = json.dumps(_split_fields(self, "", tensors))
         metadata = {"format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "settings": settings}
         with atomic_write(Path(path)) as draft:
+            # the digest tells a damaged file
             draft.write_bytes(save(tensors, metadata | {"sha256": tensors_digest(metadata, tensors)}))
 
     @classmethod
@@ -300,7 +306,7 @@ def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) ->
 
 
 def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not tensors, those of nested dataclasses as dictionaries.
+    """Return the fields of a dataclass that are not tensors, nested dataclasses as dictionaries of such fields.
 
     Tensors are added to `tensors` under the prefix and the name of the field, such as "groups.sums".
     """

@@ -62,7 +62,10 @@ class BinSums(EventStatistics):
         return float(self.per_bin(name).sum())
 
     def mean(self, name: str, weight: str = "weight") -> float:
-        """Return the sum of one feature divided by that of another, or nan if the divisor is 0."""
+        """Return the sum of a feature divided by the sum of `weight`, or nan if the divisor is 0.
+
+        The NLL is infinite if any row has an infinite one, which its sum leaves out.
+        """
         if name == "nll" and self.total("infinite") > 0:
             return math.inf
         n = self.total(weight)
@@ -125,7 +128,7 @@ class GroupSums:
         return GroupSums(names, add_words(a.sums, b.sums), add_optional(a.slots, b.slots, add_words))
 
     def _align(self, names: tuple[str, ...]) -> "GroupSums":
-        """Return the sums of all of these groups, among which are those of `self`; new ones have sums of 0."""
+        """Return the sums for these groups, which include all groups of `self`; new groups have sums of 0."""
         if names == self.names:
             return self
         index_of = {name: i for i, name in enumerate(names)}
@@ -165,10 +168,16 @@ class SumBuilder:
     def _group_target(
         self, groups: Tensor | None, group_names: tuple[str, ...] | None, slot: Tensor | None
     ) -> GroupSums | None:
-        """Return empty sums of the groups that occur, in the order of their names."""
+        """Return empty sums of the groups that occur, in the order of their names, or None without groups.
+
+        Args:
+            groups: Index of the group of each row (n).
+            group_names: Names of the groups, of which some may not occur.
+            slot: Set of the cluster of each row (n), or None without clusters.
+        """
         if groups is None or group_names is None:
             return None
-        codes, code = groups.unique(return_inverse=True)
+        codes, code = groups.unique(return_inverse=True)  # groups that occur, and the position of each row's among them
         present = [group_names[i] for i in codes.tolist()]
         names = tuple(sorted(present))
         index_of = {name: i for i, name in enumerate(names)}

@@ -105,7 +105,7 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     The number of events among the m most confident examples deviates from its mean as a random walk W does. The largest
     $|W_m| / \sqrt m$ over the groups of confidence stays below its quantile z with probability `level`. The result is
     the level $2 \Phi(z) - 1$ of a single interval of z standard errors. `NUM_WALKS` normal walks are drawn with a fixed
-    seed. Of examples in clusters, the signs of the clusters' deviations are drawn.
+    seed. For examples in clusters, the signs of the clusters' deviations are drawn.
     """
     generator = torch.Generator().manual_seed(0)
     if by_score.clusters is None:
@@ -146,7 +146,10 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
 
 
 def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Curve:
-    """Return the CORP curve of sorted examples and its band, after merging them into at most 4,096 groups."""
+    """Return the CORP curve of sorted examples and its band, after merging them into at most 4,096 groups.
+
+    The band is a `simultaneous_band` from curves of a calibrated model, drawn with `seed`; without draws there is none.
+    """
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
     weight = by_score.total_weight / by_score.total_weight.sum()
     y = _corp.isotonic_fit(by_score)

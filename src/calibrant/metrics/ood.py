@@ -130,7 +130,10 @@ def roc(
 def _pass_rates(
     inside: Predictions | Tensor, outside: Predictions | Tensor, score: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, GroupedScores]:
-    """Return the shares of inside and outside examples above a falling threshold, and the sorted scores."""
+    """Return the shares of inside and of outside examples at or above each score, from the highest score down (g).
+
+    The third result holds the g distinct scores in increasing order, with the inside examples as `correct`.
+    """
     scores = [score(p.logits if isinstance(p, Predictions) else p) for p in (inside, outside)]
     if not all(len(s) and bool((~s.isnan()).all()) for s in scores):
         raise InputError(

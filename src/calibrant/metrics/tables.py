@@ -87,7 +87,7 @@ def groups(
         level: Probability that the intervals of confidence minus frequency hold for all groups (Bonferroni). They are
             computed from clusters if there are any. An interval of clusters that fails with a probability of 1 % or
             more excludes 0 if and only if 999 simulated calibrated models do not explain the gap.
-        by: "row_groups" takes the second grouping, that of the rows, of several labels per example.
+        by: "row_groups" takes the second grouping, by row, which predictions with several labels per example have.
 
     Raises:
         InputError: If the level is not in (0, 1).

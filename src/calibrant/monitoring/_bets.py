@@ -61,7 +61,7 @@ LOG_BET_WEIGHTS: np.ndarray = np.log(
 
 
 def stake_table() -> np.ndarray:
-    """Return the stake of each bet in each cell of confidence, (cells, bets), limited so that all factors are positive."""
+    """Return the stake of each bet in each cell of confidence, (cells, bets), which keeps all factors positive."""
     middle_logits = (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2
     logits = np.concatenate([[-_MAX_CELL_LOGIT], middle_logits, [_MAX_CELL_LOGIT]])  # the outer cells are unbounded
     c = expit(logits)

@@ -96,7 +96,7 @@ class CheckResult:
         """Return all numbers as JSON.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time).
+            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
         """
         return result_json(
             {

@@ -93,6 +93,7 @@ class CompareResult:
         return f"The models differ in {list_titles(self.differing)}"
 
     def __str__(self) -> str:
+        """Return the headline, the notes and a line per test; "*" marks the tests that differ."""
         lines = [f"{self.headline}.", *self.notes, "", _HEAD]
         for row in self.rows:
             limits = "" if math.isnan(row.low) else f"[{row.text(row.low, '+')}, {row.text(row.high, '+')}]"
@@ -106,7 +107,7 @@ class CompareResult:
         """Return all numbers as JSON.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time).
+            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
         """
         return result_json(
             {

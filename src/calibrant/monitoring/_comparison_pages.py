@@ -107,6 +107,7 @@ def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
     """Return the cumulative distributions of confidence in one figure."""
 
     def draw(drawing: Figure) -> None:
+        """Draw a curve per set of predictions: the confidence on x, the share of confidences up to it on y."""
         ax = drawing.subplots()
         shares = np.linspace(0, 1, 201)  # heights of the curve, whose points are the quantiles
         for (name, p), color in zip(predictions.items(), (BAR_COLOR, GAP_COLOR), strict=True):

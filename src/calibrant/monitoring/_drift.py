@@ -65,6 +65,7 @@ class DriftResult:
         return f"New class shares alone can explain the predictions (p = {p_value:.3f})."
 
     def __str__(self) -> str:
+        """Return the headline, the notes, the tests ("*" marks drift), the estimates and the class shares as text."""
         lines = [f"{self.headline}.", *self.notes, "", f"  {'':32}{'reference':>10}{'new':>10}{'p':>9}"]
         for row in self.rows:
             mark = "*" if row in self.drifted else " "
@@ -85,7 +86,7 @@ class DriftResult:
         """Return all numbers as JSON.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time).
+            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
         """
         return result_json(
             {

@@ -109,7 +109,7 @@ def _estimate_score(
         new: New predictions (m).
         g: Calibrated probability of the event in each row of the reference, out of fold (n).
         new_g: Calibrated probability of the event in each new row (m).
-        ratio: Density of the new rows over that of the reference, with mean 1 (n).
+        ratio: Density of the new rows divided by the density of the reference, at each reference row, with mean 1 (n).
     """
     (s_0, s_1), (new_s_0, new_s_1) = (_SCORES[name](confidences(p)) for p in (reference, new))
     slope, new_slope = s_1 - s_0, new_s_1 - new_s_0

@@ -260,7 +260,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
 
 
 def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the confidence and outcome (n) of the event: class `of`, or for "top" that the predicted class is right."""
+    """Return the confidence and outcome (n) of the event: class `of`, or that the predicted class is right."""
     if isinstance(of, int):
         return rows.probs[:, of], (rows.labels == of).astype(float)
     predicted = rows.probs.argmax(1)

@@ -133,7 +133,7 @@ def _means(sums: np.ndarray) -> np.ndarray:
 
 
 def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
-    """Return the feature that tests each mean score, in all rows or in a group."""
+    """Return the feature that tests each mean score, in all rows or in a group, by its absolute difference."""
     return Feature(
         tests=scores,
         width=len(scores),

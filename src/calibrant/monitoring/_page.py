@@ -57,6 +57,7 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
         since = float((periods.first_row[processed] < watch.verdict.alarms[0].since_number).sum()) or None
 
     def draw(drawing: Figure) -> None:
+        """Draw the gap of each period above its evidence, on a common axis of periods."""
         upper, lower = drawing.subplots(2, 1, height_ratios=[3, 2], sharex=True)
         gap_timeline(gap.tolist(), margin.tolist(), since=since, ax=upper)
         evidence_timeline(evidence.tolist(), since=since, ax=lower)

@@ -70,7 +70,7 @@ def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
 
 def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, new_rows: torch.Tensor) -> ModelPair:
     """Return the pair of these rows, or raise `InputError` if an id has two labels."""
-    left_out = len(old) + len(new) - 2 * len(new_rows)
+    left_out = len(old) + len(new) - 2 * len(new_rows)  # rows of either model without a partner
     note = f"Paired {len(new_rows):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")
     old, new = old[old_rows], new[new_rows]
     if count := int((old.labels != new.labels).sum()):

@@ -149,7 +149,7 @@ def _read_predictions(
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
-    # Later labels 0 and 1, or no and yes, would be those of the other class
+    # The probability of class 0, or of "no": later labels 0 and 1, or no and yes, would be read the wrong way round
     positive = columns.positive if truth is None and class_names is None else None
     if positive and (parse_number(positive) not in (None, 1) or positive.lower() in NEGATIVE_WORDS):
         raise InputError(

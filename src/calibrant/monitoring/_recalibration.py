@@ -2,9 +2,9 @@ r"""Recalibration that is updated by batches, with its regret against the best f
 
 The map is a mixture of scaled logits, $q = \sum_m w_m \mathrm{softmax}(a_m z + b_m)$, whose weights are multiplied by
 the likelihood of each label: mirror descent with the entropy as regularizer. Log loss is mixable, so that its total is
-at most $\log M$ above that of the best of the M maps, on every sequence of labels (Vovk 1990; Cesa-Bianchi and Lugosi
-2006, section 3.3). A share of the weight that is spread over all maps after each row lets the mixture follow changes
-(Herbster and Warmuth 1998).
+at most $\log M$ above the total of the best of the M maps, on every sequence of labels (Vovk 1990; Cesa-Bianchi and
+Lugosi 2006, section 3.3). A share of the weight that is spread over all maps after each row lets the mixture follow
+changes (Herbster and Warmuth 1998).
 """
 
 import math

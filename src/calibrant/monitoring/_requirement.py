@@ -86,7 +86,7 @@ def _check_metric(requirement: Requirement) -> None:
     elif is_l2_bounded:
         is_usable, expected = set(method.settings) <= {"bins"}, f"{method.name} without settings but bins"
     else:
-        # the interval of a mean over examples is that of the default settings
+        # values per example, and so the interval of their mean, belong to the default settings
         is_usable = not method.settings or metric.per_example is None
         expected = f"{method.name} without settings"
     if not is_usable:

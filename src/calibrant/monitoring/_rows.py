@@ -84,7 +84,7 @@ class RecentRows(AlignedArrays):
 
 
 def check_same_labels(old: np.ndarray, new: np.ndarray) -> None:
-    """Raise `InputError` if a row has two labels that are both known."""
+    """Raise `InputError` if a row has two different labels that are both known."""
     is_changed = (old != UNKNOWN_LABEL) & (new != UNKNOWN_LABEL) & (old != new)
     if count := int(is_changed.sum()):
         raise InputError(

@@ -108,7 +108,7 @@ class WatchVerdict:
         """Return all numbers as JSON.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time).
+            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
         """
         content = asdict(self)
         for test in content["tests"]:

@@ -307,7 +307,13 @@ class Watch:
         return state, is_new
 
     def _append(self, batch: "Batch", is_new: np.ndarray, name: str | None) -> "Watch":
-        """Return the state with the new rows of a batch, as a period."""
+        """Return the state with the new rows of a batch waiting, and the batch as a period.
+
+        Args:
+            batch: The batch.
+            is_new: Mask of its rows that were not given before (n).
+            name: Name of the period. Default: the first time of the new rows, or the number of the period.
+        """
         if not is_new.any():
             return self
         state, groups = self._with_groups(batch, is_new)

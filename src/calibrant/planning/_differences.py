@@ -15,7 +15,7 @@ from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 NUM_PAIRS = 20_000  # pairs of scores drawn from an assumption
-MAX_TILT = 200.0
+MAX_TILT = 200.0  # strength at which almost only the units of the largest residual are drawn
 MIN_LABEL_PROBABILITY = 1e-300  # above 0, for a finite NLL
 ASSUMED_SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {  # of confidence c and outcome a
     "accuracy": lambda c, a: a,
@@ -50,7 +50,7 @@ class PairedUnits:
         squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
         if unit is None:
             return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
-        columns = np.ones(len(unit)), difference, *squares
+        columns = np.ones(len(unit)), difference, *squares  # each is summed by unit, times the weights
         size, difference_sum, *square_sums = (np.bincount(unit, weight * column) for column in columns)
         share = np.full(len(size), 1 / len(size))
         return cls(weight=size, difference=difference_sum, share=share, squares=np.stack(square_sums))
@@ -105,7 +105,7 @@ class PairedUnits:
 
     def p_value(self, n: int, rng: np.random.Generator) -> float:
         """Draw n units and return the p-value of the paired test of `metrics.compare`."""
-        if n < len(self.weight):
+        if n < len(self.weight):  # few draws: faster than a count for every unit
             index = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
             index = np.minimum(index, len(self.share) - 1)  # the last sum may be below 1 by rounding
             count = np.ones(n)
@@ -117,7 +117,11 @@ class PairedUnits:
 
 
 def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:
-    """Return the differences of two models on the same examples."""
+    """Return the differences of a metric between two models on the same examples, by example or by cluster.
+
+    Raises:
+        InputError: If a score is infinite, or there is only one cluster.
+    """
     values = to_finite_array(metrics.PairedScores(first, second).values(metric))
     w = np.ones(len(first)) if first.weights is None else first.weights.cpu().numpy()
     if first.clusters is None:
@@ -168,7 +172,10 @@ def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | N
 
 
 def population_scores(population: Population, name: str, seed: int) -> np.ndarray:
-    """Return the smallest, actual and largest score (3, n) of a calibrated model with given confidences."""
+    """Return the smallest, actual and largest score (3, n) of examples drawn from a population of a calibrated model.
+
+    `name` is a key of `ASSUMED_SCORES`. An outcome is drawn with the probability that the confidence states.
+    """
     if name not in ASSUMED_SCORES:
         raise InputError(
             f"Expected a metric among {', '.join(ASSUMED_SCORES)} without predictions, got {name!r}. Try accuracy.",

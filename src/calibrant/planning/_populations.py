@@ -145,7 +145,7 @@ def latent_correlation(p: np.ndarray, share: np.ndarray, icc: float) -> float:
 
 
 def find_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Bisect for the root of an increasing function."""
+    """Return the root of an increasing function in [low, high] by bisection, or the nearer end without a root there."""
     for _ in range(NUM_ROOT_STEPS):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) < 0 else (low, middle)
@@ -156,7 +156,10 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 
 
 def observed_population(by_score: GroupedScores, chance: float) -> Population:
-    """Return the population of the confidences of independent examples, as often as their weights say."""
+    """Return the calibrated population of the confidences of independent examples, as often as their weights say.
+
+    `chance` is the probability of the event for a model that knows nothing.
+    """
     value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
     is_continuous = len(value) > weight.sum() / 2 > MIN_CONTINUOUS  # most examples have a value of their own
     if is_continuous or len(value) > MAX_CONFIDENCES:  # interpolate the quantiles
@@ -168,7 +171,10 @@ def observed_population(by_score: GroupedScores, chance: float) -> Population:
 
 
 def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
-    """Return the population of given clusters. Without `icc`, the outcomes give the correlation."""
+    """Return the calibrated population of given clusters. Without `icc`, the outcomes give the correlation.
+
+    `chance` is the probability of the event for a model that knows nothing.
+    """
     assert events.clusters is not None  # called only for events with clusters
     order, start, sizes = group_rows(events.clusters.cpu().numpy())
     confidence, outcome = (x.cpu().double().numpy()[order] for x in (events.confidence, events.outcome))
@@ -183,7 +189,7 @@ def clustered_population(events: Events, chance: float, icc: float | None) -> Po
 def score_clusters(scores: np.ndarray, w: np.ndarray, clusters: np.ndarray, icc: float | None) -> Clusters:
     """Return the sizes of given clusters, and the correlation of the scores within them unless `icc` gives it."""
     order, start, sizes = group_rows(clusters)
-    if icc is None:
+    if icc is None:  # nothing is known of the variance of a single score: all have the same
         icc = cluster_correlation(scores[order], np.full(len(scores), scores.var()), w[order], start)
     return Clusters(sizes, icc)
 
@@ -198,7 +204,12 @@ def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
-    """Return the variance of the clusters' signed gap over that of independent examples, at least 1."""
+    """Return the variance of the signed gap of these clusters relative to independent examples, at least 1.
+
+    Args:
+        sums: Sums of m clusters in bins.
+        variance: Variance of the number of events at each confidence, if they are independent.
+    """
     residual_sum = sums.residual.sum(1)  # (m)
     n = sums.total_weight.sum(1)
     deviation = residual_sum - n * residual_sum.sum() / n.sum()  # from the mean miscalibration
@@ -293,7 +304,7 @@ def miscalibrate(population: Population, error: float, pattern: Pattern) -> Popu
 
 
 def scale_odds(c: np.ndarray, exponent: float, chance: float) -> np.ndarray:
-    """Raise the odds ratio between probabilities and chance to a power."""
+    """Return p with logit p = logit chance + exponent * (logit c - logit chance), for probabilities c."""
     base = float(logit(chance))
     z = logit(np.clip(c, 1e-12, 1 - 1e-12))  # finite, so that the exponent 0 gives chance
     return expit(base + exponent * (z - base))

@@ -57,6 +57,7 @@ class PlanningData:
     icc: float | None  # correlation of two outcomes of a cluster
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for data that are missing, contradict each other, or cannot be simulated."""
         num_sources = sum(source is not None for source in (self.predictions, self.confidence))
         if num_sources != 1:
             raise InputError(
@@ -115,7 +116,7 @@ def event_problem(
 def event_trial(
     population: Population, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, alpha: float
 ) -> Trial:
-    """Return the simulation of a test or of an upper bound on the error."""
+    """Return the simulation of n units: whether the test rejects ("detect"), or the error is bounded ("bound")."""
     metric: Any = method.target
     if goal == "detect":
         miscalibrated = miscalibrate(population, effect, pattern)
@@ -131,8 +132,8 @@ def event_trial(
 
 
 def event_start(population: Population, effect: float) -> float:
-    """Return a first guess of the number of independent examples."""
-    min_variance = 1e-3  # of confidences near 0 or 1
+    """Return a first guess of the number of independent examples: `START_FACTOR` times variance / effect^2."""
+    min_variance = 1e-3  # instead of nearly 0, for confidences near 0 or 1
     return START_FACTOR * max(population.variance, min_variance) / effect**2
 
 
@@ -143,13 +144,17 @@ def _build_population(data: PlanningData) -> Population:
     else:
         p = data.predictions.with_default_event(data.of)
         if p.clusters is not None and data.cluster_size is None:
-            return clustered_population(p.events, 1 / p.k, data.icc)
+            return clustered_population(p.events, 1 / p.k, data.icc)  # 1 / k: chance
         population = observed_population(p.events.by_score, 1 / p.k)
     return replace(population, clusters=_assumed_clusters(data))
 
 
 def _assumed_clusters(data: PlanningData) -> Clusters | None:
-    """Return clusters of the given sizes, all equally frequent, or None without sizes."""
+    """Return clusters of the given size or sizes, all equally frequent, or None if no size is given.
+
+    Raises:
+        InputError: If a size is no integer from 1 on, or the correlation within clusters is missing.
+    """
     if data.cluster_size is None:
         return None
     sizes = np.atleast_1d(np.asarray(data.cluster_size))
@@ -237,7 +242,11 @@ def _cluster_text(clusters: Clusters | None, values: str = "outcomes") -> tuple[
 
 
 def select_goal(**goals: float | None) -> tuple[Any, float]:
-    """Return the name and the value of the only goal that is given."""
+    """Return the name and the value of the only goal that is given; the others are None.
+
+    Raises:
+        InputError: If not exactly one goal is given, or it is not above 0.
+    """
     values = {name: value for name, value in goals.items() if value is not None}
     if len(values) != 1:
         names = " and ".join(values) or "none"
@@ -262,9 +271,8 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
 def check_settings(power: float, alpha: float, pattern: str, draws: int | None, seed: int) -> None:
     """Raise `InputError` for settings that are out of range."""
     check_alpha(alpha)
-    check_range(
-        "a power", power, f"({alpha}, 1)", 0.8, code="power_range"
-    )  # a test without power rejects with probability alpha
+    # a power is above alpha: a test rejects with probability alpha even without any effect
+    check_range("a power", power, f"({alpha}, 1)", 0.8, code="power_range")
     if pattern not in get_args(Pattern):
         raise InputError(f"Expected pattern shift or scale, got {pattern!r}. Try shift.", code="pattern")
     check_range("draws", draws, "[100, inf)", 2000, code="draws_range")

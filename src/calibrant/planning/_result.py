@@ -46,6 +46,7 @@ class SampleSize:
         return power_between(self.curve, n)
 
     def __str__(self) -> str:
+        """Return the result in one sentence: what to label, for which goal, and the simulated power."""
         examples = "" if self.unit == "example" else f" (about {self.examples:,} examples)"
         units = f"{self.n:,} {self.unit}s{examples}"
         info, at_n = metric_info(self.metric), self.simulated
@@ -71,6 +72,7 @@ class SampleSize:
         from calibrant.plots import power_curve
 
         grid = np.unique(np.geomspace(self.curve[0].n, self.curve[-1].n, 80).round()).astype(int)
+        # of fewer draws, from the search for n, a power is too noisy to be drawn
         points = [point for point in self.curve if point.draws >= MIN_CURVE_DRAWS]
         n, power, error = zip(*((point.n, point.power, point.error) for point in points), strict=True)
         line = grid, [self.power_at(int(size)) for size in grid]
@@ -80,14 +82,14 @@ class SampleSize:
         """Return all numbers as JSON.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time).
+            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
         """
         content = asdict(self)
         content["curve"] = [asdict(point) | {"error": point.error} for point in self.curve]
         return result_json(content, source)
 
     def save(self, path: str | Path) -> None:
-        """Write the numbers (.json) or the power curve (.png, .svg, .pdf)."""
+        """Write the numbers (.json) or the power curve (.png, .svg, .pdf), by the suffix of the path."""
         from calibrant.io.files import atomic_write
 
         path = Path(path)

@@ -11,9 +11,9 @@ from calibrant.types import InputError
 
 Trial = Callable[[int, np.random.Generator], bool]  # simulates n units; whether the goal is reached
 MIN_UNITS, MAX_UNITS = 2, 10_000_000
-NUM_BRACKET_DRAWS = 50
-NUM_ROUNDS = 3
-MAX_CONFIRMATIONS = 6
+NUM_BRACKET_DRAWS = 50  # at each n until the power is bracketed
+NUM_ROUNDS = 3  # of fits and simulations around the fitted n
+MAX_CONFIRMATIONS = 6  # values of n that are simulated with all draws
 MAX_DEVIATION = 1.0  # standard errors of the power at n that are accepted
 CURVE_FACTORS, MIN_CURVE_DRAWS = (0.25, 0.5, 0.75, 1.25, 1.5, 2.0), 100
 FIT_WINDOW = 1.7  # largest ratio of an n to the fitted one that still counts for the fit
@@ -45,7 +45,7 @@ class PowerCurve:
     def simulate(self, n: int, draws: int) -> float:
         """Add draws at n, and return the power of all draws there."""
         successes, previous = self.counts.get(n, (0, 0))
-        rng = np.random.default_rng([self.seed, n, previous])
+        rng = np.random.default_rng([self.seed, n, previous])  # so that added draws are new ones
         successes += sum(self.trial(n, rng) for _ in range(draws))
         self.counts[n] = successes, previous + draws
         return successes / (previous + draws)
@@ -103,7 +103,7 @@ def _bracket(curve: PowerCurve, start: float | int, power: float) -> int:
     is_enough = curve.simulate(n, NUM_BRACKET_DRAWS) >= power
     while True:
         following = max(MIN_UNITS, round(n / 1.5)) if is_enough else math.ceil(1.5 * n)
-        if following == n:
+        if following == n:  # MIN_UNITS are enough
             return n
         if following > MAX_UNITS:
             raise InputError(
@@ -129,7 +129,7 @@ def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> fl
     if slope <= 0:  # noise: more units cannot lower the power
         return float(center)
     root_n = (float(ndtri(power)) - intercept) / slope
-    return min(max(root_n, 0.0) ** 2, 1.5 * center)
+    return min(max(root_n, 0.0) ** 2, 1.5 * center)  # a line says little far from its points
 
 
 def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:

@@ -52,9 +52,9 @@ class FeatureSchema:
 
     def describe(self, split: TreeSplit) -> str:
         """Return the side of a split in words, such as "age <= 31"."""
-        cut = split.cut
+        cut = split.cut  # a number, or the code of a category
         comparison, verb = ("<=", "is") if split.is_left else (">", "is not")
-        if split.feature == len(self.names):
+        if split.feature == len(self.names):  # the probability, which follows the features
             return f"{PROBABILITY_NAME} {comparison} {cut:.3g}"
         name, categories = self.names[split.feature], self.categories[split.feature]
         if categories:
@@ -92,7 +92,7 @@ def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
         if len(values) > MAX_CUTS + 1:
             ranks = torch.linspace(0, len(column) - 1, MAX_CUTS + 2, dtype=torch.float64)[1:-1].long()
             values = column.sort().values[ranks].unique()
-        yield values[values < column.max()]
+        yield values[values < column.max()]  # above the maximum there is nothing
 
 
 def _is_missing(value: Any) -> bool:

@@ -51,6 +51,7 @@ class SubgroupTable:
     nll_gain: Interval  # nll_before - nll_after
 
     def __str__(self) -> str:
+        """Return a line per subgroup with its gap before and after, and the NLL below."""
         gain = self.nll_gain
         title = f"{100 * gain.level:g} % interval"
         lines = [f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {title:>18}"]
@@ -313,7 +314,7 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
 def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
     """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone.
 
-    Candidates are the leaves of one tree per feature, which begins with a split by this feature. Of two candidates with
+    Candidates are the leaves of one tree per feature, which begins with a split by this feature. If two candidates have
     nearly the same examples, the less significant one is left out.
     """
     events, w = p.with_event(_evaluated_event(p)).events, _weights(p)

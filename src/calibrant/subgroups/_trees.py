@@ -29,6 +29,7 @@ class SplitGrid:
     @classmethod
     def from_cuts(cls, x: Tensor, cuts: list[Tensor], is_category: Tensor) -> "SplitGrid":
         """Return the grid of features (n, d) and the cuts of each."""
+        # at least one column, as a constant feature has no cut; NaN is never split at
         padded_cuts = torch.full((len(cuts), max(1, *map(len, cuts))), torch.nan, dtype=torch.float64)
         for j, points in enumerate(cuts):
             padded_cuts[j, : len(points)] = points
@@ -108,7 +109,7 @@ class TreeEnsemble:
 
 
 def join_trees(parts: list[TreeEnsemble]) -> TreeEnsemble:
-    """Return the trees of several, at least one, in their order."""
+    """Return the trees of several ensembles, at least one, in their order."""
     arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
     return replace(parts[0], **arrays)
 

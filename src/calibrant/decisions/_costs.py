@@ -99,6 +99,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
             fixed=tuple(map(mean_interval, realized.T, matrix.T)),
             perfect=mean_interval(lowest.to(p.labels.device)[p.labels], lowest),
             stated=float((w * expected.amin(1)).sum() / w.sum()),
+            # possible: how much less each action costs than the fixed one, in each class
             saving=mean_interval(realized[:, best_fixed] - model, matrix[:, best_fixed, None] - matrix),
             best_fixed=best_fixed,
             action_shares=tuple((torch.bincount(actions, w, minlength=matrix.shape[1]) / w.sum()).tolist()),

@@ -39,7 +39,7 @@ def label_scores(p: Predictions, score: SetScore, penalty: float, seed: int) -> 
 
 
 def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) -> Tensor:
-    """Return the scores of a block of rows. All but "lac" add up from the likeliest class on."""
+    """Return the scores of `class_scores` for a block of rows (n, k). All but "lac" depend on the ranks of classes."""
     p = logits.double().softmax(1)
     if score == "lac":
         return 1 - p
@@ -53,7 +53,7 @@ def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) ->
         by_rank = in_order.cumsum(1) - (1 - u) * in_order  # the sum includes the class itself
         if score == "raps":
             by_rank += penalty * (ranks + 1)
-    return torch.empty_like(p).scatter_(1, order, by_rank)
+    return torch.empty_like(p).scatter_(1, order, by_rank)  # from the order of ranks to the order of classes
 
 
 def row_uniforms(logits: Tensor, seed: int) -> Tensor:

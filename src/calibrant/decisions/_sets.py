@@ -208,6 +208,7 @@ class Sets(PredictionSets):
                     code="no_groups",
                 )
             group, names = factorize_samples(groups, "groups", len(logits))
+            # position of the threshold of each name; unknown groups have the threshold of all rows
             of_group = group_positions(names, self.names, self.names.index(ALL_ROWS))
             thresholds = thresholds[torch.tensor(of_group)[group.cpu()].to(logits.device), None]
         return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_TOLERANCE

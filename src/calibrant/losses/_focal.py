@@ -149,9 +149,9 @@ def flsd_continuous(
 def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
     r"""Return the gamma in [low, high] at which focal loss has the gradient of cross-entropy, for p = p_y (n).
 
-    It is the root of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$ with $r = -p \log p / (1-p)$, or the limit nearer
-    to it. The function is concave in gamma, 0 at 0 and positive up to its root. Newton's method from the right
-    therefore converges monotonically, in 8 steps for `high` up to 20.
+    It is the root of $\log g = \gamma \log(1-p) + \log(1 + \gamma r)$ with $r = -p \log p / (1-p)$, or the end of
+    [low, high] nearer to it. The function is concave in gamma, 0 at 0 and positive up to its root. Newton's method from
+    the right therefore converges monotonically, in 8 steps for `high` up to 20.
     """
     log_error = torch.log1p(-p)
     r = torch.where(p < 1, torch.special.entr(p) / (1 - p), 1.0)  # entr(p) is -p log p; the limit at p = 1 is 1

@@ -233,7 +233,7 @@ def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     r"""Return the ECE over the largest number of equal-mass bins with increasing accuracies (Roelofs et al. 2022).
 
     The number of bins grows one by one, up to the number of distinct confidences. It stops before the accuracy of a bin
-    would be below that of the bin before it.
+    would be below the accuracy of the bin before it.
 
     >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)

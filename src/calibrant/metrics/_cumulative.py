@@ -152,7 +152,7 @@ def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: 
     if not is_clustered and len(by_score.value) > MAX_CLUSTER_SLOTS:
         return Evidence(statistic, asymptotic)
     simulated = NullResiduals.draw(by_score).p_value(lambda residuals: size(_running_sums(residuals)))
-    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE
+    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE  # where few of the 999 draws decide
     return Evidence(statistic, min(simulated, asymptotic) if refines else simulated)
 
 

@@ -35,8 +35,8 @@ def decompose_score(
 
     Every example is recalibrated by a map that was fitted on the other folds, so that the calibration part is, in
     expectation, a lower bound of the cost of miscalibration in this score: neither binning nor overfitting can inflate
-    it. It may be negative for calibrated predictions. Its interval comes from the paired differences of
-    each example's scores.
+    it. It may be negative for calibrated predictions. Its interval comes from the paired differences of each example's
+    scores.
 
     Args:
         predictions: Predictions, or logits.

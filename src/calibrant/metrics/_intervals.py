@@ -275,8 +275,8 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
     the estimate has the variance `root_variance`. Under $\theta$ the estimate plus `mean` is a weighted sum of
     noncentral chi-squares: positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`,
     $\lambda$ the `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does
-    not reject (Patnaik 1949), each limit with the probability of a normal variable below -t: `t` is the quantile of the
-    level. All arguments may be arrays.
+    not reject (Patnaik 1949), each at the error rate $\Phi(-t)$. `t` is the quantile of the level, as of
+    `student_quantile`. All arguments may be arrays.
     """
     from scipy.special import gammainc, ndtr  # slow to import
 

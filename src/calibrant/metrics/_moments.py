@@ -31,8 +31,8 @@ MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that t
 def squared_error(moments: Moments, level: float) -> Interval:
     r"""Return an unbiased estimate of $\theta = \sum_b w_b \mu_b^2$, the squared L2 error, and its interval in [0, 1].
 
-    $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. If
-    examples are in clusters, only pairs of different clusters count.
+    $w_b$ is the share of the examples in bin b, and $\mu_b$ the mean of confidence - outcome there. If examples are in
+    clusters, only pairs of different clusters count.
     """
     if moments.clusters is not None:
         estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
@@ -140,7 +140,7 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     # A normal variable of deviation s has the mean absolute value s sqrt(2 / pi)
     mean = math.sqrt(2 / math.pi) * float((cluster_variance + missing_variance).sqrt().sum())
     degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
-    if degrees < 1:
+    if degrees < 1:  # a single cluster does not show how clusters vary
         return Interval(mean, 0.0, 1.0, level)
     generator = torch.Generator().manual_seed(0)
 

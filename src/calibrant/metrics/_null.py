@@ -135,7 +135,12 @@ class ClusterModel:
 
     @classmethod
     def from_sums(cls, sums: ClusterSums, dispersion: float) -> "ClusterModel":
-        """Compute the variances."""
+        """Return the model of the clusters whose weights and confidences the sums hold.
+
+        Args:
+            sums: Sums of m clusters in g bins of confidence.
+            dispersion: Variance of fractional outcomes relative to outcomes of 0 or 1.
+        """
         value, weight = sums.value, sums.total_weight
         n, expected = weight.sum(1), weight @ value
         # A unanimous cluster draws one uniform number; its events are the examples whose confidence is above. Column j

@@ -34,6 +34,7 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)  # in the cosine basis
 
     def errors_in_window(residuals: Tensor) -> Tensor:
+        """Return the error (r), seen through the window, of each row of residuals (r g)."""
         grid = deposit(null.value, residuals, NUM_TEST_CELLS).numpy()
         smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))
         return torch.from_numpy(np.abs(smoothed).sum(1))
@@ -109,6 +110,7 @@ def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
         right.scatter_add_(-1, right_cell, residual * position.frac_())
     left = total - right  # the parts for cell i - 1
     grid = left[..., 1:] + right[..., :-1]
+    # beyond the outermost centers, the only cell also gets the part of the missing one
     grid[..., 0] += left[..., 0]
     grid[..., -1] += right[..., -1]
     return grid

@@ -151,7 +151,11 @@ class Summary(BinSums):
             return self + _summarize_batch(p, self.bins, self.by_class)
 
     def __add__(self, addend: "Summary") -> "Summary":
-        """Merge two summaries."""
+        """Merge two summaries; an empty one, with k = 0 classes, joins any other of the same bins and event.
+
+        Raises:
+            InputError: If classes, bins, events, or the presence of clusters or groups differ, or rows are too many.
+        """
         if not isinstance(addend, Summary):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         if self.bins != addend.bins or (self.k != addend.k and 0 not in (self.k, addend.k)) or self.of != addend.of:

@@ -96,7 +96,7 @@ class BinSums(EventStatistics):
         if self.slots is None:
             return None
         weight, a, u = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
-        confidence, occupied = (a + u) / weight, weight > 0
+        confidence, occupied = (a + u) / weight, weight > 0  # sums of u = c - a plus sums of a are sums of c
         n, u = self._per_slot("weight"), self._per_slot("gap")
         return ClusterSums(confidence[occupied], n[:, occupied], -u[:, occupied])  # residuals are outcomes minus c
 
@@ -135,6 +135,7 @@ class GroupSums:
         index = torch.tensor([index_of[name] for name in self.names], device=self.sums.device)
 
         def expand(part: Tensor) -> Tensor:
+            """Return sums (3 f g ...) with the groups, their third dimension, in the order of `names`."""
             return part.new_zeros(*part.shape[:2], len(names), *part.shape[3:]).index_copy_(2, index, part)
 
         return GroupSums(names, expand(self.sums), None if self.slots is None else expand(self.slots))

@@ -105,7 +105,7 @@ def detection(
     return Detection(
         auroc=float(auroc_of(by_score)),
         aupr_in=float(_average_precision(by_score.correct.flip(0), outside_mass.flip(0))),
-        aupr_out=float(_average_precision(outside_mass, by_score.correct)),
+        aupr_out=float(_average_precision(outside_mass, by_score.correct)),  # the lowest score is the most foreign
         fpr95=float(passing_out[threshold]),
     )
 

@@ -110,7 +110,7 @@ def groups(
         rows = []
         for name, index in zip(names, group.argsort(stable=True).split(sizes), strict=True):
             w = None if p.weights is None else p.weights[index]
-            if len(index) and (w is None or float(w.sum()) > 0):
+            if len(index) and (w is None or float(w.sum()) > 0):  # a group without weight has no means
                 rows.append((name, events[index], float(weighted_mean(loss[index], w))))
         return _build_groups(rows, bins, level)
 
@@ -127,7 +127,7 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
     """Return the columns of `Groups` for one group, in their order."""
     moments, gap = events.moments(bins), signed_gap.interval(events, level=gap_level)
-    if moments.clusters is not None and gap_level <= MAX_SIMULATED_LEVEL:
+    if moments.clusters is not None and gap_level <= MAX_SIMULATED_LEVEL:  # enough simulations decide
         gap = _decide_zero(gap, events.by_score)
     n, c, a = (float(x.sum()) for x in (moments.total_weight, moments.confidence_sum, moments.outcome_sum))
     ece, floor = float(_binned.ece(events, bins=bins)), _binned.noise_floor.interval(events, level=level, bins=bins)
@@ -231,7 +231,7 @@ def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thre
         share=n / total,
         precision=hits / n,
         recall=hits / positive,
-        specificity=1 - (n - hits) / (total - positive),
+        specificity=1 - (n - hits) / (total - positive),  # 1 - false positives / negatives
         mean_confidence=expected_hits / n,
         low=low,
         high=high,

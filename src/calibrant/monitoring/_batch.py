@@ -97,7 +97,7 @@ def _parse_dates(values: np.ndarray) -> np.ndarray:
 
 
 def _parse_text(value: Any) -> Any:
-    """Return an ISO text as a time without zone, in UTC if it has one."""
+    """Return an ISO text or a date as a time without zone, in UTC if it has one, and None as it is."""
     try:
         time = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:

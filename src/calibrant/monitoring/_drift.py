@@ -56,7 +56,7 @@ class DriftResult:
 
     @property
     def shift_sentence(self) -> str:
-        """Whether new class shares alone explain the change, in a sentence."""
+        """Whether new class shares alone explain the change, in a sentence, or "" if none were estimated."""
         if self.label_shift is None:
             return ""
         p_value = self.label_shift.p_value

@@ -91,7 +91,7 @@ class Wealth(AlignedArrays):
         return state, np.concatenate(totals)
 
     def _start(self, row: int) -> "Wealth":
-        """Put a piece of the reserve into every bet."""
+        """Return the state after a piece of the reserve has gone into every bet, when `row` rows were processed."""
         step = reserve_after(self.starts + 1) - reserve_after(self.starts)  # below 0: the reserve shrinks by exp(step)
         piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]  # log of the reserve times 1 - exp(step)
         return replace(

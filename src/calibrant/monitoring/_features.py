@@ -76,7 +76,7 @@ class FeatureFrame:
             )
         )
         features.append(_share_feature("predicted classes", old, new, lambda p: p.predicted))
-        if has_labels and not is_paired:
+        if has_labels and not is_paired:  # pairs have equal labels
             features.append(_share_feature("labels", old, new, lambda p: p.labels))
         if by_group:
             groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS]
@@ -215,7 +215,7 @@ def states_confidence(p: Predictions) -> bool:
 
 
 def _row_scores(p: Predictions, name: str) -> np.ndarray:
-    """Return the score of each row."""
+    """Return the score of each row (n): one of `LABELED_SCORES` or `UNLABELED_SCORES`."""
     events = p.events
     values = {
         "accuracy": lambda: events.outcome if states_confidence(p) else p.correct,

@@ -181,6 +181,13 @@ def _bootstrap(
 
     They are the statistic, the shares (k) that attain it, and the estimated accuracy minus the accuracy that the drawn
     labels show.
+
+    Args:
+        by_class: Counts of bins by class in the reference, (k, m).
+        n_new: Number of new rows.
+        is_right: Whether the class is predicted in the bin, (k, m).
+        shares: Class shares of the new rows (k), by least squares.
+        seed: Seed of the draws.
     """
     rng = np.random.default_rng(seed)
     class_probs = _positive_shares(shares)

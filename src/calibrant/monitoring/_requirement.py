@@ -37,7 +37,7 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read a requirement.
+    """Return the requirement that a text states, such as "ece < 0.02".
 
     >>> parse_requirement("accuracy > 90%").limit, parse_requirement("nll < old + 0.005").is_relative
     (0.9, True)

@@ -345,7 +345,7 @@ class Watch:
         return state, new_index[groups]
 
     def _process(self) -> "Watch":
-        """Return the state after all whole blocks of leading labeled rows."""
+        """Return the state after processing the waiting rows before the first unlabeled one, in whole blocks of ten."""
         count = self.pending.num_leading_labels // LOOK_ROWS * LOOK_ROWS
         if not count:
             return self

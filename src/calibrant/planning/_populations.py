@@ -96,13 +96,14 @@ class Population:
         drawn = rng.integers(len(clusters.sizes), size=n)
         sizes = clusters.sizes[drawn]
         cluster = np.repeat(np.arange(n), sizes)  # of each row
-        if clusters.start is None:
+        if clusters.start is None:  # clusters of assumed sizes, whose rows are any values of the population
             index = rng.choice(len(self.share), len(cluster), p=self.share)
         else:
             first_row = sizes.cumsum() - sizes  # of each drawn cluster
             index_in_cluster = np.arange(len(cluster)) - first_row[cluster]
             index = clusters.start[drawn][cluster] + index_in_cluster
         latent = self._latent_correlation
+        # normal variables with this correlation within a cluster; the event happens below the quantile of its truth
         effect = math.sqrt(latent) * rng.standard_normal(n)[cluster]
         residual = math.sqrt(1 - latent) * rng.standard_normal(len(cluster))
         outcome = effect + residual < ndtri(self.truth[index])
@@ -224,6 +225,12 @@ def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray,
 
     It is the sum of the products of residuals, over all pairs of rows in a cluster, divided by the same sum of their
     standard deviations.
+
+    Args:
+        values: Values of the rows (n), cluster after cluster.
+        variance: Variance of each value if rows are independent (n).
+        w: Weights (n).
+        start: First row of each cluster.
     """
 
     def pair_products(x: np.ndarray) -> float:

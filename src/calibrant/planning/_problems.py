@@ -172,7 +172,11 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
 def difference_problem(
     data: PlanningData, method: registry.Method, effect: float, *, correlation: float, alpha: float, seed: int
 ) -> Problem:
-    """Return the simulation of the paired test for two models, of which one or both may be assumed."""
+    """Return the simulation of the paired test for two models, of which one or both may be assumed.
+
+    Units are drawn such that the mean difference of the metric is `effect` in size. The `correlation` of the scores of
+    two models is used unless both models are given.
+    """
     metric: Any = method.target
     if data.second is not None and data.predictions is not None:
         first, second = (_with_event(p, data.of) for p in (data.predictions, data.second))
@@ -188,7 +192,7 @@ def difference_problem(
         agreement = f"The scores of the two models have the correlation {correlation:g}."
         texts = (*_cluster_text(clusters, "differences"), agreement)
 
-    start = START_FACTOR * (pairs.error / effect) ** 2
+    start = START_FACTOR * (pairs.error / effect) ** 2  # a first guess of n
     unit = "cluster" if has_clusters else "example"
     assumptions = _source_text(data), *texts
     return Problem(lambda n, rng: pairs.p_value(n, rng) < alpha, start, unit, pairs.unit_size, assumptions)
@@ -262,7 +266,8 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
     default, expected, is_suitable = GOAL_METRICS[goal]
     method = registry.METRICS.method(text or default)
     metric = method.target
-    has_settings = goal == "difference" and method.settings  # the mean over examples has none
+    # values per example, of which the paired test needs the mean, belong to the default settings
+    has_settings = goal == "difference" and method.settings
     if not isinstance(metric, Metric) or has_settings or not is_suitable(metric):
         raise InputError(f"Expected {expected}, got {method.text}. Try {default}.", code="metric")
     return method

@@ -74,7 +74,7 @@ def find_size(curve: PowerCurve, start: float | int, power: float, draws: int) -
         fitted = math.ceil(fitted_size(curve.points, power, n))
         min_size = MIN_UNITS if confirmed[n] > power else math.ceil(1.01 * n)  # grow by 1 % after too little power
         n = max(min_size, fitted)
-        if n in confirmed:
+        if n in confirmed:  # the search would repeat itself
             break
     sufficient = [n for n, simulated_power in confirmed.items() if simulated_power >= power - error]
     return min(sufficient, default=max(confirmed))
@@ -125,7 +125,7 @@ def simulate_curve(curve: PowerCurve, n: int, draws: int) -> None:
 def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
     """Return the n at which the line of `fit_power` around `center` has the given power, at most 1.5 `center`."""
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
-    intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)
+    intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)  # a line needs two points
     if slope <= 0:  # noise: more units cannot lower the power
         return float(center)
     root_n = (float(ndtri(power)) - intercept) / slope

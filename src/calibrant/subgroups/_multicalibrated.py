@@ -253,7 +253,7 @@ def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
 
 
 def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
-    """Yield boosted trees one by one, each fitted to lower the NLL of the calibrated predictions."""
+    """Yield boosted trees without end, each fitted to lower the NLL that the trees before it leave."""
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
     truth = torch.nn.functional.one_hot(p.labels, p.k)
@@ -319,7 +319,7 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
     """
     events, w = p.with_event(_evaluated_event(p)).events, _weights(p)
     c = events.confidence.double()
-    gradient, hessian = w * (c - events.outcome), w * c * (1 - c)
+    gradient, hessian = w * (c - events.outcome), w * c * (1 - c)  # of the NLL of the event, by its logit
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
     candidates = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic of the gap, members (n), path

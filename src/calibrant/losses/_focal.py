@@ -47,7 +47,10 @@ def power(base: Tensor, gamma: float | Tensor) -> Tensor:
 
 
 def check_schedule(name: str, limits: Sequence[float], gammas: Sequence[float]) -> None:
-    """Raise `InputError` unless the limits at which gamma changes increase, and there is one gamma more."""
+    """Raise `InputError` unless the limits at which gamma changes increase, and there is one gamma more.
+
+    `name` is the name of the limits, for the message.
+    """
     if len(gammas) != len(limits) + 1 or list(limits) != sorted(limits):
         raise InputError(
             f"Expected increasing {name} and one gamma more, got {name}={limits} and gammas={gammas}.", code="schedule"

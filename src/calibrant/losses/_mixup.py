@@ -82,10 +82,11 @@ class Mixup:
     alpha: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
+        """Validate the settings, and replace the text of a loss by its function."""
         names = hyperparameters(type(self)).keys() - {"loss"}
         check_settings(type(self), {name: getattr(self, name) for name in names})
         if isinstance(self.loss, str):
-            object.__setattr__(self, "loss", LOSSES.resolve(self.loss))
+            object.__setattr__(self, "loss", LOSSES.resolve(self.loss))  # a frozen dataclass refuses assignment
 
     def __call__(self, logits: Logits, labels: Targets) -> PerExample:
         """Return the loss L of samples that are not mixed."""

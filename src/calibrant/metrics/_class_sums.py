@@ -21,6 +21,7 @@ class ClassBinSums:
     """
 
     def __init__(self, p: Predictions, bins: int) -> None:
+        """Prepare empty sums, which `visitor` fills when it receives the probabilities."""
         self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
         # each chunk has sums of its own, 3 k * bins numbers, few beside its 128 k * bins probabilities
         self.visitor = ChunkVisitor(self._begin_chunk, min_rows=128 * bins)

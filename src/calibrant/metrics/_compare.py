@@ -193,7 +193,7 @@ class PairedScores:
 
     @cached_property
     def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
-        """Both models with the observed labels, and with others."""
+        """Both models with the observed labels, and both with the most likely other ones."""
         first, second = self.first, self.second
         labels = _other_labels(first, second)
         return [(first, second), (first.with_labels(labels), second.with_labels(labels))]

@@ -162,7 +162,7 @@ class Sample:
 
     def normal_p_value(self) -> float:
         """Return the p-value of the mean 0 by Student's t, or 1 for a single example."""
-        if self.error == 0 or math.isnan(self.error):
+        if self.error == 0 or math.isnan(self.error):  # equal values, which exclude every mean but their own, or NaN
             return float(self.mean == 0)
         from scipy.special import stdtr  # slow to import
 

@@ -60,7 +60,7 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
     """Draw the weight of events in groups of given weight and confidence, as if each had ceil(weight) examples."""
     count = weight.ceil()
     hits = torch.binomial(count, value.expand_as(count).contiguous(), generator=generator)
-    return hits * weight / count.clamp_min(1)
+    return hits * weight / count.clamp_min(1)  # back from ceil(weight) examples to the weight
 
 
 def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> GroupedScores:

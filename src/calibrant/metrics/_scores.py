@@ -48,7 +48,7 @@ def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
-    """Return mean c minus 1 and mean c: if the event always or never happens."""
+    """Return the mean of c - 1, if the event always happens, and the mean of c, if it never does."""
     share, c, _ = _bin_averages(moments)
     mean = (share * c).sum(-1)
     return ScoreRange(mean - 1, mean)
@@ -64,7 +64,10 @@ def _nll_range(moments: Moments, k: int) -> ScoreRange:
 
 
 def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the means of (1 - b)^2 = 1 - b - b (1 - b) and b^2 = b - b (1 - b), with b the larger of c and 1 - c."""
+    """Return the event's mean Brier score if always the likelier outcome happens, and if it never does.
+
+    With b the larger of c and 1 - c, the means are of (1 - b)^2 = 1 - b - b (1 - b) and of b^2 = b - b (1 - b).
+    """
     share, c, v = _bin_averages(moments)  # v is the mean of b (1 - b), too
     b = torch.maximum(c, 1 - c)
     return ScoreRange((share * (1 - b - v)).sum(-1), (share * (b - v)).sum(-1))
@@ -297,7 +300,7 @@ def signed_gap(events: Events) -> Scalar:
 
 
 def _mean_among(values: Tensor, p: Predictions, among: PredictionSubset) -> Tensor:
-    """Return the mean over all, the correct or the wrong predictions."""
+    """Return the mean of values (n) over all, the correct or the wrong predictions, or nan if there are none."""
     if among == "all":
         return weighted_mean(values, p.weights)
     selected = (p.correct == 1) == (among == "correct")

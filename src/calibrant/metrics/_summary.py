@@ -256,7 +256,7 @@ class Summary(BinSums):
     @cached_property
     def by_score(self) -> GroupedScores:
         """The cells that are not empty, in increasing order of confidence."""
-        low, high = self.cells.cpu().double()
+        low, high = self.cells.cpu().double()  # the two words of each sum, in units of 2^-52
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)
         weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)  # cells start at the highest confidence
         return GroupedScores(confidence / weight, weight, outcome, self._clusters)
@@ -301,9 +301,9 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
 
 
 def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
-    """Add `row_features` and the cells of rows by one compiled pass."""
+    """Add `row_features` of rows to `sums`, and their weights and events to `cells`, in place, by one compiled pass."""
     outcomes, events = p.outcomes, p.events
-    weights = torch.empty(0) if p.weights is None else p.weights
+    weights = torch.empty(0) if p.weights is None else p.weights  # length 0 stands for weights of 1
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
     columns = (part.double().contiguous().numpy() for part in (*rows, equal_width_edges(sums.shape[2])))
     compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())

@@ -150,6 +150,7 @@ class SumBuilder:
     """Sums of one batch over bins, in total and by group and set of clusters, added up chunk by chunk."""
 
     def __init__(self, p: Predictions, bins: int) -> None:
+        """Prepare tables of zeros for the batch p: in total, and by group and set of clusters if it has them."""
         self.bins, self._device = bins, p.labels.device
         # Tables of sums (3 f ... b): three words of each sum, features, groups or sets of clusters if any, and bins.
         # Beside each, the index (n) of every row in the dimensions before the bins, or None if there are none
@@ -193,7 +194,7 @@ class SumBuilder:
         words = to_words(features, 3, WORD_BITS)
         for sums, outer_index in self._targets:
             flat_index = index if outer_index is None else outer_index[rows] * self.bins + index
-            add_rows(sums, words[:, : sums.shape[1]], flat_index)
+            add_rows(sums, words[:, : sums.shape[1]], flat_index)  # sets of clusters in groups have fewer features
 
     def carry(self) -> None:
         """Bring all words into their range."""

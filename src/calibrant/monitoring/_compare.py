@@ -123,7 +123,7 @@ class CompareResult:
         )
 
     def html(self, command: str = "calibrant compare") -> str:
-        """Return the page."""
+        """Return the HTML page of the comparison; `command` is the command that it names."""
         from calibrant.monitoring._comparison_pages import compare_page
 
         return compare_page(self, command)
@@ -251,6 +251,7 @@ def _largest_share_change(frame: FeatureFrame, pair: ModelPair, name: str) -> tu
     """
 
     def shares(p: Predictions) -> np.ndarray:
+        """Return the share of confidences up to each cut, or of each class."""
         if name == "confidences":
             confidence, w = confidences(p), row_weights(p)
             return np.array([np.average(confidence <= cut, weights=w) for cut in frame.cuts])

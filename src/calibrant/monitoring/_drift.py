@@ -103,7 +103,7 @@ class DriftResult:
         )
 
     def html(self, command: str = "calibrant drift") -> str:
-        """Return the page."""
+        """Return the HTML page of the drift; `command` is the command that it names."""
         from calibrant.monitoring._comparison_pages import drift_page
 
         return drift_page(self, command)

@@ -145,7 +145,7 @@ class OnlineScaling:
         return z
 
     def _log_probs(self, z: Tensor, maps: Tensor | slice) -> Tensor:
-        """Return the log-probabilities of the selected maps (m n k)."""
+        """Return the log-probabilities that the selected maps give logits z (n k), (m n k)."""
         scaled = z * self.slopes[maps, None, None]
         if self.k == 2:  # the second logit is shifted
             scaled[..., 1] += self.shifts[maps, None]

@@ -296,7 +296,7 @@ def paired_p_value(sums: Sequence[float]) -> float:
 
 def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
     """Return the mean difference with its precision, and its range, from the sums of `PairedScores.sums`."""
-    # of clusters of weight n and summed difference s: n_s is the sum of n * s, and so on
+    # for clusters of weight n and summed difference s, n_s is the sum of n * s, and so on
     num_clusters, n, s, n_n, n_s, s_s, square, low_square, high_square = sums
     mean = s / n
     variance = max(square / n - mean**2, 0.0)

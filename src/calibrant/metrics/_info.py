@@ -19,7 +19,9 @@ def metric_info(name: str) -> MetricInfo:
 
 
 def noise_floor_name(name: str) -> str:
-    """Return the name of the metric that is the noise floor of another, or "" if there is none, as for any settings.
+    """Return the name of the metric that is the noise floor of another, or "" if there is none.
+
+    A text with settings has no noise floor.
 
     >>> noise_floor_name("ece"), noise_floor_name("ece(bins=10)"), noise_floor_name("nll")
     ('noise_floor', '', '')

@@ -110,7 +110,7 @@ def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
         right.scatter_add_(-1, right_cell, residual * position.frac_())
     left = total - right  # the parts for cell i - 1
     grid = left[..., 1:] + right[..., :-1]
-    # beyond the outermost centers, the only cell also gets the part of the missing one
+    # a confidence beyond the outermost centers has a single cell, which gets both parts
     grid[..., 0] += left[..., 0]
     grid[..., -1] += right[..., -1]
     return grid

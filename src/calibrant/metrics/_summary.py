@@ -138,7 +138,7 @@ class Summary(BinSums):
         """
         with as_predictions(predictions, labels, weights) as p:
             p = p.reorder_classes(self.class_names).with_event(self.of)
-            if self.k not in (0, p.k):  # 0 before the first batch
+            if self.k not in (0, p.k):  # 0: not known before the first batch
                 raise InputError(
                     f"Expected logits of {self.k} classes as in the batches before, got {p.k}.", code="num_classes"
                 )
@@ -151,7 +151,7 @@ class Summary(BinSums):
             return self + _summarize_batch(p, self.bins, self.by_class)
 
     def __add__(self, addend: "Summary") -> "Summary":
-        """Merge two summaries; an empty one, with k = 0 classes, joins any other of the same bins and event.
+        """Merge two summaries of the same bins, event and classes. One of k = 0 classes joins any other.
 
         Raises:
             InputError: If classes, bins, events, or the presence of clusters or groups differ, or rows are too many.

@@ -179,7 +179,8 @@ class SumBuilder:
         """
         if groups is None or group_names is None:
             return None
-        codes, code = groups.unique(return_inverse=True)  # groups that occur, and the position of each row's among them
+        # the groups that occur, and the position of each row's group among them
+        codes, code = groups.unique(return_inverse=True)
         present = [group_names[i] for i in codes.tolist()]
         names = tuple(sorted(present))
         index_of = {name: i for i, name in enumerate(names)}
@@ -215,7 +216,7 @@ def row_features(p: Predictions) -> Tensor:
     features += [nll_square, infinite, brier, brier.square()]
     values = torch.stack([*features, confident, confident * a, square.square()])
     if events.weights is not None:
-        values[1:] *= events.weights  # all but "rows", which counts
+        values[1:] *= events.weights  # "rows", the first feature, counts rows of any weight
     return values
 
 

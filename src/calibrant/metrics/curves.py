@@ -82,7 +82,7 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
     Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
     """
     pointwise = simultaneous_level(by_score, level)
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence of at least each
+    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
     if by_score.clusters is not None:
         return cluster_precision_limits(by_score.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))

@@ -218,7 +218,7 @@ def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thre
     cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence of at least each
+    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
     columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = by_score.total_weight.sum(), by_score.correct.sum()

@@ -299,7 +299,7 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # -sig: editors of Windows add a mark
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # -sig skips a byte order mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: Expected TOML, got an error: {error}.", code="toml") from None
     for key, value in content.items():

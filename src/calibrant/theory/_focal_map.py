@@ -15,10 +15,10 @@ __all__ = ["focal_map", "focal_map_inverse"]
 def focal_map(logits: Logits, *, gamma: Tensor | float) -> Logits:
     r"""Return the log of the focal calibration map, $p_k \propto q_k / g(q_k, \gamma)$ with $q$ = softmax(logits).
 
-    If q minimizes the expected focal loss, p is the true distribution (Charoenphakdee et al. 2021, theorem 11;
-    Komisarenko & Kull 2024, eq. 1). The map preserves the order of classes. It sharpens predictions above
-    `confidence_threshold` for gamma > 0, softens them for gamma < 0, and is the identity at gamma = 0. Differentiable
-    in logits and gamma.
+    The function g is `gradient_ratio`. If q minimizes the expected focal loss, p is the true distribution
+    (Charoenphakdee et al. 2021, theorem 11; Komisarenko & Kull 2024, eq. 1). The map preserves the order of classes. It
+    sharpens predictions above `confidence_threshold` for gamma > 0, softens them for gamma < 0, and is the identity at
+    gamma = 0. Differentiable in logits and gamma.
 
     All computations are in log space, with $\log(1 - q)$ from the other classes, so that saturated rows keep full
     precision. Logits of -inf stay -inf. Half precision is raised to float32.
@@ -65,7 +65,9 @@ def focal_map_inverse(logits: Logits, *, gamma: Tensor | float) -> Logits:
     fixed_gamma = torch.as_tensor(gamma, dtype=torch.float64, device=logits.device).detach()
     solution = _solve_inverse(target.detach(), top, fixed_gamma)
     terms = _ProbabilityTerms(solution, top)
-    refined = solution + terms.step(terms.residual(target, gamma), fixed_gamma)  # carries the gradients
+    # one Newton step more: the residual carries the gradients, and the step multiplies them by the inverse Jacobian at
+    # the solution, as the implicit function theorem requires; the Jacobian itself needs no gradient
+    refined = solution + terms.step(terms.residual(target, gamma), fixed_gamma)
     # so that rounding lifts no class above the top one; unlike clamp_max(0), this keeps the gradient
     refined = refined - refined.detach().clamp_min(0)
     return refined.log_softmax(-1).to(torch.promote_types(logits.dtype, torch.float32))
@@ -90,7 +92,7 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
     trial = (target + gamma / (1 + gamma) * terms.top_log_odds.clamp_min(0)).clamp_max(0).masked_fill(terms.top, 0)
     best = step = torch.zeros_like(target)  # best logits of each row, and the Newton step from there
     step_length = smallest_error = torch.full_like(terms.top_log_odds, math.inf)  # (n, 1); set by the first pass
-    for _ in range(100):
+    for _ in range(100):  # twice the steps that are needed near gamma = -1
         terms = _ProbabilityTerms(trial, top)
         residual = terms.residual(target, gamma)
         error = (residual.abs() / (1 - target)).amax(-1, keepdim=True)  # relative to 1 + |target|
@@ -103,7 +105,7 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
             return best
         trial = best + (step_length * step).masked_fill(smallest_error <= tolerance, 0)  # solved rows stay
         trial = trial.clamp_max(0).masked_fill(terms.top, 0)
-    failed = ~(smallest_error < 1e-10)  # also true for NaN
+    failed = ~(smallest_error < 1e-10)  # errors slightly above the tolerance are accepted, NaN is not
     if bool(failed.any()):
         raise ArithmeticError(f"The inverse of the focal map did not converge for {int(failed.sum())} rows.")
     return best
@@ -121,7 +123,7 @@ def _log1p_ratio(d: Tensor) -> Tensor:
     ratio = -_log_sigmoid(d) * d.exp()  # -log sigmoid(d) is log(1 + exp(-d))
     if torch.compiler.is_compiling():  # ONNX spells log1p log(1 + t), which is 0 for a small t
         t = (-d).exp()
-        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)  # Taylor series
+        return torch.where(t < 1e-2, 1 - t / 2 + t * t / 3 - t**3 / 4, ratio)  # Taylor series, with an error below 2e-9
     return ratio
 
 
@@ -158,19 +160,23 @@ class _ProbabilityTerms:
         self.r = torch.where(self.top, top_r, other_r)
 
     def focal_logits(self, gamma: Tensor | float) -> Tensor:
-        r"""Return $\log(q / g)$ with $g = o^\gamma (1 + \gamma r)$, minus the value of the top class in each row."""
+        r"""Return $\log(q / g)$ minus its value for the top class of each row (n, k).
+
+        Here $g = o^\gamma (1 + \gamma r)$ is `gradient_ratio` at q.
+        """
         log_g = gamma * self.log_o + torch.log1p(gamma * self.r)
         return self.relative_logits - (log_g - log_g.gather(-1, self.top_index))
 
     def residual(self, target: Tensor, gamma: Tensor | float) -> Tensor:
-        """Return log p of the map minus `target`, and 0 for the top class and impossible classes."""
+        """Return the logits after the map minus `target` (n, k), and 0 for the top class and impossible classes."""
         ignored = self.top | target.isinf()
         return self.focal_logits(gamma).masked_fill(ignored, 0) - target.masked_fill(ignored, 0)
 
     def step(self, residual: Tensor, gamma: Tensor) -> Tensor:
         r"""Return the change of z (n, k), 0 for the top class, that cancels the residual to first order.
 
-        Let $d_j$ be the change of the log-odds of class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$
+        The class docstring defines q, o and r, and `focal_logits` defines g. Let $d_j$ be the change of the log-odds of
+        class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$
         by $s_j d_j$ with the slope $s = o + \gamma (q - (r - q) / (1 + \gamma r))$. The residual, which is relative to
         the top class, vanishes if $s_j d_j = s_{top} d_{top} - residual_j$. Probabilities sum to 1 if
         $\sum_j q_j o_j d_j = 0$. Divided by $o_{top}$, with $a_j = (q_j / o_{top}) (o_j / s_j)$ for the other classes,
@@ -178,9 +184,10 @@ class _ProbabilityTerms:
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         s = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))
-        o_by_s = o / s.masked_fill(self.top, 1)
+        o_by_s = o / s.masked_fill(self.top, 1)  # not used for the top class, where s may be 0
         a = self.other_logits.softmax(-1) * o_by_s  # the softmax over the other classes is q / o_top
         q_top, o_top, s_top = (x.gather(-1, self.top_index) for x in (q, o, s))
         d_top = (a * residual).sum(-1, keepdim=True) / (q_top + s_top * a.sum(-1, keepdim=True))
         change_of_log_q = (s_top * d_top - residual) * o_by_s  # o d
+        # relative to the top class, as the shift of a row's logits is free
         return (change_of_log_q - o_top * d_top).masked_fill(self.top, 0)

@@ -83,7 +83,8 @@ def confidence_threshold(gamma: float) -> float:
     check_gamma(gamma)
     if gamma == 0:
         return 0.5
-    # Log g has different signs at these two ends
+    # Log g has different signs at these two ends. At 1/2, g < 1. At the other end g > 1: for gamma < 0, (1 - p)^gamma
+    # is 1 / (1 + gamma) there, so that g = (1 + gamma r) / (1 + gamma), with the r < 1 of `gradient_ratio`
     low, high = (0.1 / (1 + gamma), 0.5) if gamma > 0 else (0.5, -math.expm1(-math.log1p(gamma) / gamma))
 
     def scaled_log_ratio(p: float) -> float:

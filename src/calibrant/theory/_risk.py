@@ -23,7 +23,7 @@ def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample
     p = truth.softmax(-1)
     n, k = logits.shape
     class_losses = torch.stack([loss(logits, torch.full((n,), i, device=logits.device)) for i in range(k)], dim=-1)
-    return (p * class_losses.masked_fill(p == 0, 0)).sum(-1)
+    return (p * class_losses.masked_fill(p == 0, 0)).sum(-1)  # 0 times an infinite loss would be NaN
 
 
 def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:

@@ -96,7 +96,7 @@ def nearest_temperature(gamma: float, classes: int = 2, *, reach: float | None =
     mapped = focal_map(z, gamma=gamma).exp()
 
     def deviation(slope: float) -> float:
-        """Return the largest difference of probabilities between the focal map and 1 / T = slope."""
+        """Return the largest difference of probabilities between the focal map and the temperature T = 1 / slope."""
         return float((mapped - (slope * z).softmax(-1)).abs().max())
 
     bounds = 0.0, max(gamma, 0.0) + 1.5  # 1 / T(s) is at most gamma + 1, and below 1.3 for gamma < 0

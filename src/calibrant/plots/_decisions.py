@@ -15,13 +15,13 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
 
     The limits hold at each threshold by itself. Values far below 0 are cut off.
     """
-    first = next(iter(curves.values()))
+    first = next(iter(curves.values()))  # its values for acting on all, which do not depend on the model
     for (name, curve), color in zip(curves.items(), cycle(SERIES_COLORS)):
         ax.fill_between(curve.threshold, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
         ax.plot(curve.threshold, curve.model, color=color, linewidth=1.6, label=display_name(name))
     ax.plot(first.threshold, first.treat_all, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)), label="act on all")
     ax.axhline(0.0, color=LINE_COLOR, linewidth=1, label="act on none")
-    top = max(float(curve.high.max()) for curve in curves.values())  # acting on all may fall far below 0
+    top = max(float(curve.high.max()) for curve in curves.values())  # limits the axis: acting on all may be far below 0
     ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold", ylabel="net benefit")
     return add_legend(tidy(ax, title, percent="x"), [*curves, "act on all", "act on none"])
 

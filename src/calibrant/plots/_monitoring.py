@@ -21,7 +21,7 @@ def gap_timeline(
     Args:
         gap: Mean outcome minus mean confidence of each period.
         margin: Half of the width of the range of a calibrated model.
-        since: Number of the period, counted from 1, since which an alarm estimates a deviation; drawn in red.
+        since: Number, counted from 1, of the period in which the deviation of an alarm starts; marked in red.
         ax: Axes to draw on. Default: the current axes of pyplot.
         title: Title of the axes.
     """
@@ -39,10 +39,13 @@ def gap_timeline(
 def evidence_timeline(
     share: Sequence[float], *, since: float | None = None, ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Draw each period's evidence as a share of the alarm threshold, in units of log wealth.
+    """Draw each period's evidence as a share of the alarm threshold.
+
+    The evidence is the log wealth of a gambler who bets against calibration and cannot gain on average if the model is
+    calibrated.
 
     Args:
-        share: Largest log wealth in each period, divided by that of an alarm.
+        share: Largest log wealth in each period, divided by the log wealth that raises an alarm.
         since: As for `gap_timeline`.
         ax: Axes to draw on. Default: the current axes of pyplot.
         title: Title of the axes.
@@ -59,6 +62,6 @@ def evidence_timeline(
 
 
 def _mark_start(ax: Axes, since: float | None) -> None:
-    """Draw a vertical line before the period since which there is a deviation, if one is given."""
+    """Draw a vertical line before period number `since`, in which a deviation starts, unless it is None."""
     if since is not None:
         ax.axvline(since - 0.5, color=GAP_COLOR, linewidth=1, linestyle=(0, (1, 2)))

@@ -48,14 +48,18 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         low, gap = min(accuracy, confidence), abs(accuracy - confidence)
         ax.bar(x, gap, width, bottom=low, align="edge", alpha=0.35, **gap_style)
     _draw_unit_square(ax, title)
-    if class_name is not None:
+    if class_name is not None:  # else the axes say confidence and accuracy
         ax.set_xlabel(f"probability of {class_name}", parse_math=False)
         ax.set_ylabel(f"frequency of {class_name}", parse_math=False)
     return ax
 
 
 def _evaluated_class(p: Predictions) -> str | None:
-    """Return the name of the class whose probability is evaluated, or None for the top class and for confidences."""
+    """Return the name of the class whose probability is evaluated, or None for the top class and for confidences.
+
+    `p.of` is the index of the class, or "top". Confidences are predictions of two classes with fixed names, such as
+    wrong and correct.
+    """
     if not isinstance(p.of, int) or p.class_names in BINARY_EVENTS:
         return None
     return f"class {p.of}" if p.class_names is None else display_name(p.class_names[p.of])
@@ -139,7 +143,7 @@ def histograms(
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()
     for (name, values), color in zip(arrays.items(), cycle(SERIES_COLORS)):
-        share = np.full(len(values), 1 / max(len(values), 1))  # bars of a group sum to 1
+        share = np.full(len(values), 1 / max(len(values), 1))  # bars of a group sum to 1; an empty group has none
         ax.hist(values, edges, weights=share, color=color, alpha=0.35, histtype="stepfilled")
         ax.hist(values, edges, weights=share, color=color, linewidth=1.2, histtype="step", label=display_name(name))
     ax.set(xlabel=xlabel, ylabel="share of group")
@@ -178,7 +182,7 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
 def _thin_points(x: Any, *arrays: Any) -> list[Any]:
     """Return sorted points x in [0, 1] and arrays of values at them as thinned numpy arrays. None stays None.
 
-    Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept.
+    Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept: a figure shows no more.
     """
     column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
     starts_column = np.diff(column, prepend=-1) != 0  # no column has the index -1
@@ -188,7 +192,7 @@ def _thin_points(x: Any, *arrays: Any) -> list[Any]:
 
 
 def _dots(points: Any, *, size: float) -> dict[str, Any]:
-    """Return the style of a line: dots show the points if there are only a few."""
+    """Return matplotlib's style of the markers of a line: dots if it has fewer than 12 points, else none."""
     return {"marker": "o" if len(points) < 12 else "", "markersize": size}
 
 

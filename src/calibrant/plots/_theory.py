@@ -21,12 +21,12 @@ def curve_family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str
     legend entry.
     """
     names = [name for name in curves if not name.startswith("_")]
-    shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(names)))
+    shades = colormaps["viridis"](np.linspace(0.0, 0.82, len(names)))  # without yellow, which is pale on white
     for name, (x, y) in curves.items():
         if name.startswith("_"):
             ax.plot(x, y, color=GUIDE_COLOR, linewidth=0.9, zorder=1)
             continue
-        i = names.index(name)
+        i = names.index(name)  # without the guides
         if len(x) <= 30:
             style: dict[str, Any] = {"marker": "os^D"[i % 4], "markersize": 4, "linestyle": ""}
         else:
@@ -66,7 +66,7 @@ def simplex_contours(
     points: Any, values: Any, *, ax: Axes, levels: Sequence[float], mark: Sequence[float], title: str = ""
 ) -> Axes:
     """Draw contours of values at rows (p1, p2, p3), and a cross at the probabilities `mark`."""
-    shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))
+    shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))  # without yellow, which is pale on white
     ax.tricontour(Triangulation(*_to_plane(points)), values, levels=levels, colors=shades, linewidths=1.6)
     x, y = _to_plane([mark])
     ax.plot(x, y, marker="+", color=CURVE_COLOR, markersize=9, markeredgewidth=1.6)
@@ -87,6 +87,6 @@ def _draw_triangle(ax: Axes, title: str) -> Axes:
     for i, corner in enumerate(np.transpose(_to_plane(corners))):
         offset, alignment = (4, "bottom") if i == 2 else (-4, "top")  # the corner of class 3 is on top
         ax.annotate(f"class {i + 1}", corner, (0, offset), va=alignment, **style)
-    ax.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.97))
+    ax.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.97))  # with room for the names of the corners
     ax.axis("off")
     return tidy(ax, title)

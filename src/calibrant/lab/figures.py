@@ -51,12 +51,13 @@ class _Panel:
 
 
 def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
-    """Draw named panels side by side, and save the figure and its data."""
+    """Draw named panels side by side, save the figure and its data, and return the files."""
     figure = new_figure(width, height)
     for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
         plots.curve_family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
         ax.set(**panel.limits)
     data = pl.concat(
+        # a name that begins with "_" marks a guide, which has no legend entry
         pl.DataFrame({"panel": key, "curve": curve.lstrip("_"), "x": np.asarray(x), "y": np.asarray(y)})
         for key, panel in panels.items()
         for curve, (x, y) in panel.curves.items()
@@ -104,7 +105,11 @@ def _proper_part(folder: Path) -> list[Path]:
 
 
 def _binary_temperature(folder: Path) -> list[Path]:
-    """Draw the nearest temperature of two classes beside the paper's line 0.95 γ + 0.85, and two pairs of maps."""
+    """Draw the nearest temperature of two classes beside a published line, and two focal maps with these temperatures.
+
+    The line 1 / T = 0.95 γ + 0.85 is from Komisarenko & Kull (2024). The temperature T nearest to a focal map minimizes
+    the largest difference of their probabilities.
+    """
     lines, _ = _nearest_temperature_lines(classes=2, slope=0.95, intercept=0.85)
     s = torch.linspace(-5, 5, 401, dtype=torch.float64)
     sparse_s = torch.linspace(-5, 5, 26, dtype=torch.float64)  # so that the curve of the focal map stays visible
@@ -127,6 +132,7 @@ def _temperature_bounds(folder: Path) -> list[Path]:
     is 1 / (γ + 1), by which the left panel divides.
     """
     gammas = np.linspace(0.05, 10, 200)
+    # the third field, the temperature at logit 0, is not drawn
     infimum, maximum, _, published = np.array([theory.temperature_bounds(float(gamma)) for gamma in gammas]).T
     z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
@@ -151,7 +157,7 @@ def _temperature_bounds(folder: Path) -> list[Path]:
 
 def _conditional_risks(folder: Path) -> list[Path]:
     """Draw the expected losses of three-class predictions under one truth: a proper loss has its minimum there."""
-    points = _simplex_grid(120, margin=1e-3)
+    points = _simplex_grid(120, margin=1e-3)  # without the edges, where logarithms are infinite
     truth = torch.tensor([TRUE_PROBS], dtype=torch.float64).log().expand_as(points)
     loss_panels: dict[str, Loss] = {
         "Brier score": losses.brier,
@@ -187,7 +193,11 @@ def _map_arrows(folder: Path) -> list[Path]:
 
 
 def _three_classes(folder: Path) -> list[Path]:
-    """Draw the nearest temperature of three classes beside the paper's line 0.64 γ + 0.91, and its deviation."""
+    """Draw the nearest temperature of three classes beside a published line, and its deviation from the focal map.
+
+    The line 1 / T = 0.64 γ + 0.91 is from Komisarenko & Kull (2024). The deviation is the largest difference of two
+    probabilities, which the nearest temperature T minimizes.
+    """
     lines, deviations = _nearest_temperature_lines(classes=3, slope=0.64, intercept=0.91)
     panels = {
         "line": _Panel(lines, "γ", "1 / T", "Nearest temperature, three classes"),
@@ -230,7 +240,7 @@ def _blobs_network(folder: Path) -> list[Path]:
         plots.curve_family({"_truth": ([1 / 3, 1], [1 / 3, 1])}, ax=ax, xlabel=xlabel, ylabel=ylabel, title=name)
         ax.scatter(p, q, s=3, color="#31688e", alpha=0.35, linewidths=0, rasterized=True)
         ax.annotate(f"mean total variation {distance:.3f}", (0.04, 0.93), xycoords="axes fraction", fontsize=8)
-        ax.set(aspect="equal", xlim=(0.3, 1), ylim=(0.3, 1))
+        ax.set(aspect="equal", xlim=(0.3, 1), ylim=(0.3, 1))  # the largest of three probabilities is at least 1/3
         tables.append(pl.DataFrame({"panel": [name] * len(p), "true": p.numpy(), "predicted": q.numpy()}))
     return save_figure(folder, "focal_map_on_blobs", figure, pl.concat(tables))
 
@@ -246,8 +256,8 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
     Returns:
         Log-probabilities of 2,000 test points: the truth, the output of the network, and that output after `focal_map`.
     """
-    data = blobs(train=10_000, val=1, test=2000, seed=seed)
-    with torch.random.fork_rng(devices=[]):
+    data = blobs(train=10_000, val=1, test=2000, seed=seed)  # validation is not used
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         network = torch.nn.Sequential(
             *(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh()), torch.nn.Linear(32, 3)
@@ -269,7 +279,11 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
 
 
 def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> tuple[Curves, Curves]:
-    """Return 1 / T of the nearest temperature by gamma beside a published line, and the deviation of the two maps."""
+    """Return two sets of curves over gamma, as functions of the number of classes.
+
+    The first has 1 / T of the temperature T nearest to the focal map, beside the published line slope * gamma +
+    intercept. The second has the deviation: the largest difference of probabilities between the two maps.
+    """
     gammas = np.arange(0, 10.01, 0.5)
     temperatures, deviations = np.array([theory.nearest_temperature(float(gamma), classes) for gamma in gammas]).T
     x = np.linspace(gammas[0], gammas[-1], 101)
@@ -281,7 +295,7 @@ def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> 
 
 
 def _binary_grid() -> tuple[Tensor, Tensor, Tensor]:
-    """Return probabilities of the true class, with their logits and labels."""
+    """Return probabilities of the true class (n), the logits of two classes (n, 2), and the labels, all 0 (n)."""
     p = torch.linspace(0.005, 0.995, 397, dtype=torch.float64)
     return p, _binary_logits(p), torch.zeros(len(p), dtype=torch.int64)
 
@@ -292,7 +306,10 @@ def _binary_logits(p: Tensor) -> Tensor:
 
 
 def _simplex_grid(steps: int, margin: float) -> Tensor:
-    """Return a uniform grid of three probabilities (points, 3), each at least `margin`."""
+    """Return a uniform grid of three probabilities (points, 3), each at least `margin`.
+
+    A side of the triangle has steps + 1 points.
+    """
     i, j = np.nonzero(np.add.outer(np.arange(steps + 1), np.arange(steps + 1)) <= steps)  # all i + j <= steps
     p = torch.from_numpy(np.stack([i, j, steps - i - j], axis=-1) / steps)
     return margin + (1 - 3 * margin) * p

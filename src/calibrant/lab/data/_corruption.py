@@ -37,7 +37,8 @@ def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., 
 
         is_random = "generator" in inspect.signature(function).parameters
         registered = corrupt_randomly if is_random else corrupt
-        for name in ("__module__", "__name__", "__qualname__", "__doc__"):  # but not the signature, unlike wraps()
+        # not wraps(), which would also show the signature of `function`: `severity` and `seed` are the settings
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(registered, name, getattr(function, name))
         return CORRUPTIONS.register(registered)
 
@@ -137,7 +138,7 @@ def fractal_clouds(n: int, side: int, decay: float, generator: torch.Generator) 
     neighbors plus uniform noise, whose amplitude falls by a factor of `decay`^2. The image is continued periodically.
     """
     height = torch.zeros(n, side, side, device=generator.device)
-    step, wobble = side, 100.0
+    step, wobble = side, 100.0  # the value of the benchmark, which cancels when the result is scaled to [0, 1]
 
     def displaced_mean(total: Tensor) -> Tensor:
         """Return the mean of four neighbors from their sum, plus noise of amplitude wobble^2 as in the benchmark."""

@@ -44,7 +44,7 @@ def load_images(
 ) -> LoadedImages:
     """Load the two splits of an image data set, with `label` as the column of labels."""
     tensors, record = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
-    (train_name, *_), (test_name, *_) = source.splits
+    (train_name, *_), (test_name, *_) = source.splits  # the first of the possible names of a split is its key
     train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"]) for name in (train_name, test_name))
     return LoadedImages(train, test, tensors[f"{train_name}.numbers"], record)
 
@@ -109,7 +109,10 @@ def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[fl
 
 
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
-    """Pad standardized images with the value of black pixels, crop at random, and mirror half of them."""
+    """Pad standardized images (n c h w) with black, crop them at random to their size, and mirror half of them.
+
+    `black` is the standardized value of a black pixel in each channel, which is not 0.
+    """
     n, _, height, width = images.shape
     device = generator.device
     down, right = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=device)

@@ -291,7 +291,10 @@ def _open_hub(source: Source, revision: str | None) -> Tables:
 
 
 def _describe_hub_source(source: Source, revision: str | None, tables: Tables) -> str:
-    """Describe the origin of tables: name on the Hugging Face hub, commit if known, and how to pin it."""
+    """Describe the origin of tables: the name on the Hugging Face hub, and the commit if it is known.
+
+    The text ends with advice to pin the commit if no revision was given, else with the revision if that is another one.
+    """
     infos = [getattr(table, "info", None) for table in tables.values()]
     urls = [str(url) for info in infos for url in getattr(info, "download_checksums", None) or ()]
     match = re.search("@([0-9a-f]{40})/", " ".join(urls))  # such as hf://datasets/NAME@COMMIT/train.parquet
@@ -359,6 +362,7 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")
             content = file.read()
+    # the encoding in which arrays that Python 2 pickled can be read
     return _ArrayUnpickler(io.BytesIO(content), encoding="latin-1").load()
 
 

@@ -139,7 +139,7 @@ def _check_dimension(path: Path, dimension: int) -> None:
         numbers = takewhile(is_number, reversed(line.split()[1:]))  # stops at a part of a word that contains blanks
         counts[len(list(numbers))] += 1
     for length, _ in counts.most_common(1):  # nothing for a file of blank lines
-        if length not in (0, dimension):
+        if length not in (0, dimension):  # no number at all is an error of another kind, which the caller reports
             raise InputError(
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {length}. Try dimension={length}.",
                 code="vector_length",

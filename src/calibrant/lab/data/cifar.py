@@ -46,6 +46,7 @@ def _source(
         return {
             split: InMemoryTable(
                 {
+                    # rows of 3072 bytes hold the red, green and blue planes; images are (h w c)
                     "img": [image for p in parts for image in p["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)],
                     label: [int(value) for p in parts for value in p[f"{label}s"]],
                 },

@@ -159,6 +159,7 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
     for searched_folder in (folder, folder.parent, folder / "val"):
         with wrap_read_errors(str(searched_folder)):
             classes = _read_class_list(searched_folder)
+        # a list of classes counts only if it covers the images: by name, or as many in the order of names
         if isinstance(classes, dict) and all(image.stem in classes for image in images):
             return {image: classes[image.stem] for image in images}
         if isinstance(classes, list) and len(classes) == len(images):
@@ -222,6 +223,7 @@ def _read_files(files: SplitFiles) -> dict[str, InMemoryTable]:
     (annotations,) = files["annotations"]
     lines = filter(str.strip, annotations.read_text().splitlines())
     class_by_name = dict(line.split("\t")[:2] for line in lines)  # a box follows name and class
+    # in the order of files["train"], which come from the same function
     train_classes = list(classes_by_path(annotations.parents[1] / "train").values())
     val_classes = [class_by_name[path.name] for path in files["validation"]]
     classes = sorted(set(train_classes))

@@ -151,7 +151,11 @@ def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tupl
 
 
 def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> ConvertedData:
-    """Return ids (n length) and labels of each split, and the order of all documents by group and message number."""
+    """Return ids (n length) and labels of each split, and the order of all documents by group and message number.
+
+    The record has the names of the classes, the words by id (for `newsgroups` to remove), the length and number of
+    documents, and whether headers were removed.
+    """
     rows_by_split = {split: _read_rows(table, split) for split, table in tables.items()}
     rows = list(chain.from_iterable(rows_by_split.values()))
     texts = [row["text"] for row in rows]
@@ -196,7 +200,7 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
             raise InputError(f"{split}, row {i}: Expected text, got {row['text']!r}.", code="missing_values")
         row["text"] = _LINE_END_PATTERN.sub("\n", row["text"])
         row["label_text"] = row.get("label_text") or str(row["label"])
-        row["id"] = row.get("id") or f"{row['label']:02d}/{i:06d}"
+        row["id"] = row.get("id") or f"{row['label']:02d}/{i:06d}"  # with zeros, as ids are sorted as texts
     return rows
 
 

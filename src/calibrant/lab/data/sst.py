@@ -148,12 +148,15 @@ def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
     root_label = trees.label[trees.start[1:] - 1]
     if classes == 5:
         return Split(trees, root_label)
-    not_neutral = root_label != 2
+    not_neutral = root_label != 2  # the labels are 0 .. 4, from very negative to very positive
     return Split(trees[not_neutral], (root_label[not_neutral] > 2).long() * (classes - 1))  # positive is the last class
 
 
 def _node_labels(trees: Trees, labels: Tensor, *, classes: int) -> Tensor:
-    """Return the label of every node: 0 .. 4 with 5 classes, else 0, 1 or 2 for negative, neutral or positive."""
+    """Return the label of every node: 0 .. 4 with 5 classes, else 0, 1 or 2 for negative, neutral or positive.
+
+    `labels`, of the roots, are not used: `Splits.targets` is called with the inputs and labels of a batch.
+    """
     return trees.label if classes == 5 else (trees.label - 2).sign() + 1
 
 

@@ -53,4 +53,5 @@ def bert(
         model = transformers.AutoModelForSequenceClassification
         body = model.from_pretrained(checkpoint, config=config, **options) if pretrained else model.from_config(config)
     commit = getattr(config, "_commit_hash", None)
+    # a configuration may lack the padding id, which is 0 in BERT's vocabulary
     return _Bert(body, config.pad_token_id or 0, checkpoint + (f" at {commit}" if commit else ""))

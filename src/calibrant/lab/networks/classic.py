@@ -50,7 +50,7 @@ def vgg16(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Module:
     layers: list[nn.Module] = []
     inputs = channels
     for group, count in enumerate((2, 2, 3, 3, 3)):
-        outputs = width * min(2**group, 8)
+        outputs = width * min(2**group, 8)  # 64, 128, 256, 512, 512 by default
         for _ in range(count):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
             inputs = outputs

@@ -75,6 +75,7 @@ class PooledClassifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of images."""
         features: Tensor = self.features(x)
+        # the mean equals adaptive pooling to 1 x 1
         pooled = features.mean((2, 3)) if self.grid == 1 else adaptive_avg_pool2d(features, self.grid).flatten(1)
         return self.head(pooled)
 

@@ -10,7 +10,10 @@ from calibrant.types import Count, HalfOpenFraction
 
 
 def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:
-    """Return an embedding that starts from `vectors`, or from N(0, 0.4^2). The padding row 0 stays zero."""
+    """Return an embedding that starts from `vectors`, or from N(0, 0.4^2), about the spread of GloVe vectors.
+
+    The padding row 0 is zero and does not learn. The data set's own `vectors` do not change, as they are copied.
+    """
     if vectors is not None:
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
     embedding = nn.Embedding(words, dimension, padding_idx=0)
@@ -32,7 +35,7 @@ class _GlobalPoolingCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of documents of token ids (n, t)."""
-        x = max_pool1d(relu(self.conv1(self.embedding(tokens).mT)), 5, 1)
+        x = max_pool1d(relu(self.conv1(self.embedding(tokens).mT)), 5, 1)  # (n width t - 8)
         x = max_pool1d(relu(self.conv2(x)), 5, 1)
         x = relu(self.conv3(x)).amax(2)
         return self.head(self.dropout(relu(self.hidden(x))))
@@ -83,7 +86,7 @@ class _CNN8(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of documents of token ids (n, t)."""
-        x = self.embedding(tokens).mT
+        x = self.embedding(tokens).mT  # (n dimension t)
         for i, convolution in enumerate(self.convolutions):
             x = relu(convolution(x))
             if i % 2 == 1 and x.shape[2] >= 3:  # a short document is not pooled further

@@ -19,10 +19,11 @@ class _TreeLSTM(nn.Module):
         self.leaf = nn.Linear(embedding.embedding_dim, 2 * memory)  # cell, output gate
         self.left = nn.Linear(memory, 4 * memory)  # input gate, left and right forget gates, update
         self.right = nn.Linear(memory, 4 * memory)
+        # with two classes, nodes below the root may also be neutral
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(memory, 3 if classes == 2 else classes)
 
     def forward(self, trees: Any) -> Tensor:
-        """Return the logits of all nodes in training, and of the roots in evaluation."""
+        """Return the logits of all nodes of `calibrant.lab.data.Trees` in training, and of the roots in evaluation."""
         hidden = self._hidden_states(trees)
         if self.training:
             return self.head(self.dropout(hidden))
@@ -31,7 +32,11 @@ class _TreeLSTM(nn.Module):
         return logits[:, [0, 2]] if self.classes == 2 else logits  # without neutral
 
     def _hidden_states(self, trees: Any) -> Tensor:
-        """Return the hidden states (nodes, memory), computed for all nodes of a height at once."""
+        """Return the hidden states (nodes, memory) of `calibrant.lab.data.Trees`.
+
+        The height of a node is 0 for a leaf, else one more than the height of its higher child. Nodes of equal height
+        do not depend on each other, and are computed at once, from the leaves upward.
+        """
         nodes_by_height = trees.height.argsort(stable=True).split(trees.height.bincount().tolist())
         leaves, *levels = nodes_by_height
         cell, output_gate = self.leaf(self.embedding(trees.word[leaves])).chunk(2, -1)

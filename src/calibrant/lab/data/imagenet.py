@@ -137,7 +137,7 @@ def _load_or_decode(files: Mapping[str, list[Path]], size: int) -> Mapping[str, 
             return {name: _decode_to_file(paths, size, Path(scratch) / name) for name, paths in files.items()}, {}
 
         tensors, _ = load_or_build("imagenet", depends_on, build)
-        return tensors
+        return tensors  # the pixels stay mapped after their files are deleted
 
 
 def _labels_from_folders(folder: Path) -> dict[Path, str]:

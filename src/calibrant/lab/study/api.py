@@ -200,6 +200,7 @@ def status(
         trainable_runs = [study_run for study_run in runs if study_run not in runs_without_data]
         start_time = time.monotonic()
         for trial_run in runs_without_timing(trainable_runs, store):
+            # at least one network is timed: without any timing there is no estimate
             if trials and time.monotonic() - start_time > MAX_DRY_RUN_SECONDS:
                 break
             if progress is not None:
@@ -242,7 +243,7 @@ def _open_study(
         Its store, by default in runs/NAME beside the stores of other studies.
         The files that the study reads: its own, the files of methods, and the predictions of external models.
     """
-    sources = (with_,) if isinstance(with_, str) else tuple(with_)
+    sources = (with_,) if isinstance(with_, str) else tuple(with_)  # a single source may be given as a text
     registry.include(sources)
     inputs: list[str | Path] = [*sources]
     if isinstance(study, Study):
@@ -259,6 +260,7 @@ def _open_study(
     if out is not None:
         return loaded_study, Store(Path(out), mirror), inputs
     root = (Path("runs") / loaded_study.name).absolute()
+    # finished runs of other studies are reused if they train the same networks
     roots = sorted(runs_folder.parent for runs_folder in root.parent.glob("*/runs") if runs_folder.is_dir())
     return loaded_study, Store(root, mirror, tuple(other_root for other_root in roots if other_root != root)), inputs
 
@@ -303,7 +305,11 @@ def _build_result(
     command: str,
     jobs: int | None = None,
 ) -> Result:
-    """Measure all finished runs, build the tables, and write the result if there is any table."""
+    """Measure all finished runs, build the tables, and write the result if there is any table.
+
+    The `failed` runs are given with their reasons; the result adds the runs that diverged. The facts in a run's record
+    are what its training found out, such as its time and the sizes of the splits.
+    """
     from calibrant.lab.study.report import study_report
 
     ensure_writable(store.root / "report.html")
@@ -348,7 +354,10 @@ def _versions_note(versions: Iterable[str]) -> str:
 
 
 def _run_status(run: Run, store: Store, runs_without_data: Mapping[Run, str]) -> RunStatus:
-    """Return the state of a run, with the seconds of its training if it ended, and the reason if it failed."""
+    """Return the state of a run, with the seconds of its training if it is done or diverged.
+
+    The reason says why its data cannot be loaded, why it failed, or at which epoch it diverged; else it is "".
+    """
     if run in runs_without_data:
         return RunStatus(run, "no data", math.nan, runs_without_data[run])
     state = store.state(run)

@@ -199,7 +199,7 @@ class Study:
 
     @cached_property
     def _method_labels(self) -> dict[Method, str]:
-        """The first spelling of every method."""
+        """The first spelling of every method. Methods that differ only in their spelling are equal keys."""
         methods = [m for g in self.grids for m in (*g.datasets, *g.networks, *g.losses, *g.shifts, *g.traces)]
         return {method: method.text for method in reversed(methods)}  # the first spelling is written last, and stays
 
@@ -211,6 +211,7 @@ def _check_unique_models(models: tuple[Model, ...]) -> None:
             raise InputError(f"models lists {model_id} {count} times. Give each a seed of its own.", code="model_twice")
     for test_file, file_models in group_pairs((model.test, model) for model in models).items():
         count = len(file_models)
+        # models of different names may share a file, for example if they read different columns of a table
         if count > 1 and len({model.names for model in file_models}) == 1:
             raise InputError(
                 f"Expected predictions for each seed, got {test_file} for {count} seeds.", code="predictions_twice"
@@ -261,9 +262,10 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
         raise InputError(
             f"Expected nothing to train beside models, got {stray_keys[0]}. Try leaving it out.", code="stray_key"
         )
+    # {} is a grid that has the shared keys alone
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
-    setting = table.pop("beside", None)
+    setting = table.pop("beside", None)  # of the paper to compare with
     exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
@@ -286,9 +288,12 @@ def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
 
 
 def _check_included(sources: tuple[str, ...], folder: Path) -> None:
-    """Raise `InputError` if a study needs files or packages that were not given by --with."""
+    """Raise `InputError` if a study needs files or packages that were not given by --with.
+
+    A study file must not run code on its own: the user has to allow it. The paths of files are relative to `folder`.
+    """
     for source in sources:
-        path_or_package, included_name = source, source  # a package
+        path_or_package, included_name = source, source  # for a package
         if source.endswith(".py"):
             path_or_package, included_name = folder / source, str((folder / source).resolve())
         if included_name not in registry.INCLUDED_SOURCES:
@@ -305,7 +310,7 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises `InputError` naming the file if it cannot be read or parsed."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"Cannot read {path}: {reason}.", code="unreadable") from None
@@ -316,7 +321,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_type(expected_type: type, value: Any, description: str, code: str = "type_of_key") -> Any:
-    """Return a value. Raises `InputError` if it has another type."""
+    """Return `value` unchanged. Raises `InputError`, with a `description` of what was expected, for another type."""
     if not isinstance(value, expected_type):
         raise InputError(f"Expected {description}, got {shorten_repr(value)}.", code=code)
     return value
@@ -329,7 +334,7 @@ def read_array(key: str, tables: Any) -> list[dict[str, Any]]:
 
 
 def read_tables(key: str, notation: str, tables: Any, code: str = "type_of_key") -> dict[str, dict[str, Any]]:
-    """Return a table of tables. Raises `InputError` for any other value."""
+    """Return a table of tables under a key. Raises `InputError`, which shows their `notation`, for any other value."""
     return {
         name: check_type(dict, table, f"{key}.{shorten_repr(name)} as a table {notation}", code)
         for name, table in check_type(dict, tables, f"{key} as tables {notation}", code).items()
@@ -372,7 +377,7 @@ def build_dataclass(
         table: Values by field name.
         name: Name of the table in error messages, by default the name of the class.
         read_method: Parses the text of a method under a key.
-        checked_values: Further fields, which are not checked.
+        checked_values: Further fields, whose values were checked before.
     """
     name, types = name or cls.__name__.lower(), _field_types(cls)
     check_keys(name, check_type(dict, table, f"{name} as a table"), types)
@@ -409,7 +414,7 @@ def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodR
     if origin is tuple and isinstance(value, list):  # tuple[T, ...]
         return tuple(convert_value(key, arguments[0], item, read_method) for item in value)  # pyright: ignore
     options = arguments if origin in (UnionType, Union) else (expected_type,)
-    if float in options and type(value) is int:
+    if float in options and type(value) is int:  # TOML files have 1 for 1.0
         return float(value)
     if type(value) in options:  # not isinstance, as True would pass for an integer
         return value  # the class checks the range of numbers

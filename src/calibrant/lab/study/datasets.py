@@ -72,6 +72,7 @@ class DatasetCache:
             raise InputError(
                 f"Expected inputs of {shift} in the shape of {name}'s inputs. Try another shift.", code="shift_shape"
             )
+        # labels of other classes have no meaning here; these examples are only to be detected
         return Split(shifted_inputs, torch.zeros(len(shifted_inputs), dtype=torch.long))
 
 

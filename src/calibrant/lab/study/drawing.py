@@ -60,7 +60,10 @@ def slug(text: str) -> str:
 def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
-    """Return a reliability diagram of bins, or another plot that takes bins."""
+    """Return a reliability diagram of bins, or another plot that takes bins.
+
+    The `description` is the alternative text. The data have a row per bin.
+    """
     columns = {"from": bins.edges[:-1], "to": bins.edges[1:], "count": bins.count}
     columns |= {"confidence": bins.confidence, "accuracy": bins.accuracy}
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
@@ -82,6 +85,6 @@ def add_legend(ax: Axes, title: str | None = None) -> None:
         options["borderaxespad"] = LEGEND_OFFSET_POINTS / LEGEND_FONT_POINTS  # matplotlib wants multiples of the font
         figure = ax.get_figure(root=True)
         assert figure is not None  # axes that are drawn on belong to a figure
-        lines = math.ceil(len(names) / columns) + bool(title)
+        lines = math.ceil(len(names) / columns) + bool(title)  # a title takes a line, too
         figure.set_figheight(figure.get_figheight() + LEGEND_LINE_INCHES * lines)
     ax.legend(handles, names, title=title, **options)

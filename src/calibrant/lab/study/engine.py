@@ -134,6 +134,7 @@ class Ray:
             raise InputError(
                 f"Expected {gpus:g} of a GPU per run, but the Ray cluster has {available_gpus:g}.", code="ray_gpus"
             )
+        # without Ray's retries, which would not count the deaths of a run
         start_task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_run_in_worker).remote
         streams: dict[Any, Run] = {}  # generators of references to events, with their runs
         deaths = Counter[Run]()
@@ -193,7 +194,11 @@ def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[st
 
 
 def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
-    """Yield the events of pickled work, with the `sources` (--with) and `path` of the process that started it."""
+    """Yield the events of pickled work in a process of the cluster.
+
+    It imports the files and packages in `sources` (given by --with), and searches modules in the folders of `path`, as
+    the process does that started it. Both must happen before unpickling, which needs their methods.
+    """
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
@@ -220,6 +225,7 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
+    # examples of unknown size, such as trees, train in all threads
     example_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
     with thread_limit(run.recipe.batch_size * example_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
@@ -311,6 +317,7 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
+        # this run's data, but the versions that trained the network
         facts = record["facts"] | self._initial_facts(network) | {"versions": record["facts"]["versions"]}
         facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)
@@ -334,7 +341,10 @@ class _Task:
 
 
 def _epoch_row(epoch: Epoch, splits: Splits, run: Run, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of an epoch in the history, with the columns of the run's traces."""
+    """Return the row of an epoch in the history, with the columns of the run's traces.
+
+    `history` holds the rows of the earlier epochs, which some traces need.
+    """
     row = {
         "epoch": epoch.number,
         "train_loss": epoch.train_loss,

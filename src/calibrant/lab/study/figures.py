@@ -114,9 +114,10 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[str, str, PredictionPair]]:
-    """Yield every shift, the first and the primary calibrator, and the calibrated test and shifted predictions.
+    """Yield the label of a shift, a calibrator, and the calibrated predictions on the test set and on the shift.
 
-    A calibrator that does not apply to these data is left out.
+    There is an entry for every shift of the run and each of two calibrators: the study's first, and the primary one of
+    its main figures. A calibrator that does not apply to these data is left out.
     """
     val, test = store.get(run, "val").double(), store.get(run, "test").double()
     fits: dict[str, Any] = {}

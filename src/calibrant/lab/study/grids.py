@@ -278,10 +278,11 @@ def trains_same_network(run_record: Mapping[str, Any], run: Run, *, same_data: b
     its history.
     """
     same_settings = all(run_record[key] == value for key, value in run.training_spec.items() if key != "dataset")
+    # records leave out the code "", of the first revision of a built-in method
     same_data_code = run_record.get("code", {}).get(run_record["dataset"], "") == run.divided_dataset.code
     if not same_settings or not same_data_code or changed_methods(run_record, (run.network, run.loss, *run.traces)):
         return False
-    if same_data:
+    if same_data:  # also for a network that was chosen by its validation scores
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
     uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss | UpdatedLoss)
     if uses_validation or run.traces or is_user_method(run.divided_dataset):  # a user's data set may do anything
@@ -394,6 +395,7 @@ class Model:
                 f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",
                 code="num_classes",
             )
+        # by hashes of the rows, as equal examples may be in another order
         overlap = Overlap.compare(Sketch.from_hashes(test.row_hashes), Sketch.from_hashes(val.row_hashes))
         if overlap.too_large:
             raise InputError(f"{self.id}: Expected different examples in val and test: {overlap.text}", code="overlap")

@@ -137,7 +137,7 @@ def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarr
 
 
 def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
-    """Return a figure over epochs of arrays (runs, epochs), which may have different lengths."""
+    """Return a figure over epochs of arrays (runs, epochs) by the name of their line, which may differ in length."""
     data = [
         {"line": line, "run": run, "epoch": epoch, "value": float(value)}
         for line, values in lines.items()
@@ -260,6 +260,6 @@ def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Hist
 
 
 def _histogram_samples(counts: Sequence[int], edges: Sequence[float]) -> np.ndarray:
-    """Return values that have this histogram: evenly spaced inside each bin."""
+    """Return values that have this histogram, evenly spaced inside each bin, for functions that take values."""
     bins = zip(counts, edges[:-1], edges[1:], strict=True)
     return np.concatenate([np.linspace(low, high, n + 2)[1:-1] for n, low, high in bins])  # n values, not the edges

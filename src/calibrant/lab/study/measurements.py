@@ -85,11 +85,12 @@ def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
-    """Yield rows with the value nan for every shift and metric of a run or calibrator."""
+    """Yield rows with the value nan for every shift and metric of a run. Each also has the given `columns`."""
     detection_names = [_detection_name(field.name, score) for score in study.detection for field in fields(Detection)]
     metric_names = [metric.text for metric in study.metrics]
     names_by_shift = {"": metric_names}
     for shift in run.shifts if isinstance(run, Run) else ():
+        # the labels of other data sets have no meaning for this network: they are only to be detected
         names_by_shift[study.label(shift)] = (metric_names if is_corruption(shift) else []) + detection_names
     for label, names in names_by_shift.items():
         yield from (columns | {"shift": label, "metric": name, "value": math.nan} for name in names)
@@ -114,7 +115,7 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
     pickled_arguments = [pickle.dumps((study, store, run)) for run in runs]
     pool = ProcessPoolExecutor(
         min(jobs, len(runs)),
-        mp_context=get_context("spawn"),
+        mp_context=get_context("spawn"),  # a forked copy of a process with torch's threads may hang
         initializer=_init_worker,
         initargs=(list(registry.INCLUDED_SOURCES),),
     )
@@ -288,6 +289,7 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
             torch.cat([events.outcome for events in seed_events]),
         )
         bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]
+        # per seed, as networks with opposite errors would hide each other's if their examples were pooled
         ece_by_seed = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]
         stage = f"after {calibrator}" if calibrator else "before"
         title = f"{names.loss}{study.setup_suffix(names.setup)}, {stage}"

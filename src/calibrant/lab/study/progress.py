@@ -67,9 +67,9 @@ Timing = tuple[Run, float]  # a run, and the seconds of an epoch
 
 
 def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
-    """Return the estimated seconds of all runs for their `epochs`.
+    """Return the estimated seconds of all runs for their `epochs`, or nan without any timings.
 
-    An epoch takes the mean of the timings with the same data set and network, or of all timings without such, or nan.
+    An epoch takes the mean of the timings with the same data set and network, or else of all timings.
     """
     seconds_by_setup = group_pairs(((run.dataset, run.network), seconds) for run, seconds in timings)
     all_seconds = [*chain.from_iterable(seconds_by_setup.values())] or [math.nan]
@@ -199,6 +199,7 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
     """Time batches of growing size, up to the recipe's batch size or until a batch is slow. Nothing is stored."""
     splits = data.splits(run.divided_dataset)
     network = build_network(splits, run.network)
+    # warm-up must be shorter than the one epoch, and the time of compiling must not count
     recipe = replace(run.recipe, epochs=1, warmup=0, compile=False, drop_last=False)
     num_examples = len(splits.train)
     max_batch_size = min(run.recipe.batch_size, num_examples)
@@ -208,7 +209,8 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
         num_val = math.ceil(batch_size * len(splits.val) / num_examples)
         sample = replace(splits, train=splits.train[:batch_size], val=splits.val[:num_val])
         trials = (next(train(network, sample, losses.cross_entropy, recipe)) for _ in range(TRIALS_PER_BATCH_SIZE))
-        seconds = min(epoch.seconds for epoch in trials)
+        seconds = min(epoch.seconds for epoch in trials)  # the first is slower
+        # a slow first batch alone does not end the trial
         is_slow = seconds > MAX_TRIAL_BATCH_SECONDS and batch_size > MIN_TRIAL_BATCH_EXAMPLES
         if is_slow or batch_size == max_batch_size:
             num_parameters = sum(p.numel() for p in network.parameters())
@@ -217,7 +219,7 @@ def run_trial(run: Run, data: DatasetCache) -> Trial:
 
 
 def runs_without_timing(runs: list[Run], store: Store) -> list[Run]:
-    """Return the first run of every network and data set without a finished run."""
+    """Return the first run of every network and data set without a finished run, whose speed is therefore unknown."""
     runs_by_setup = group_pairs(((run.dataset, run.network), run) for run in runs)
     return [setup_runs[0] for setup_runs in runs_by_setup.values() if not any(run in store for run in setup_runs)]
 

@@ -73,6 +73,7 @@ class PublishedResults:
             return dataset, network, read_method("losses", entry["loss"])
 
         def read_dataset(entry: Mapping[str, Any]) -> PaperDataset:
+            # "judged" has two texts: what the paper evaluates, and what this package does
             sizes, evaluation = (tuple(entry[key]) if key in entry else None for key in ("examples", "judged"))
             split = "seed" if entry.get("split") == "seed" else "fixed"
             return PaperDataset(RECIPES[entry["recipe"]], sizes, split, evaluation)
@@ -128,7 +129,8 @@ class PaperComparison:
     def note(self, paper_values: Iterable[PaperValue]) -> str:
         """Return the sources of the values, and the differences between the paper's setting and the study's."""
         unique_sources = {paper_value.source for paper_value in paper_values}
-        sources = ", ".join(sorted(unique_sources, key=lambda source: (len(source), source)))  # "Table 2", "Table 10"
+        # by length first, as "Table 2" comes before "Table 10"
+        sources = ", ".join(sorted(unique_sources, key=lambda source: (len(source), source)))
         differences = dict.fromkeys(self._differences())
         loss_names = {run.loss.name for run in self.study.runs()}
         remarks = [text for name, text in self.published.remarks.items() if name in loss_names]
@@ -143,7 +145,10 @@ class PaperComparison:
         return setting.dataset, setting.network
 
     def _agreement_text(self) -> str:
-        """Return what agrees if no difference is known: the setting, or the recipe if sizes or runs are unknown."""
+        """Return what agrees if no difference is known.
+
+        That is the whole setting, or only the recipe if the sizes of splits or the number of runs are unknown.
+        """
         pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
         has_sizes = all(
             dataset in self.examples and self.published.datasets[paper_dataset].examples

@@ -75,6 +75,7 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
         for run in runs
     )
     first, *further_recipes = trained
+    # `averaged` is empty, as `Run` has applied it to the loss
     texts = {"recipe": ", ".join(f"{key} {value}" for key, value in vars(first).items() if key != "averaged")}
     for i, recipe in enumerate(further_recipes, 2):
         differences = [f"{key} {value}" for key, value in vars(recipe).items() if value != getattr(first, key)]
@@ -95,7 +96,7 @@ def findings(tables: Sequence[ResultTable]) -> list[str]:
     If there are many, only the first `MAX_LISTED` have lines, and a last line counts the others.
     """
     listed, unlisted = _divide_findings(tables)
-    if len(listed) == 1:
+    if len(listed) == 1:  # a single network on a data set needs no name
         return [text for _, text in listed]
     lines = [f"{setup}: {text}" for setup, text in listed]
     return [*lines, f"The results list {len(unlisted)} more."] if unlisted else lines
@@ -117,6 +118,7 @@ def _divide_findings(tables: Sequence[ResultTable]) -> tuple[list[tuple[Setup, s
         (setup, " ".join([*_confidence_findings(table, rows), *_best_method_findings(table, rows)]))
         for setup, rows in group_pairs((row.setup, row) for row in table.rows).items()
     ]
+    # a single finding is not worth folding
     num_listed = MAX_LISTED if len(findings_by_setup) > MAX_LISTED + 1 else len(findings_by_setup)
     return findings_by_setup[:num_listed], findings_by_setup[num_listed:]
 
@@ -353,7 +355,7 @@ def _reliability_html(study: Study, measurements: Sequence[RunMeasurement]) -> t
             curves += html.details(heading, _curve_diagrams(other_diagrams))
     if num_other_diagrams > MAX_OTHER_DIAGRAMS:
         curves += _figures_command(study, "the diagrams after all calibrators")
-    has_many = len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS
+    has_many = len(all_main_diagrams) > 2 * MAX_BAR_DIAGRAM_PAIRS  # a pair is before and after the primary calibrator
     bars = _figures_command(study, "classical bars") if has_many else _bar_diagrams(all_main_diagrams)
     return curves, bars
 

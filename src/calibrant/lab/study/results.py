@@ -116,7 +116,7 @@ def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
                 remove_path(leftover)
             for name, text in texts.items():
                 drafts.enter_context(atomic_write(folder / name)).write_text(text, encoding="utf-8")
-            for name in texts:
+            for name in texts:  # a missing file is better than an old one beside new ones
                 remove_path(folder / name)
             # at the end of the block, `atomic_write` renames each draft to its file
     except Timeout:
@@ -223,5 +223,6 @@ def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
         "calibrant": __version__,
         "study": study.name,
         "runs": {run.id: study.describe(run) for run in runs},
+        # the code is "" in the first revision of a built-in method
         "revisions": {method.text: method.code or "revision 1" for method in methods},
     }

@@ -24,7 +24,7 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
     if len(pairs) < 2:
         return math.nan
     if all(first_value == second_value for first_value, second_value in pairs):
-        return 1.0
+        return 1.0  # scipy would return nan
     from scipy.stats import ttest_rel  # imported here because it is slow
 
     with warnings.catch_warnings():

@@ -121,6 +121,7 @@ class Store:
         if (stored_run := self._find_run(run)) is not None:
             _, record = stored_run
             return "diverged" if "diverged" in record["facts"] else "done"
+        # a damaged folder is recognized by its name, as its record may be lost
         folders = (folder for folder in self._training_folders(run) if folder.name.startswith(run.id))
         if any(find_damage(folder, record_only=True) for folder in folders):
             return "damaged"
@@ -163,6 +164,7 @@ class Store:
             version = record["facts"].get("versions", {}).get("calibrant", "")
             if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
                 continue
+            # unknown digests, "" and None, are not equal: then the data count as different
             same_data = record["data"].get(run.divided_dataset.canonical, "") == self.data.get(run.divided_dataset)
             with suppress(InputError):  # a damaged network, or a data set that is no longer known
                 if record["learned"] == train_digest and trains_same_network(record["run"], run, same_data=same_data):
@@ -176,6 +178,7 @@ class Store:
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
         for _, record in _intact_runs(self._training_folders(run)):
+            # the record has the code of no shift or trace that the stored run did not monitor
             monitored = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
             shared = [method for method in (*run.shifts, *run.traces) if method.canonical in monitored]
             if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *shared)):
@@ -196,7 +199,10 @@ class Store:
         return [folder for folder in (self.root / "runs").iterdir() if folder.name.startswith(run.training_id)]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
-        """Return one finished run that `_matches` for each digest of training data, by that digest."""
+        """Return finished runs that serve a run (see `_matches`): one for each data set that they were trained on.
+
+        The keys are the digests of these data sets, "" if unknown.
+        """
         matches: dict[str, StoredRun] = {}
         for folder, record in _intact_runs(self._training_folders(run)):
             if self._matches(record, run):
@@ -204,7 +210,7 @@ class Store:
         return matches
 
     def _find_run(self, run: Run) -> StoredRun | None:
-        """Return the folder and record of the finished run that `_matches`, or None.
+        """Return the folder and record of the finished run that serves a run (see `_matches`), or None.
 
         Raises:
             InputError: If runs on different data match.
@@ -307,7 +313,7 @@ class Store:
             facts: Facts for the record, such as the seconds of training.
             history: A row of values for each epoch.
             train_digest: Digest of the examples that the network learned from.
-            network: The weights, by name.
+            network: The weights, by name. Not stored if some are not tensors, which safetensors cannot hold.
         """
         name = self.name(run)
         files = {
@@ -402,7 +408,7 @@ class Store:
                     with open_draft(self.root, name) as draft:
                         mirror.fetch(name, draft)
                         if damage := find_damage(draft, name):
-                            raise DamagedError(damage)
+                            raise DamagedError(damage)  # inside the block, so that the draft is deleted
                 except DamagedError as error:
                     yield f"run {name} of {mirror.url} is rejected: {error}"
 

@@ -122,7 +122,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _record_digest(record: Any) -> str:
-    """Return the digest of a record as JSON holds it: keys are texts, so that the digest can sort them."""
+    """Return the digest of a record as it is read from JSON: with texts as keys, which can be sorted."""
     return json_digest(json.loads(json.dumps(record)))
 
 
@@ -217,7 +217,10 @@ def open_draft(root: Path, name: str) -> Generator[Path]:
 
 
 def delete_stale_drafts(root: Path, now: float) -> None:
-    """Delete drafts that are older than a day and not locked: their writers were killed."""
+    """Delete drafts that are older than a day and not locked: their writers were killed.
+
+    `now` is the time by the clock of the file system, which may differ from this machine's on a shared disk.
+    """
     paths = (root / "drafts").iterdir()  # drafts and their locks, of which one may be missing
     for draft in {path.with_name(path.name.removesuffix(".lock")) for path in paths}:
         lock = _lock_path(draft)
@@ -250,7 +253,10 @@ def _numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
-    """Rename a draft to the folder of its run, unless that exists. A damaged folder is moved to damaged/ first."""
+    """Rename a draft to the folder of its run. If that exists and is intact, the draft stays where it is.
+
+    A damaged folder of the run is moved to damaged/ first.
+    """
     try:
         draft.rename(run_folder)
     except OSError:  # the folder exists

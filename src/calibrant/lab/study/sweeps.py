@@ -85,7 +85,7 @@ def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
                 shared = ", ".join(f"{key}={v!r}" for key, v in other_settings)
                 family_name = f"{name}({shared})" if shared else name
                 values_by_family.setdefault((family_name, parameter), {})[label] = sign * float(value)
-    if "cross_entropy" in methods:  # focal loss with gamma = 0
+    if "cross_entropy" in methods:  # equals focal loss with gamma = 0
         for (name, parameter), values in values_by_family.items():
             if parameter == "gamma" and name.partition("(")[0] == "focal":
                 values["cross_entropy"] = 0.0

@@ -385,7 +385,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     p_values_by_reference = group_pairs(
         (reference, (key, significance.paired_p_value(cells[reference].values, cells[key].values)))
         for key, reference in references.items()
-        if reference in cells and cells[key].mean != cells[reference].mean
+        if reference in cells and cells[key].mean != cells[reference].mean  # also leaves out the reference itself
     )
     marks: dict[CellKey, str] = {}
     for reference, p_values in p_values_by_reference.items():
@@ -397,7 +397,11 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
-    """Return letters for the cells of rows with a significant difference. Equal letters mean no such difference."""
+    """Return letters for the cells of every row in which calibrators differ significantly.
+
+    Two tested cells of such a row differ significantly if and only if they share no letter. Cells that share no seeds
+    with others, and the cells of other rows, have no letters.
+    """
     letters: dict[CellKey, str] = {}
     for row, p_values in _calibrator_tests(cells).items():
         if different := [pair for pair, p in p_values.items() if p < SIGNIFICANCE_LEVEL]:

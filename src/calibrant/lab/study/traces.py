@@ -164,6 +164,7 @@ def gradients(context: EpochContext, *, epochs: tuple[int, ...] = (10, 100, 200)
     if context.epoch.number not in epochs:
         return {}
     norms = _gradient_norms(context).numpy()
+    # else a few outliers would stretch the bins
     clipped_norms = np.minimum(norms, np.quantile(norms, 0.999, method="higher"))
     counts, edges = np.histogram(clipped_norms, count)
     return {"gradient_norms": counts.tolist(), "gradient_edges": edges.tolist()}
@@ -234,6 +235,7 @@ def _gradient_norms(context: EpochContext, batch_size: int = 250) -> Tensor:
             with torch.no_grad():
                 logits = network(context.splits.prepare(batch.inputs)).float()
             logits.requires_grad_()
+            # the gradient of the sum is the gradient of each example's loss, in its row
             with torch.enable_grad():
                 (logit_gradient,) = torch.autograd.grad(context.epoch.loss(logits, batch.labels).sum(), logits)
             features = layer_inputs.pop()

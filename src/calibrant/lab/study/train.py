@@ -104,7 +104,7 @@ def train(
     examples = splits.train.to(fabric.device)
     for epoch_number in range(first_epoch, recipe.epochs + 1):
         start_time = time.monotonic()
-        rate_factor = recipe.rate_factor(epoch_number - 1)
+        rate_factor = recipe.rate_factor(epoch_number - 1)  # counts epochs from 0
         for optimizer, base_rate in zip(base_optimizers, base_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = base_rate * rate_factor
@@ -268,6 +268,7 @@ class _TrainingState:
         """Return whether the recipe would choose this epoch, and keep its weights unless it chooses the last one."""
         if choose == "last":
             return True
+        # the higher, the better; with folds=1, the NLL at the temperature that is best on these predictions
         score = -float(metrics.error(val) if choose == "accuracy" else refinement_nll(val, folds=1))
         if self.best_epoch and not score > self.best_epoch["score"]:  # also if it is nan
             return False

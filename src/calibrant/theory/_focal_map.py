@@ -175,12 +175,12 @@ class _ProbabilityTerms:
     def step(self, residual: Tensor, gamma: Tensor) -> Tensor:
         r"""Return the change of z (n, k), 0 for the top class, that cancels the residual to first order.
 
-        The class docstring defines q, o and r, and `focal_logits` defines g. Let $d_j$ be the change of the log-odds of
-        class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$
-        by $s_j d_j$ with the slope $s = o + \gamma (q - (r - q) / (1 + \gamma r))$. The residual, which is relative to
-        the top class, vanishes if $s_j d_j = s_{top} d_{top} - residual_j$. Probabilities sum to 1 if
-        $\sum_j q_j o_j d_j = 0$. Divided by $o_{top}$, with $a_j = (q_j / o_{top}) (o_j / s_j)$ for the other classes,
-        this is $q_{top} d_{top} + \sum_j a_j (s_{top} d_{top} - residual_j) = 0$, which determines $d_{top}$.
+        With q = softmax(z), $o = 1 - q$, $r = -q \log q / o$ and $g = o^\gamma (1 + \gamma r)$, let $d_j$ be the change
+        of the log-odds of class j. Then $\log q_j$ changes by $o_j d_j$, and $\log(q_j / g_j)$ by $s_j d_j$ with the
+        slope $s = o + \gamma (q - (r - q) / (1 + \gamma r))$. The residual, which is relative to the top class,
+        vanishes if $s_j d_j = s_{top} d_{top} - residual_j$. Probabilities sum to 1 if $\sum_j q_j o_j d_j = 0$.
+        Divided by $o_{top}$, with $a_j = (q_j / o_{top}) (o_j / s_j)$ for the other classes, this is
+        $q_{top} d_{top} + \sum_j a_j (s_{top} d_{top} - residual_j) = 0$, which determines $d_{top}$.
         """
         q, o = self.log_q.exp(), self.log_o.exp()
         s = o + gamma * (q - (self.r - q) / (1 + gamma * self.r))

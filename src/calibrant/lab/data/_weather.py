@@ -149,7 +149,10 @@ def _color(x: Tensor, *rgb: int) -> Tensor:
 
 
 def drop_light(liquid: Tensor) -> Tensor:
-    """Return the light (n h w) in [0, 1] of drops whose thickness is given in whole levels 0 .. 255."""
+    """Return the light (n h w) in [0, 1] of drops whose thickness is given in whole levels 0 .. 255.
+
+    The steps are those of the benchmark's code, which calls OpenCV on images of bytes: hence the rounding.
+    """
     mean_filter = torch.full((3, 3), 1 / 9)
     relief_filter = torch.tensor([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])  # bright where values rise to the bottom right
     distance = edge_distances(canny_edges(liquid)).clamp(max=MAX_EDGE_DISTANCE_PIXELS)
@@ -190,9 +193,10 @@ def canny_edges(x: Tensor) -> Tensor:
 
 
 def edge_distances(edge: Tensor) -> Tensor:
-    """Return the length of the shortest path from every pixel (n h w) to an edge, exact up to the maximum.
+    """Return the length of the shortest path from every pixel (n h w) to a pixel that is an edge.
 
-    A path consists of the moves in `MOVE_LENGTHS`, in all directions.
+    A path consists of the moves in `MOVE_LENGTHS`, in all directions. Lengths are exact up to
+    `MAX_EDGE_DISTANCE_PIXELS`; longer ones may be too large.
     """
     moves = {  # (rows, columns) of each move with its length
         (row_sign * rows, column_sign * columns): length

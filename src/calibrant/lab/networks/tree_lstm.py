@@ -51,7 +51,10 @@ class _TreeLSTM(nn.Module):
         return states[:, :memory]
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
-        """Return the hidden state and cell (nodes, 2 memory) of nodes from their children, as in `tree_lstm`."""
+        """Return the hidden state h and cell c (nodes, 2 memory) of nodes from those of their children.
+
+        With gates i, f_l, f_r and update u: c = i u + f_l c_l + f_r c_r and h = tanh(c).
+        """
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         input_gate, left_forget_gate, right_forget_gate = z[:, : 3 * memory].sigmoid().chunk(3, -1)
         update = z[:, 3 * memory :].tanh()

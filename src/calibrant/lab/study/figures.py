@@ -135,7 +135,10 @@ def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[st
 
 
 def _mean_roc(pairs: Sequence[PredictionPair], score: Any) -> tuple[Any, Any]:
-    """Return the mean ROC curve over seeds at evenly spaced false positive rates."""
+    """Return the mean ROC curve over seeds, as false and true positive rates.
+
+    The curves of the seeds have different points, so they are interpolated at evenly spaced false positive rates.
+    """
     x = np.linspace(0, 1, 201)
     curves = (metrics.ood.roc(test, shifted, score=score) for test, shifted in pairs)
     return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)

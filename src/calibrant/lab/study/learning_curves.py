@@ -62,7 +62,10 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
 
 
 def _is_main(drawing: Drawing) -> bool:
-    """Return whether a figure is unfolded: not one of training data, single bins, or correct or wrong predictions."""
+    """Return whether the report shows a figure without unfolding.
+
+    Figures of training data, of single bins, and of correct or wrong predictions alone are folded.
+    """
     is_detail = drawing.name.startswith(("train_", "val_bin_gaps", "reliability", "confidences"))
     return not is_detail and not drawing.name.endswith(("_correct", "_wrong"))
 

@@ -125,7 +125,7 @@ def check_versions(runs: Sequence[Run], store: Store) -> None:
     finished_runs = [run for run in runs if run in store]
     versions = [training_version(run, store) for run in finished_runs]
     other_versions = [v for v in versions if v and minor_version(v) != minor_version(__version__)]
-    if other_versions and len(finished_runs) < len(runs):
+    if other_versions and len(finished_runs) < len(runs):  # else there is nothing to train
         raise InputError(
             f"Expected finished runs of calibrant {__version__}, got {len(other_versions)} of "
             f"{', '.join(sorted(set(other_versions)))}. Try --mix-versions to train the rest with this version, or "

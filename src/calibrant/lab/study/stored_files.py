@@ -253,7 +253,7 @@ def _numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
-    """Rename a draft to the folder of its run. If that exists and is intact, the draft stays where it is.
+    """Rename a draft to the folder of its run, or leave it for deletion if that exists and is intact.
 
     A damaged folder of the run is moved to damaged/ first.
     """
@@ -337,6 +337,6 @@ class Mirror:
             yield
         except DamagedError:
             raise
-        except (OSError, ValueError, ImportError) as error:
+        except (OSError, ValueError, ImportError) as error:  # fsspec may not know the protocol, or lack its client
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise MirrorError(f"Cannot reach the mirror {self.url}: {reason}. Finished runs are kept here.") from None

@@ -98,6 +98,7 @@ def train(
     base_rates = [optimizer.param_groups[0]["lr"] for optimizer in base_optimizers]
     state = _TrainingState(network, base_optimizers, checkpoint)
     class_counts = splits.train.labels.bincount(minlength=len(splits.classes))
+    # schedules depend on the number of epochs, losses for imbalanced classes on the counts
     first_epoch, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), class_counts))
     compiled: Any = torch.compile(network) if recipe.compile else network
     model, *optimizers = fabric.setup(compiled, *base_optimizers)
@@ -131,7 +132,7 @@ def train(
             num_nonfinite += (~values.detach().isfinite()).sum()
             num_losses += values.numel()
             num_examples += batch_size
-            if isinstance(loss, UpdatedLoss) and loss.is_due(batch_index):
+            if isinstance(loss, UpdatedLoss) and loss.is_due(batch_index):  # AdaFocal may change within an epoch
                 loss = loss.update(predict(model, splits.val, splits.prepare, device=fabric.device))
                 model.train()  # as `predict` ends the training mode
         if int(num_nonfinite) == num_losses:

@@ -87,7 +87,10 @@ def _inverse_focal(folder: Path) -> list[Path]:
 
 
 def _proper_part(folder: Path) -> list[Path]:
-    """Draw focal loss beside its proper part, and the focal map of two classes."""
+    """Draw focal loss beside its proper part, and the focal map of two classes.
+
+    Focal loss of a prediction q is the proper part, a proper loss, of the focal map of q.
+    """
     p, z, y = _binary_grid()
     curves = {"cross-entropy": (p, losses.cross_entropy(z, y))}
     for gamma in MAP_GAMMAS:
@@ -176,7 +179,7 @@ def _conditional_risks(folder: Path) -> list[Path]:
 
 
 def _map_arrows(folder: Path) -> list[Path]:
-    """Draw where the focal map and its nearest temperature move three-class predictions."""
+    """Draw where the focal map and its nearest temperature move three-class predictions, in a column for each gamma."""
     start = _simplex_grid(14, margin=0.02)
     figure = new_figure(7.0, 6.4)
     tables: list[pl.DataFrame] = []

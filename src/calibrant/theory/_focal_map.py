@@ -84,6 +84,9 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
 
     Returns:
         Logits before the map (n, k), 0 for the top class.
+
+    Raises:
+        ArithmeticError: If a row does not converge, for example because it holds NaN.
     """
     tolerance = 1e-13 / (1 + gamma).clamp_max(1)  # near gamma = -1, logits before the map and their rounding are larger
     terms = _ProbabilityTerms(target, top)
@@ -104,7 +107,7 @@ def _solve_inverse(target: Tensor, top: Tensor, gamma: Tensor) -> Tensor:
         if bool((smallest_error <= tolerance).all()):
             return best
         trial = best + (step_length * step).masked_fill(smallest_error <= tolerance, 0)  # solved rows stay
-        trial = trial.clamp_max(0).masked_fill(terms.top, 0)
+        trial = trial.clamp_max(0).masked_fill(terms.top, 0)  # the map keeps the top class
     failed = ~(smallest_error < 1e-10)  # errors slightly above the tolerance are accepted, NaN is not
     if bool(failed.any()):
         raise ArithmeticError(f"The inverse of the focal map did not converge for {int(failed.sum())} rows.")
@@ -145,6 +148,7 @@ class _ProbabilityTerms:
     """
 
     def __init__(self, z: Tensor, top: Tensor) -> None:
+        # q = softmax(z), o = 1 - q, r = -q log q / o; the top class has its own formulas, as its o may underflow
         self.top_index, self.top = top, torch.zeros_like(z, dtype=torch.bool).scatter_(-1, top, True)
         self.relative_logits = z - z.gather(-1, top)
         # at least -1e30, so that the log-odds stay finite if all other classes are impossible

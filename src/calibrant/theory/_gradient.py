@@ -58,7 +58,7 @@ def gamma_for(p0: Tensor | float) -> Tensor:
         )
     log_a, b = torch.log1p(-p), torch.xlogy(p, p)
     ratio = log_a.exp() / b  # a / b
-    argument = -((1 - ratio) * log_a).exp() / b * log_a
+    argument = -((1 - ratio) * log_a).exp() / b * log_a  # of W
     branch: Any = torch.where(p < 0.5, -1, 0).numpy()
     w = lambertw(argument.numpy(), branch).real
     return (ratio + torch.as_tensor(w) / log_a).to(p0)

@@ -50,9 +50,10 @@ def load_images(
 
 
 def convert_images(tables: Tables, *, label: str, size: int, classes: int) -> ConvertedData:
-    """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n) in file names.
+    """Decode every split NAME to NAME.images (n 3 size size) uint8, NAME.labels (n) and NAME.numbers (n).
 
-    The record has the "classes": the names of the labels in the table if there are `classes` of them, else 0, 1, ...
+    The numbers are the last ones in the names of the image files, or -1. The record has the "classes": the names of the
+    labels in the table if there are `classes` of them, else 0, 1, ...
     """
     import datasets
 

@@ -91,7 +91,10 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
 
 
 def _load_textures(name: str, height: int, width: int) -> Iterator[Tensor]:
-    """Yield the images of a folder (3 h w) in [0, 1], shrunk to a fifth."""
+    """Yield the photographs of a folder (3 h w) in [0, 1], shrunk to a fifth and rounded to levels of 1/255.
+
+    Raises `InputError` without photographs, or for one that is not larger than the crops of height x width.
+    """
     from PIL import Image
 
     folder = find_in_root(name, None)
@@ -220,7 +223,8 @@ def edge_distances(edge: Tensor) -> Tensor:
 def equalize_histogram(x: Tensor) -> Tensor:
     """Equalize the histogram of whole levels 0 .. 255 (n h w), as OpenCV does.
 
-    A level becomes 255 (c - c_0) / (n - c_0), where c of the n pixels have at most this level, and c_0 the lowest one.
+    A level becomes 255 (c - c_0) / (n - c_0), where c of the n pixels of an image have at most this level, and c_0 have
+    the lowest level of the image.
     """
     levels = x.flatten(1).long()
     counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, levels, torch.ones_like(x.flatten(1)))

@@ -57,6 +57,7 @@ def _read_messages(files: SplitFiles) -> dict[str, InMemoryTable]:
     return {
         name: InMemoryTable(
             {
+                # the messages have various encodings; latin-1 reads any bytes
                 "text": [path.read_text(encoding="latin-1") for path in paths],
                 "label": [groups.index(path.parent.name) for path in paths],
                 "label_text": [path.parent.name for path in paths],
@@ -153,8 +154,8 @@ def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tupl
 def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> ConvertedData:
     """Return ids (n length) and labels of each split, and the order of all documents by group and message number.
 
-    The record has the names of the classes, the words by id (for `newsgroups` to remove), the length and number of
-    documents, and whether headers were removed.
+    The entries of the record are the names of the classes, the words by id, the length and number of documents, and
+    whether headers were removed. `newsgroups` takes the classes and words out of the record.
     """
     rows_by_split = {split: _read_rows(table, split) for split, table in tables.items()}
     rows = list(chain.from_iterable(rows_by_split.values()))

@@ -140,6 +140,7 @@ class Study:
         )
         for runs in runs_by_training.values():
             run = runs[0]
+            # each once, in the order of the grids
             shifts = dict.fromkeys(shift for variant in runs for shift in variant.shifts)
             traces = dict.fromkeys(trace for variant in runs for trace in variant.traces)
             yield Run(run.dataset, run.network, run.loss, run.seed, run.recipe, shifts, traces, split=run.split)

@@ -86,7 +86,7 @@ def _check_signature(method: Method) -> None:
     """Raise `InputError` for an undeclared metric, or a function with the wrong arguments for its kind of method."""
     if method.registry is registry.METRICS:
         metrics.declared_metric(method)  # raises if it is not declared
-    if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:
+    if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:  # only metrics have no entry
         return
     for arguments in call_forms:
         with suppress(TypeError):  # which `bind` raises if the function does not take these arguments

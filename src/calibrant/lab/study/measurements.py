@@ -110,7 +110,10 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
-    """Measure runs in new processes, and yield the results in order. A failure cancels the rest."""
+    """Measure runs in new processes, and yield the results in order. A failure cancels the rest.
+
+    Raises `InputError` if a process was killed.
+    """
     # pickled here, because a worker can unpickle a study only after `_init_worker` has imported its methods
     pickled_arguments = [pickle.dumps((study, store, run)) for run in runs]
     pool = ProcessPoolExecutor(
@@ -154,7 +157,10 @@ def _measure_pickled(pickled: bytes) -> bytes:
 
 @contextmanager
 def _child_environment() -> Generator[None]:
-    """Set environment variables so that new processes use one thread and import nothing from the current folder."""
+    """Let new processes use one thread and import nothing from the current folder, by environment variables.
+
+    The previous values return at the end of the block.
+    """
     changes = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     previous = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ |= changes

@@ -184,7 +184,11 @@ class PaperComparison:
     def _data_differences(
         self, dataset: Method, network: Method, paper_data: PaperDataset, split: str
     ) -> Iterator[tuple[str, str]]:
-        """Yield differences in the sizes of splits, the number of seeds and the validation split."""
+        """Yield two texts, the paper's and the study's, for each difference in the data of a training.
+
+        Differences may be in the sizes of splits, the number of seeds and the validation split. Unknown sizes and
+        numbers are not compared.
+        """
         our_sizes = self.examples.get(dataset)
         if paper_data.examples is not None and our_sizes is not None and paper_data.examples != our_sizes:
             yield _sizes_text(paper_data.examples), _sizes_text(our_sizes)

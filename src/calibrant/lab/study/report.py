@@ -43,7 +43,10 @@ SECONDARY_FIGURES_HEADING = "On the training data, by correct and wrong predicti
 def study_report(
     study: Study, tables: Sequence[ResultTable], measurements: Sequence[RunMeasurement], store: Store, command: str
 ) -> str:
-    """Return a study's HTML report: findings, tables, reliability diagrams, sweeps and learning curves."""
+    """Return a study's HTML report: findings, tables, reliability diagrams, sweeps and learning curves.
+
+    Sections without content are left out. The origin, at the end, says what was trained and with which `command`.
+    """
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
     has_several_setups = len(first_rows(tables[0].rows)) > 1

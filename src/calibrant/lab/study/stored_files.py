@@ -323,7 +323,7 @@ class Mirror:
             for path in files.ls(f"{root}/runs/{name}", detail=False):
                 file_name = PurePosixPath(path).name
                 try:
-                    if files.isfile(path):
+                    if files.isfile(path):  # a run has no folders
                         files.get_file(path, str(folder / file_name))
                 except OSError as error:
                     if error.errno not in DAMAGE_ERRNOS:

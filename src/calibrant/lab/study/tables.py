@@ -138,6 +138,7 @@ class ResultTable:
         """Explanation of the marks and letters of significance, if there are any."""
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
+            # the reference of each data set and network is its first row, named by the loss if all have the same
             first_losses = {row.loss for row in first_rows(self.rows).values()}
             reference = (
                 first_losses.pop() if len(first_losses) == 1 else "the first row of the same data set and network"
@@ -196,7 +197,10 @@ class ResultTable:
         return row.short_text(self.rows)
 
     def rendered_rows(self, *, deviation: bool = True) -> Iterator[tuple[RunNames, list[tuple[str, bool]], list[str]]]:
-        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts, if any."""
+        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts.
+
+        The texts of the paper are "" for cells without a value, and an empty list if no cell of the row has one.
+        """
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
             texts = [(cell.text(self.metric_info, deviation=deviation), cell.best) for cell in cells]

@@ -75,7 +75,8 @@ def current_axes() -> Axes:
 def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021).
 
-    The gray band contains the whole curve of a calibrated model. Areas between curve and band are red.
+    The gray band contains the whole curve of a calibrated model with the probability that `curve` was computed with, by
+    default 90 %. Areas between curve and band are red.
     """
     x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:

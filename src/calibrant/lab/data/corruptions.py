@@ -192,7 +192,7 @@ def jpeg_compression(x: Tensor, quality: int) -> Tensor:
         """Write the image as JPEG and read it again."""
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
-        return Image.open(file)
+        return Image.open(file)  # from the start of the file
 
     return _map_pillow(x, compress)
 

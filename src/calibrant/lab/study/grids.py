@@ -335,7 +335,10 @@ def _check_seed(seed: object) -> int:
 
 
 def _check_seed_split(datasets: Methods, seeds: Iterable[int]) -> None:
-    """Reject data sets without a setting `seed`, with a fixed seed, or whose range excludes a seed of the runs."""
+    """Reject data sets whose validation split the seeds of the runs cannot draw, as split = 'seed' requires.
+
+    These are data sets without a setting `seed`, with a fixed seed, or whose range excludes a seed of the runs.
+    """
     for dataset in datasets:
         if "seed" not in registry.hyperparameters(dataset.function):
             raise InputError(f"split = 'seed' needs a seed, which {dataset.name} lacks. Remove split.", code="no_seed")

@@ -88,6 +88,9 @@ class Recipe:
     def rate_factor(self, epoch: int) -> float:
         """Return the factor of the learning rate in an epoch, counted from 0.
 
+        It rises linearly during the warm-up. Then it follows half a cosine from 1 toward 0, or is multiplied by `decay`
+        at each milestone.
+
         >>> [round(Recipe(epochs=4, milestones=(1, 3)).rate_factor(e), 3) for e in range(4)]
         [1.0, 0.1, 0.1, 0.01]
         >>> [round(Recipe(epochs=4, warmup=2, schedule="cosine").rate_factor(e), 3) for e in range(4)]

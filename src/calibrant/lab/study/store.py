@@ -390,7 +390,7 @@ class Store:
                         mirror.send(folder)
         for neighbor in self.neighbors:
             num_before = sum(run in self for run in runs)
-            mirror = Mirror(str(neighbor))
+            mirror = Mirror(str(neighbor))  # a path is a URL, too
             messages += self._fetch_runs(mirror, mirror.run_names(), runs)
             if num_fetched := sum(run in self for run in runs) - num_before:
                 messages.append(f"{num_fetched} finished {'runs' if num_fetched > 1 else 'run'} taken from {neighbor}")

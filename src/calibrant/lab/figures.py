@@ -282,7 +282,7 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
 
 
 def _nearest_temperature_lines(classes: int, slope: float, intercept: float) -> tuple[Curves, Curves]:
-    """Return two sets of curves over gamma, as functions of the number of classes.
+    """Return two sets of curves over gamma, for predictions of this number of classes.
 
     The first has 1 / T of the temperature T nearest to the focal map, beside the published line slope * gamma +
     intercept. The second has the deviation: the largest difference of probabilities between the two maps.

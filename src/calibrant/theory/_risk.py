@@ -29,7 +29,7 @@ def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample
 def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:
     r"""Compute the proper part of focal loss, $L^*(p, y) = L(\hat p^{-1}(p), y)$.
 
-    (Komisarenko & Kull 2024, propositions 2 and 4.)
+    Here L is focal loss and $\hat p$ is `focal_map` (Komisarenko & Kull 2024, propositions 2 and 4).
 
     Focal loss of q equals L* of `focal_map`(q): training with focal loss is training with L* and omitting the map at
     prediction. L* has no closed form; it is evaluated exactly through `focal_map_inverse`, and differentiable. Equals

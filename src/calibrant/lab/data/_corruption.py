@@ -46,7 +46,7 @@ def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., 
 
 
 def select(severity: int, *values: Any) -> Any:
-    """Return the value of a severity.
+    """Return the value of a corruption's parameter for a severity: one of five, from mild to severe.
 
     Raises:
         InputError: If the severity is not 1 .. 5.

@@ -157,6 +157,7 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
     with suppress(OSError, InputError):  # without write access
         with atomic_write(path) as draft:
             save_file(tensors, draft, metadata={"facts": json.dumps(record)})
+        # processes that were killed while they wrote leave drafts behind
         for stale_draft in cache_folder.glob(".*.safetensors"):
             if time.time() - stale_draft.stat().st_mtime > MAX_CACHE_DRAFT_AGE_SECONDS:
                 stale_draft.unlink(missing_ok=True)

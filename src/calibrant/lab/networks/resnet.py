@@ -102,7 +102,8 @@ def _build_resnet(
     """Build a ResNet with one stage per entry of `blocks`, the number of blocks of the stage.
 
     The stem, a 3x3 convolution unless another one is given, has `width` channels. Stage s = 0, 1, ... has
-    widen * width * 2^s channels. The first block of every stage but the first has stride 2.
+    widen * width * 2^s channels, where bottlenecks have widen = 4. The first block of every stage but the first has
+    stride 2. The last feature maps are pooled to grid x grid.
     """
     layers = list(stem or (conv_batch_norm(channels, width, 3), nn.ReLU()))
     inputs = width

@@ -152,6 +152,7 @@ def measure(
     loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)
     methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
+    # without calibrators or metrics, the study's own count
     loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
     paper = load_paper(loaded_study)
     notes, runs = _NoteLog(progress), list(loaded_study.runs())

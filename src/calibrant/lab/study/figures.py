@@ -85,7 +85,8 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
 def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     """Yield ROC curves of detecting each shift by the study's first score (Ghosh et al. 2022).
 
-    A curve per loss is the mean over seeds. Separate figures show the first and the primary calibrator.
+    A curve per loss is the mean over seeds. An example passes if its score is above a threshold, as scores of the test
+    set should be. Separate figures show the first and the primary calibrator.
     """
     score = study.detection[0]
     pairs_by_figure = group_pairs(

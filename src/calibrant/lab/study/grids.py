@@ -163,6 +163,7 @@ class Run:
     ) -> None:
         set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
         set_fields(self, loss=parse_method("losses", loss), seed=_check_seed(seed), split=split)
+        # the recipe with the reduction that it has for this loss
         set_fields(self, **parse_lists(shifts=shifts, traces=traces), recipe=recipe.for_loss(self.loss.name))
         set_fields(self, code=self.current_code)  # the code as it was when the study started
 

@@ -49,7 +49,7 @@ def learning_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     Curves are means over seeds with the range from minimum to maximum: recorded scores (Mukhoti et al. 2020, Figures 1
     and 3; Wang et al. 2021, Figure 4), gaps of single bins, and gammas (Ghosh et al. 2022). Reliability diagrams and
     histograms of confidences show some epochs (Mukhoti et al. 2020, Figure 2). Other histograms show gradient norms
-    (their Figure 4) and maximum logits by learned epoch (Wang et al. 2021, Figure 5).
+    (ibid., Figure 4) and maximum logits by learned epoch (Wang et al. 2021, Figure 5).
     """
     finished_runs = ((study.names(run), run) for run in study.runs() if run in store)
     runs_by_setup = group_pairs((names.setup, (names.loss, run)) for names, run in finished_runs)

@@ -173,7 +173,7 @@ def check_user_methods(study: Study, runs: Sequence[Run], data: DatasetCache) ->
 
 @contextmanager
 def _explain_failure(method: Method, k: int) -> Generator[None]:
-    """Turn any error of a user's method into an `InputError` that names the method."""
+    """Turn any error of a user's method, called on random predictions of k classes, into an `InputError`."""
     try:
         yield
     except Exception as error:

@@ -67,6 +67,7 @@ class Recipe:
 
     def check_effects(self, keys: Collection[str]) -> None:
         """Raise `InputError` if a setting among `keys`, which were given, has no effect beside the others."""
+        # after the last epoch, a lower rate has no effect
         late = [milestone for milestone in self.milestones if milestone >= self.epochs]
         if "milestones" in keys:
             self._check("milestones", f"before the last of {self.epochs} epochs" if late else "", self.milestones)

@@ -71,6 +71,7 @@ def run_title(study: Study, run: Run) -> str:
 def tensorboard(study: Study, run: Run, folder: Path) -> RunTracker:
     """Write event files to FOLDER/tensorboard/RUN."""
     writer_class = import_module("torch.utils.tensorboard").SummaryWriter
+    # a slash in a name would be read as a folder
     writer = writer_class(folder / "tensorboard" / f"{run_title(study, run)} {run.id}".replace("/", "-"))
 
     def log(values: dict[str, float], epoch: int) -> None:

@@ -233,7 +233,7 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
         settings["momentum"] = recipe.momentum
     optimizers: list[Any] = [_OPTIMIZERS[recipe.optimizer](groups, **settings)]
     if vectors_rate is not None and word_vectors:
-        optimizers.append(torch.optim.SGD(word_vectors, lr=vectors_rate))
+        optimizers.append(torch.optim.SGD(word_vectors, lr=vectors_rate))  # without momentum and weight decay
     return optimizers
 
 

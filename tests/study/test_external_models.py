@@ -9,6 +9,7 @@ from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study
+from calibrant.lab.study.measurements import diagrams_over_seeds
 
 NAMES = "plain", "masked"
 
@@ -65,6 +66,18 @@ def test_columns_of_models_are_configurable(tmp_path):
     result = study.run(Study("judges", calibrators=["Identity"], metrics=["ece"], models=[model]), out=tmp_path / "out")
     expected = metrics.ece(Predictions.from_confidence([0.9, 0.8, 0.3] * 20, [1, 1, 0] * 20))
     assert result.rows[0]["value"] == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_diagrams_weigh_examples_as_the_metrics_do(tmp_path):
+    for i, part in enumerate(("val", "test")):
+        p = predicted(i, 3.0)
+        Predictions(p.logits, p.labels, torch.rand(300) + 9 * p.correct).save(tmp_path / f"{part}.npz")
+    model = Model("bold", str(tmp_path / "val.npz"), str(tmp_path / "test.npz"))
+    models = Study("weights", calibrators=["Identity"], metrics=["ece(bins=20)"], models=[model])
+    result = study.run(models, out=tmp_path / "out")
+    [diagram] = diagrams_over_seeds(models, result.measurements)
+    bins = diagram.events.equal_width(20)
+    assert float(bins.weight @ bins.gap.abs()) == pytest.approx(result.rows[0]["value"], abs=1e-12)
 
 
 @pytest.mark.slow  # of drawing

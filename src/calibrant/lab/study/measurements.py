@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import get_context
 from statistics import mean, stdev
 from typing import Any
@@ -290,9 +290,11 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         for calibrator, events in measurement.events.items()
     )
     for (names, calibrator), seed_events in events_by_diagram.items():
+        weights = [torch.ones_like(e.confidence) if e.weights is None else e.weights for e in seed_events]
         all_events = Events(
             torch.cat([events.confidence for events in seed_events]),
             torch.cat([events.outcome for events in seed_events]),
+            None if all(events.weights is None for events in seed_events) else torch.cat(weights),
         )
         bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]
         # per seed, as networks with opposite errors would hide each other's if their examples were pooled
@@ -304,4 +306,5 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
 
 def _copy_events(events: Events) -> Events:
     """Copy events without their cached statistics, whose large arrays can then be freed."""
-    return Events(events.confidence.clone(), events.outcome.clone(), events.weights, events.clusters)
+    merged = events.merged  # one row per example
+    return replace(merged, confidence=merged.confidence.clone(), outcome=merged.outcome.clone())

@@ -224,7 +224,9 @@ def test_differences_from_the_paper_are_noted():
     unknown = PaperComparison(PublishedResults.load("mukhoti_2020"), study(GRID))
     cases = {
         "recipe": table_with_paper(study(shorter)),
-        "network": table_with_paper(study(other_network, paper_setting=Setting("cifar10", "resnet50"))),
+        "network": table_with_paper(
+            study(other_network, published="mukhoti_2020", paper_setting=Setting("cifar10", "resnet50"))
+        ),
         "examples": table_with_paper(study(GRID), (2500, 500, 10000)),
         "seeds": table_with_paper(study(seeds)),
         "unknown data": build_tables(rows(study(GRID)), unknown.find_value, unknown.note)[0],

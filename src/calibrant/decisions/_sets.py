@@ -98,9 +98,8 @@ class PredictionSets(ABC):
         """
         with as_predictions(predictions) as p:
             sets, p = self.apply(p), p.reorder_classes(self.class_names)
-            return set_table(
-                sets, p, alpha=self.alpha, by=getattr(self, "by", None), level=level
-            )  # only Sets have `by`
+            by = getattr(self, "by", None)  # only `Sets` are fitted by class or group
+            return set_table(sets, p, alpha=self.alpha, by=by, level=level)
 
     def save(self, path: str | Path) -> None:
         """Write the sets to a .safetensors file, which has the format of calibrators."""

@@ -51,9 +51,12 @@ def hash_keys(count: int) -> Tensor:
 
 def _mix_bits(x: np.ndarray) -> np.ndarray:
     """Mix the bits of 64-bit integers, one to one (splitmix64, Steele, Lea & Flood 2014)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 @dataclass(frozen=True, eq=False)

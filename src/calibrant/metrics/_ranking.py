@@ -22,21 +22,21 @@ MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard erro
 
 
 def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
-    """Return functions that compute scores (n) and a mask (n) of the examples whose scores should be higher.
+    """Return functions that compute scores (n), and 1 for the examples whose scores should be higher, else 0 (n).
 
     Two classes have one such pair, for class 1. More have one for each label that occurs: scores that rise as the
     probability of this class falls, and the examples with other labels. They are functions because all pairs together
     would take twice the memory of the logits.
     """
     if p.k == 2:  # the difference of the logits orders as p_1 does, and is not saturated
-        return [lambda: (p.logits.double().diff(dim=1).squeeze(1), p.labels == 1)]
-    top, log_confidence = p.logits.amax(1).double(), p.outcomes.confidence.log()
+        return [lambda: (p.logits.double().diff(dim=1).squeeze(1), (p.labels == 1).double())]
+    top, log_confidence = p.logits.amax(1).double(), p.with_event("top").events.confidence.log()
 
     def forecast(j: int) -> tuple[Tensor, Tensor]:
         # 1 - log p_j, which rises as p_j falls: at least 1, since ties are relative and values of log p near 0 inexact
-        return (top - p.logits[:, j]).sub_(log_confidence).add_(1), p.labels != j
+        return (top - p.logits[:, j]).sub_(log_confidence).add_(1), (p.labels != j).double()
 
-    return [partial(forecast, j) for j in p.labels.unique().tolist()]
+    return [partial(forecast, j) for j in p.labels.bincount().nonzero().flatten().tolist()]
 
 
 def _placements(p: Predictions) -> PerExample:
@@ -44,8 +44,7 @@ def _placements(p: Predictions) -> PerExample:
 
     Of more than two classes, it is the mean over the classes with positives and negatives.
     """
-    pairs = (forecast() for forecast in _forecasts(p))
-    return torch.stack([placements(score, positive.double(), p.weights) for score, positive in pairs]).nanmean(0)
+    return torch.stack([placements(*forecast(), p.weights) for forecast in _forecasts(p)]).nanmean(0)
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
@@ -54,8 +53,7 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     Of more than two classes, the sample size is the mean over the classes that occur.
     """
     if p.k == 2 and p.clusters is None:  # faster: without a number per example
-        score, positive = _forecasts(p)[0]()
-        sample = _sum_placements(GroupedScores.from_scores(score, positive.double(), p.weights))
+        sample = _sum_placements(GroupedScores.from_scores(*_forecasts(p)[0](), p.weights))
     else:
         sample = Sample.from_values(_placements(p), p.weights, p.clusters, p.examples)
     w = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights.double()
@@ -95,8 +93,7 @@ def auroc(p: Predictions, *, of: Literal["classes", "correctness"] = "classes") 
         return auroc_of(p.with_event("top").events.by_score)
 
     def area(forecast: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
-        score, positive = forecast()
-        return auroc_of(GroupedScores.from_scores(score, positive.double(), p.weights))
+        return auroc_of(GroupedScores.from_scores(*forecast(), p.weights))
 
     rows = len(p) if p.labels.device.type == "cpu" else 0  # 0: in one thread
     return torch.stack(map_chunks(area, _forecasts(p), rows)).nanmean()
@@ -151,8 +148,8 @@ def aurc(events: EventStatistics) -> Scalar:
 def auroc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the ROC curve of sorted scores for the outcomes."""
     positive, negative = by_score.correct, by_score.total_weight - by_score.correct
-    below = negative.cumsum(0) - negative / 2  # negatives with a lower score, and half of those with the same
-    return (positive * below).sum() / (positive.sum() * negative.sum())
+    below = negative.cumsum(0).sub_(negative / 2)  # negatives with a lower score, and half of those with the same
+    return below.mul_(positive).sum() / (positive.sum() * negative.sum())
 
 
 def placements(score: PerExample, positive: PerExample, weights: PerExample | None = None) -> PerExample:
@@ -194,9 +191,11 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
     (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
     """
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
-    weight_before, wrong_before, error = weight.cumsum(0) - weight, wrong.cumsum(0) - wrong, wrong / weight  # N, E, e
-    harmonic = torch.digamma(weight_before + weight + 1) - torch.digamma(weight_before + 1)
-    risks = wrong + (wrong_before - error * weight_before) * harmonic
+    weight_before = weight.cumsum(0).sub_(weight)  # N
+    # In place where possible: with many examples, each array takes much memory
+    shifted_errors = wrong.cumsum(0).sub_(wrong).sub_((wrong / weight).mul_(weight_before))  # E - e N
+    harmonic = (weight_before + weight).add_(1).digamma_().sub_(weight_before.add_(1).digamma_())  # H
+    risks = shifted_errors.mul_(harmonic).add_(wrong)
     return risks.sum() / weight.sum()
 
 

@@ -103,8 +103,8 @@ def assess_command(
     options: dict[str, Any],
 ) -> None:
     """Fit calibrators on VAL and compare them on TEST, or by cross-fitting."""
-    import calibrant
     from calibrant import assessment
+    from calibrant.predictions import Predictions
 
     if show_columns:
         _print_columns(file, options, ignore_index)
@@ -117,7 +117,7 @@ def assess_command(
         inputs_text = f"{len(file)} files{' and --cv' if cv is not None else ''}"
         raise InputError(f"Expected two files, or one with --cv, got {inputs_text}.", code="num_files")
     load_options: dict[str, Any] = {"ignore_index": ignore_index, **options}
-    val, test = calibrant.Predictions.load(file[0], **load_options), None
+    val, test = Predictions.load(file[0], **load_options), None
     loaded: list[Any] = [val]  # per file, None if it is read in chunks
     if has_test:
         num_calibrators = len(calibrator or assessment.DEFAULT_CALIBRATORS) + 1  # and the uncalibrated predictions
@@ -125,7 +125,7 @@ def assess_command(
         loaded.append(None if is_streamed else test)
     print_input_notes(zip(file, loaded, strict=True))
     with show_status() as progress:
-        result = calibrant.assess(
+        result = assessment.assess(
             val,
             test,
             calibrator or None,
@@ -174,31 +174,31 @@ def measure_command(
     options: dict[str, Any],
 ) -> None:
     """Measure the calibration of predictions as they are, without fitting anything."""
-    import calibrant
-    from calibrant.assessment import calibrator_source, data_source, load_checked_calibrator, summarize
+    from calibrant import assessment
 
     if show_columns:
         _print_columns([file], options, ignore_index)
         return
     check_output_paths(html, json_, inputs=[file, calibrator])
-    calibrate = (lambda p: p) if calibrator is None else load_checked_calibrator(calibrator)  # of predictions
+    # a function of predictions
+    calibrate = (lambda p: p) if calibrator is None else assessment.load_checked_calibrator(calibrator)
     with show_status() as progress:
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
         loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
         if is_streamed:
-            calibrated = summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
+            calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
         else:
             calibrated = calibrate(loaded)
             print_input_notes([(file, calibrated)])
         event = parse_event(of, calibrated)
-        result = calibrant.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance)
+        result = assessment.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance)
     p = None if is_streamed else loaded
     page_facts = {"command": command_line(), "measured": _describe_file(file, p, result.n)}
-    provenance = {"data": [data_source("measured", p, path=file, n=result.n)], "calibrators": []}
+    provenance = {"data": [assessment.data_source("measured", p, path=file, n=result.n)], "calibrators": []}
     if calibrator is not None:
         page_facts["calibrated by"] = str(calibrator)
-        provenance["calibrators"] = [calibrator_source("applied", calibrator)]
+        provenance["calibrators"] = [assessment.calibrator_source("applied", calibrator)]
     output_result(result, json_, html=html, page=lambda: result.html(page_facts), provenance=provenance)
 
 
@@ -251,9 +251,9 @@ def _load(
         memory: Memory to use, in GB; default: see `exceeds_memory`.
         num_calibrators: Number of calibrators whose results on every row are kept in memory.
     """
-    from calibrant import Predictions
     from calibrant.io.columns import TableOptions
     from calibrant.io.reading import exceeds_memory, open_chunked
+    from calibrant.predictions import Predictions
 
     def print_note(note: str) -> None:
         print_line(f"{path}: {note}")

@@ -118,8 +118,7 @@ def _load_predictions(path: Path, options: dict[str, Any], *, needs_labels: bool
     Raises:
         InputError: If labels are needed and missing. Clusters need them if their correlation `icc` is None.
     """
-    from calibrant import Predictions
-    from calibrant.predictions import load_unlabeled
+    from calibrant.predictions import Predictions, load_unlabeled
 
     if needs_labels:
         return Predictions.load(path, **options)

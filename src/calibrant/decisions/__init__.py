@@ -5,10 +5,8 @@ from calibrant.decisions._cross_sets import CrossSets
 from calibrant.decisions._decision_loss import DecisionLoss, decision_loss
 from calibrant.decisions._scores import SetScore as SetScore
 from calibrant.decisions._sets import Sets, SetTable
-from calibrant.decisions._sets import groups_of as groups_of
 from calibrant.decisions._sets import save_atomically as save_atomically
 from calibrant.decisions._thresholds import CertifiedThreshold, certify_threshold
-from calibrant.decisions._thresholds import check_independent as check_independent
 
 __all__ = ["CertifiedThreshold", "CostTable", "CrossSets", "DecisionLoss", "NetBenefit", "SetTable", "Sets"]
 __all__ += ["certify_threshold", "choose_actions", "decision_loss", "expected_costs", "net_benefit"]

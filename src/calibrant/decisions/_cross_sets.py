@@ -14,7 +14,6 @@ from calibrant.decisions._sets import (
     check_set_settings,
     checked_logits,
 )
-from calibrant.decisions._thresholds import check_independent
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 
@@ -65,7 +64,7 @@ class CrossSets(PredictionSets):
         check_set_settings(alpha, score, penalty)
         with as_predictions(predictions) as p:
             p = p.double()  # as in `__call__`, so that scores of the fit and of new logits are rounded alike
-            check_independent(p, "Sets.fit on other data than the calibrator's")
+            p.require_independent_rows("Sets.fit on other data than the calibrator's")
             maps, scores = list[Any](), list[Tensor]()
             for fitting, is_held_out in split_folds(p, folds, seed):
                 fitted = calibrators.fit(calibrator, fitting)

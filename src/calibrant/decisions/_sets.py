@@ -304,7 +304,7 @@ def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tu
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j
     elif by == "groups":
-        groups, names = groups_of(p)
+        groups, names = p.require_groups()
         for i in groups.unique().tolist():
             yield names[i], groups == i
 
@@ -326,16 +326,9 @@ def _conformal_quantile(
     return float(reached[0]) if len(reached) else math.inf, round(n)
 
 
-def groups_of(p: Predictions) -> tuple[Tensor, tuple[str, ...]]:
-    """Return each row's group index, and the group names. Raise `InputError` for predictions without groups."""
-    if p.groups is None or p.group_names is None:
-        raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
-    return p.groups, p.group_names
-
-
 def _group_names(p: Predictions) -> list[str]:
     """Return the name of each row's group."""
-    groups, names = groups_of(p)
+    groups, names = p.require_groups()
     return [names[i] for i in groups.tolist()]
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from calibrant._text import format_percent, join_names
+from calibrant._text import format_percent
 from calibrant._validation import check_range
 from calibrant.backend.bins import allow_rounding
 from calibrant.events import BINARY_EVENTS
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.types import InputError
 
 # increasing, and fixed before the data are seen
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)
@@ -75,7 +74,7 @@ def certify_threshold(
     with as_predictions(predictions) as p:
         if of is not None:
             p = p.with_event(of)
-        check_independent(p, "one row per cluster, without weights")
+        p.require_independent_rows("one row per cluster, without weights")
         n, errors = _counts_above(p)
         # a class is kept by its name, as other predictions may have the classes in another order
         names = None if p.class_names in BINARY_EVENTS else p.class_names
@@ -94,16 +93,6 @@ def certify_threshold(
     return CertifiedThreshold(
         float(grid[i]), risk, delta, n=int(n[i]), errors=int(errors[i]), share=share, reason=reason, event=event
     )
-
-
-def check_independent(p: Predictions, remedy: str) -> None:
-    """Raise `InputError` for predictions with weights, clusters or groups of rows. The error suggests `remedy`."""
-    names = {"weights": p.weights, "clusters": p.clusters, "groups of rows": p.row_groups}
-    if refused := [name for name, column in names.items() if column is not None]:
-        raise InputError(
-            f"Expected independent examples that count once, got {join_names(refused)}. Try {remedy}.",
-            code="dependent_rows",
-        )
 
 
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:

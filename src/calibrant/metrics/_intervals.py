@@ -118,8 +118,8 @@ class Sample:
             values, weights, clusters = merge_examples(values, weights, clusters, examples)
         v = values.double()
         if weights is None and clusters is None and len(v):  # the common case, without products by weights
-            variance, mean = torch.var_mean(v, correction=0)
-            return cls.from_sums(float(len(v)), float(mean), float(variance) * len(v))
+            mean = float(v.sum()) / len(v)  # exact for zeros and ones, unlike the mean of `torch.var_mean`
+            return cls.from_sums(float(len(v)), mean, float(v.var(correction=0)) * len(v))
         w = torch.ones_like(v) if weights is None else weights.to(v)
         n = float(w.sum())
         mean = float((w * v).sum()) / n if n else math.nan

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import shorten_repr
-from calibrant.decisions import check_independent
 from calibrant.monitoring._rows import UNKNOWN_LABEL, Rows, batch_digest, hash_ids, number_keys
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -38,7 +37,7 @@ class Batch:
             ids: Ids of the rows (n), by which labels may come later, or None.
             times: Times of the predictions (n), or None.
         """
-        check_independent(p, "one row per cluster, without weights")
+        p.require_independent_rows("one row per cluster, without weights")
         p = p.reorder_classes(class_names)
         if event is None:
             event = "top" if p.of == "classes" else p.of  # a watch needs one event per row

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.decisions import groups_of
 from calibrant.events import describe_event
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS
@@ -236,11 +235,11 @@ def score_value(p: Predictions, name: str) -> float:
 
 def used_groups(p: Predictions) -> list[str]:
     """Return the names of the groups that occur, by index, or raise `InputError` without groups."""
-    groups, names = groups_of(p)
+    groups, names = p.require_groups()
     return [names[i] for i in groups.unique().tolist()]
 
 
 def group_mask(p: Predictions, group: str) -> torch.Tensor:
     """Return whether each row belongs to a group, which `used_groups` has listed."""
-    groups, names = groups_of(p)
+    groups, names = p.require_groups()
     return groups == names.index(group)

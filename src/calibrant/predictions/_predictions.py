@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import shorten_list
+from calibrant._text import join_names, shorten_list
 from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
@@ -440,13 +440,25 @@ class Predictions:
 
     def select_group(self, name: str) -> "Predictions":
         """Return the samples of one group. Raise `InputError` without groups, and for an unknown name."""
+        groups, names = self.require_groups()
+        if name not in names:
+            raise InputError(f"Expected a group among {shorten_list(names, 20)}, got {name!r}.", code="unknown_group")
+        return self[groups == names.index(name)]
+
+    def require_groups(self) -> tuple[Tensor, tuple[str, ...]]:
+        """Return the group index of each sample, (n), and the group names. Raise `InputError` without groups."""
         if self.groups is None or self.group_names is None:
             raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
-        if name not in self.group_names:
+        return self.groups, self.group_names
+
+    def require_independent_rows(self, remedy: str) -> None:
+        """Raise `InputError` if there are weights, clusters or groups of rows. The error suggests `remedy`."""
+        names = {"weights": self.weights, "clusters": self.clusters, "groups of rows": self.row_groups}
+        if refused := [name for name, column in names.items() if column is not None]:
             raise InputError(
-                f"Expected a group among {shorten_list(self.group_names, 20)}, got {name!r}.", code="unknown_group"
+                f"Expected independent examples that count once, got {join_names(refused)}. Try {remedy}.",
+                code="dependent_rows",
             )
-        return self[self.groups == self.group_names.index(name)]
 
     def double(self) -> "Predictions":
         """Return the same samples in float64, the precision of all fits and measurements."""

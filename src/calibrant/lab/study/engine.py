@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from calibrant import __version__, metrics, registry
+from calibrant import metrics, registry
 from calibrant._lazy import import_optional
 from calibrant._text import describe_error, to_one_line
+from calibrant._version import __version__
 from calibrant.backend.threads import thread_limit
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache

@@ -13,9 +13,10 @@ from statistics import fmean
 
 import torch
 
-from calibrant import __version__, calibrators, losses
+from calibrant import calibrators, losses
 from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
+from calibrant._version import __version__
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute, run_locally

@@ -10,9 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
+from calibrant._version import __version__
 from calibrant.io.files import atomic_write
 from calibrant.io.tables import to_safe_csv
 from calibrant.lab.study.config import Study

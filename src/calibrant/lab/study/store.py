@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from calibrant import __version__
 from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
+from calibrant._version import __version__
 from calibrant.backend.digests import json_digest
 from calibrant.lab.study.grids import MONITORED_FIELDS, TRAINING_ID_DIGITS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.stored_files import (

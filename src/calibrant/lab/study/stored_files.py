@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import torch
 
-from calibrant import __version__
+from calibrant._version import __version__
 from calibrant.backend.digests import json_digest
 from calibrant.io.files import apply_umask, atomic_write
 from calibrant.types import InputError

@@ -51,7 +51,10 @@ class _Panel:
 
 
 def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width: float, height: float) -> list[Path]:
-    """Draw named panels side by side, save the figure and its data, and return the files."""
+    """Draw named panels side by side, save the figure and its data, and return the files.
+
+    The data have the panel, the curve, x and y of every point. `width` and `height` are in inches.
+    """
     figure = new_figure(width, height)
     for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.values(), strict=True):
         plots.curve_family(panel.curves, ax=ax, xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
@@ -66,7 +69,7 @@ def _draw_panels(folder: Path, name: str, panels: Mapping[str, _Panel], *, width
 
 
 def _gradient_ratio(folder: Path) -> list[Path]:
-    """Draw the factor by which focal loss scales the gradient of cross-entropy."""
+    """Draw g(p, γ), the gradient of focal loss over that of cross-entropy (Mukhoti et al. 2020, figure 4a)."""
     p = torch.linspace(0, 1, 501, dtype=torch.float64)
     curves = {"_cross-entropy": (p, torch.ones_like(p))}
     curves |= {f"γ = {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 2.0, 3.0, 5.0, 7.0)}
@@ -75,7 +78,10 @@ def _gradient_ratio(folder: Path) -> list[Path]:
 
 
 def _inverse_focal(folder: Path) -> list[Path]:
-    """Draw focal loss, cross-entropy and inverse focal loss by the probability of the true class."""
+    """Draw focal loss, cross-entropy and inverse focal loss against the probability of the true class.
+
+    This is figure 6(a) of Wang et al. (2021).
+    """
     p, z, y = _binary_grid()
     curves = {f"focal, γ = {gamma:g}": (p, losses.focal(z, y, gamma=gamma)) for gamma in (3.0, 2.0, 1.0)}
     curves["cross-entropy"] = p, losses.cross_entropy(z, y)
@@ -87,11 +93,12 @@ def _inverse_focal(folder: Path) -> list[Path]:
 
 
 def _proper_part(folder: Path) -> list[Path]:
-    """Draw focal loss beside its proper part, and the focal map of two classes.
+    """Draw focal loss beside its proper part, and the focal map of two classes (Komisarenko & Kull 2024, figure 1).
 
-    Focal loss of a prediction q is the proper part, a proper loss, of the focal map of q.
+    The focal loss of a prediction q equals the proper part, which is a proper loss, of the mapped prediction
+    focal_map(q).
     """
-    p, z, y = _binary_grid()
+    p, z, y = _binary_grid()  # probabilities of the true class, with their logits and labels
     curves = {"cross-entropy": (p, losses.cross_entropy(z, y))}
     for gamma in MAP_GAMMAS:
         curves[f"focal, γ = {gamma:g}"] = p, losses.focal(z, y, gamma=gamma)
@@ -110,8 +117,8 @@ def _proper_part(folder: Path) -> list[Path]:
 def _binary_temperature(folder: Path) -> list[Path]:
     """Draw the nearest temperature of two classes beside a published line, and two focal maps with these temperatures.
 
-    The line 1 / T = 0.95 γ + 0.85 is from Komisarenko & Kull (2024). The temperature T nearest to a focal map minimizes
-    the largest difference of their probabilities.
+    The line 1 / T = 0.95 γ + 0.85 is from Komisarenko & Kull (2024, figure 2). The temperature T nearest to a focal map
+    minimizes the largest difference of their probabilities.
     """
     lines, _ = _nearest_temperature_lines(classes=2, slope=0.95, intercept=0.85)
     s = torch.linspace(-5, 5, 401, dtype=torch.float64)
@@ -129,15 +136,16 @@ def _binary_temperature(folder: Path) -> list[Path]:
 
 
 def _temperature_bounds(folder: Path) -> list[Path]:
-    """Draw the exact and the published bounds of the temperature of two classes, and its value at logit 20.
+    """Draw bounds of the temperature that equals the focal map of two classes (Komisarenko & Kull 2024, figure 3).
 
-    The temperature T(s) = s / m(s) turns the logit s of two classes into the logit m(s) of the focal map. Its infimum
-    is 1 / (γ + 1), by which the left panel divides.
+    The focal map changes the logit s of two classes to m(s), as the temperature T(s) = s / m(s) does. T approaches
+    its infimum 1 / (γ + 1) as s grows; the left panel divides by it. The figure compares the exact bounds of T with the
+    published upper bound, and with its value at s = 20.
     """
     gammas = np.linspace(0.05, 10, 200)
-    # the third field, the temperature at logit 0, is not drawn
+    # for every gamma: the lower and upper bound, the temperature at logit 0 (not drawn), the published upper bound
     infimum, maximum, _, published = np.array([theory.temperature_bounds(float(gamma)) for gamma in gammas]).T
-    z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)
+    z = torch.tensor([[20.0, 0.0]], dtype=torch.float64)  # two classes with s = 20
     mapped = torch.cat([theory.focal_map(z, gamma=float(gamma)) for gamma in gammas])
     temperature_at_20 = 20 / (mapped[:, 0] - mapped[:, 1]).numpy()
     ratios = {
@@ -159,7 +167,10 @@ def _temperature_bounds(folder: Path) -> list[Path]:
 
 
 def _conditional_risks(folder: Path) -> list[Path]:
-    """Draw the expected losses of three-class predictions under one truth: a proper loss has its minimum there."""
+    """Draw the expected losses of three-class predictions under one truth, `TRUE_PROBS`.
+
+    A proper loss has its minimum at the truth (Komisarenko & Kull 2024, figure 4).
+    """
     points = _simplex_grid(120, margin=1e-3)  # without the edges, where logarithms are infinite
     truth = torch.tensor([TRUE_PROBS], dtype=torch.float64).log().expand_as(points)
     loss_panels: dict[str, Loss] = {
@@ -179,7 +190,10 @@ def _conditional_risks(folder: Path) -> list[Path]:
 
 
 def _map_arrows(folder: Path) -> list[Path]:
-    """Draw where the focal map and its nearest temperature move three-class predictions, in a column for each gamma."""
+    """Draw where the focal map and its nearest temperature move three-class predictions, in a column for each gamma.
+
+    This is figure 5 of Komisarenko & Kull (2024). The nearest temperature is explained in `_binary_temperature`.
+    """
     start = _simplex_grid(14, margin=0.02)
     figure = new_figure(7.0, 6.4)
     tables: list[pl.DataFrame] = []
@@ -198,8 +212,8 @@ def _map_arrows(folder: Path) -> list[Path]:
 def _three_classes(folder: Path) -> list[Path]:
     """Draw the nearest temperature of three classes beside a published line, and its deviation from the focal map.
 
-    The line 1 / T = 0.64 γ + 0.91 is from Komisarenko & Kull (2024). The deviation is the largest difference of two
-    probabilities, which the nearest temperature T minimizes.
+    The line 1 / T = 0.64 γ + 0.91 is from Komisarenko & Kull (2024, figure 6). The deviation is the largest
+    difference of two probabilities, which the nearest temperature T minimizes.
     """
     lines, deviations = _nearest_temperature_lines(classes=3, slope=0.64, intercept=0.91)
     panels = {
@@ -210,7 +224,10 @@ def _three_classes(folder: Path) -> list[Path]:
 
 
 def _map_difference(folder: Path) -> list[Path]:
-    """Draw the confidence of the focal map minus the confidence of its nearest temperature."""
+    """Draw the confidence after the focal map minus the confidence after its nearest temperature.
+
+    This is figure 7 of Komisarenko & Kull (2024). The nearest temperature is explained in `_binary_temperature`.
+    """
     points = _simplex_grid(150, margin=1e-3)
     figure = new_figure(7.6, 3.4)
     axes = figure.subplots(1, 2)
@@ -229,7 +246,10 @@ def _map_difference(folder: Path) -> list[Path]:
 
 
 def _blobs_network(folder: Path) -> list[Path]:
-    """Draw the probabilities of a network trained with focal loss, before and after the focal map, by the true ones."""
+    """Draw predicted against true probabilities of a network trained with focal loss, before and after the focal map.
+
+    The focal map turns the minimizer of the expected focal loss into the true probabilities.
+    """
     truth, output, mapped = train_on_blobs(gamma=3.0)
     figure = new_figure(7.4, 3.6)
     panels = {"trained with focal loss, γ = 3": output, "then mapped by focal_map(gamma=3)": mapped}

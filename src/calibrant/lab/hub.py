@@ -10,7 +10,10 @@ from calibrant.types import InputError
 
 
 def is_hub_reachable() -> bool:
-    """Return whether the Hugging Face hub answers within 5 seconds. Its client would retry for 30."""
+    """Return whether the Hugging Face hub answers within 5 seconds, and is not switched off by HF_HUB_OFFLINE.
+
+    This is asked first, as the hub's own client would retry for 30 seconds.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -26,7 +29,10 @@ def is_hub_reachable() -> bool:
 
 @contextmanager
 def wrap_hub_errors(name: str, local_copy: str = "its folder") -> Generator[None]:
-    """Turn the errors of a client into an `InputError` that says what cannot be loaded, and what to give instead."""
+    """Turn any error in the block into an `InputError` that `name` cannot be loaded.
+
+    The message suggests to give `local_copy` instead.
+    """
     try:
         yield
     except Exception as error:  # of any type; some tokenizers need further packages

@@ -19,8 +19,8 @@ TINY = 1e-12  # floor of denominators that may be 0, far below a level of 1 / 25
 def corruption(*values: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Register `function(x, value, generator)`, which corrupts images (n c h w) in [0, 1], as a corruption.
 
-    The registered function maps uint8 images to uint8 images and takes `severity`, which selects one of five `values`.
-    It also takes `seed` if the function has a parameter `generator`.
+    The registered function maps uint8 images to uint8 images and takes `severity`, 1 .. 5, which selects one of the
+    five `values`. It also takes `seed` if the function has a parameter `generator`.
     """
 
     def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -94,19 +94,22 @@ def pixel_coordinates(height: int, width: int, device: torch.device) -> tuple[Te
 
 
 def gather_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return the pixels of (n c h w) at positions (n h w), clamped to the image."""
+    """Copy to each pixel of (n c h w) the pixel of the same image at (row, column), clamped to the image.
+
+    `row` and `column` (n h w) hold the position to copy from.
+    """
     _, channels, height, width = x.shape
     index = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)  # (n h w) in flattened images
     return x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, channels, -1)).view(x.shape)
 
 
 def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Blur with half a Gaussian of 2 radius + 1 steps that starts at each pixel, as ImageMagick does.
+    """Blur with half a Gaussian that starts at each pixel: 2 radius + 1 pixels in one direction, as in ImageMagick.
 
-    The steps of each image go in the direction of its `angle` (n): 0 is to the right, pi / 2 downward.
+    `angle` (n) is the direction for each image: 0 is to the right, pi / 2 downward.
     """
     row, column = pixel_coordinates(x.shape[2], x.shape[3], x.device)
-    weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]
+    weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]  # of the pixel i steps away
     blurred = torch.zeros_like(x)
     for i, weight in enumerate(weights):
         right = (i * angle.cos() - 0.5).ceil().long().view(-1, 1, 1)  # to the nearest pixel, a half rounded down

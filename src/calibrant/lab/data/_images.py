@@ -42,9 +42,14 @@ class LoadedImages(NamedTuple):
 def load_images(
     source: Source, root: Path | None, revision: str | None, *, label: str = "label", size: int, classes: int
 ) -> LoadedImages:
-    """Load the two splits of an image data set, with `label` as the column of labels."""
+    """Load the two splits of an image data set of `classes` classes, whose images have `size` x `size` pixels.
+
+    `source` says where to look, beginning with the data folder `root`; `revision` is a commit on the Hugging Face hub.
+    `label` is the column of labels.
+    """
     tensors, record = load(source, root, revision, convert_images, label=label, size=size, classes=classes)
-    (train_name, *_), (test_name, *_) = source.splits  # the first of the possible names of a split is its key
+    # a split may have several names; the first one is its key in the tensors
+    (train_name, *_), (test_name, *_) = source.splits
     train, test = (Split(tensors[f"{name}.images"], tensors[f"{name}.labels"]) for name in (train_name, test_name))
     return LoadedImages(train, test, tensors[f"{train_name}.numbers"], record)
 
@@ -106,7 +111,8 @@ def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[fl
     """Convert uint8 images (n c h w) to standardized floats, (x / 255 - mean) / deviation."""
     mean_level = torch.tensor(mean, device=images.device)[:, None, None] * 255  # in levels 0 .. 255
     level_deviation = 255 * torch.tensor(deviation, device=images.device)[:, None, None]
-    return images / level_deviation - mean_level / level_deviation  # two passes over the images, not three
+    # dividing the mean beforehand saves a pass over the images
+    return images / level_deviation - mean_level / level_deviation
 
 
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
@@ -122,9 +128,10 @@ def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: 
     rows = (down + torch.arange(height, device=device)).to(images.device)  # (n h), in the padded image
     columns = (right + torch.where(flip, column.flip(0), column)).to(images.device)  # (n w)
     background = torch.tensor(black, dtype=images.dtype, device=images.device).view(-1, 1, 1)
-    padded = pad(images - background, (padding,) * 4).movedim(1, -1)  # pads with 0, which becomes black below
+    # (n h w c); relative to black, because `pad` fills all channels with one value, here 0
+    padded = pad(images - background, (padding,) * 4).movedim(1, -1)
     image = torch.arange(n, device=images.device)[:, None, None]
-    return padded[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background  # from (n h w c)
+    return padded[image, rows[:, :, None], columns[:, None, :]].movedim(-1, 1) + background
 
 
 def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
@@ -133,7 +140,7 @@ def resized_crop_and_flip(images: Tensor, generator: Generator) -> Tensor:
     Crops have 8 to 100 % of the area and aspect ratios of 3/4 to 4/3, and are clipped to the image.
     """
     n = len(images)
-    # uniform in [0, 1]; x and y place the crop between the edges of the image
+    # uniform in [0, 1), one of each per image; x and y place the crop between the edges of the image
     area_share, aspect_share, x, y, flip = torch.rand(5, n, generator=generator, device=generator.device).to(images)
     area = 0.08 + 0.92 * area_share
     aspect = (math.log(3 / 4) + aspect_share * math.log(16 / 9)).exp()  # 3/4 .. 4/3, uniform on the log scale

@@ -98,10 +98,11 @@ def load(
             "Remove one.",
             code="revision_with_folder",
         )
-    original, files = (None, None) if root is None else _find_files(source, root)  # no files: load by name
+    # `original` is the format of original files, or None for tables; without a data folder, the hub has the files
+    original, files = (None, None) if root is None else _find_files(source, root)
     stamps = None if files is None else {split: file_stamps(paths) for split, paths in files.items()}
-    hub_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
-    depends_on = [CACHE_VERSION, hub_key, stamps, convert.__module__, convert.__qualname__, settings]
+    source_key = [source.folders, source.hub, source.splits, source.config, revision or source.default_revision]
+    depends_on = [CACHE_VERSION, source_key, stamps, convert.__module__, convert.__qualname__, settings]
 
     def build() -> ConvertedData:
         """Read and convert the tables, and add their origin to the record."""
@@ -153,7 +154,7 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
         safe_open(path, "pt") as file,  # memory-mapped, so pages are read on first use
     ):
         return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
-    tensors, record = build()
+    tensors, record = build()  # reached if the entry could not be read
     with suppress(OSError, InputError):  # without write access
         with atomic_write(path) as draft:
             save_file(tensors, draft, metadata={"facts": json.dumps(record)})
@@ -233,10 +234,11 @@ def _find_files(source: Source, root: Path) -> tuple[OriginalFormat | None, Spli
 
 
 def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> list[Path]:
-    """Return the table files of a split that match the first pattern with a match, or nothing.
+    """Return the table files of a split with these possible names, or an empty list.
 
-    Examples are train.parquet, data/train-00000-of-00002.parquet and train/0.jsonl. In a clone of the
-    repository on the Hugging Face hub, they may be in a folder named after the configuration.
+    Patterns are tried in order, and the first one that matches any file counts: it finds, for example,
+    train.parquet, data/train-00000-of-00002.parquet or train/0.jsonl. In a clone of the repository on the Hugging Face
+    hub, the files may be in a folder named after the configuration.
     """
     if folder is None:
         return []
@@ -249,12 +251,12 @@ def _table_files(source: Source, folder: Path | None, names: Sequence[str]) -> l
 
 
 def _open_files(original: OriginalFormat | None, files: SplitFiles) -> Tables:
-    """Read original files with their format, and other files as tables."""
-    first_file, *_ = (path for paths in files.values() for path in paths)
+    """Read the files of each split: with their original format, or as tables if `original` is None."""
+    first_file, *_ = (path for paths in files.values() for path in paths)  # its folder stands in errors
     with wrap_read_errors(str(first_file.parent)):
         if original is not None:
             return original.read(files)
-        return {split: _open_table(paths) for split, paths in files.items()}  # one table per split, as columns differ
+        return {split: _open_table(paths) for split, paths in files.items()}  # apart, as their columns may differ
 
 
 def _open_table(paths: list[Path]) -> Any:
@@ -358,8 +360,9 @@ def read_pickle(path: Path, member: str) -> dict[str, Any]:
         content = (path / member).read_bytes()
     else:
         with tarfile.open(path) as archive:
-            paths = [path for path in archive.getnames() if path.rpartition("/")[2] == member]  # such as FOLDER/MEMBER
-            file = archive.extractfile(paths[0]) if paths else None
+            # such as FOLDER/MEMBER
+            member_paths = [name for name in archive.getnames() if name.rpartition("/")[2] == member]
+            file = archive.extractfile(member_paths[0]) if member_paths else None
             if file is None:
                 raise InputError(f"{path}: Expected a file {member} in the archive, got none.", code="no_file")
             content = file.read()

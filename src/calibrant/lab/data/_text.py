@@ -87,7 +87,9 @@ def initial_word_vectors(
 
 
 def _read_vectors(path: Path, rows: dict[str, int], dimension: int, skip_first: bool) -> tuple[Tensor, Tensor]:
-    """Return the vectors of words, and whether the file has them. `rows` maps words to rows; others stay zero.
+    """Return the vectors (words, dimension), zero for words that the file lacks, and a mask of the words that it has.
+
+    `rows` maps each word to its row in the result. With `skip_first`, the first line of the file is left out.
 
     Raises:
         InputError: If there is no such file, a line has another form, or no word is known.
@@ -130,16 +132,16 @@ def _vector_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _check_dimension(path: Path, dimension: int) -> None:
-    """Raise `InputError` unless most of the first 100 lines end with `dimension` numbers, or with none.
+    """Raise `InputError` if the commonest length of the vectors in the first 100 lines is not `dimension`.
 
     Without the check, the first numbers of longer vectors would be read as parts of the words.
     """
-    counts = Counter[int]()  # lines by the number of numbers at their end
+    counts = Counter[int]()  # number of lines for each length, the count of numbers at the end of a line
     for _, line in islice(_vector_lines(path), 100):
         numbers = takewhile(is_number, reversed(line.split()[1:]))  # stops at a part of a word that contains blanks
         counts[len(list(numbers))] += 1
-    for length, _ in counts.most_common(1):  # nothing for a file of blank lines
-        if length not in (0, dimension):  # no number at all is an error of another kind, which the caller reports
+    for length, _ in counts.most_common(1):  # the commonest length; no item for a file of blank lines
+        if length not in (0, dimension):  # lines without numbers are an error of another kind, which the caller reports
             raise InputError(
                 f"{path}, line 1: Expected a word and {dimension} numbers, got {length}. Try dimension={length}.",
                 code="vector_length",

@@ -33,7 +33,10 @@ LOW_EDGE_THRESHOLD, HIGH_EDGE_THRESHOLD = 50, 150  # gradients of Canny edges
 
 @corruption((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
 def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) -> Tensor:
-    """Add clouds times an amount of 0.2 .. 1.5, and multiply by m / (m + amount), which keeps the maximum m a bound."""
+    """Add clouds times an amount of 0.2 .. 1.5, and multiply by m / (m + amount), where m is the brightest value.
+
+    As clouds are at most 1, no value exceeds m afterward.
+    """
     amount, decay = amount_and_decay
     height, width = x.shape[2:]
     side = 1 << (max(height, width) - 1).bit_length()  # the next power of two
@@ -42,7 +45,7 @@ def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) 
     return (x + amount * cloud) * brightest / (brightest + amount)
 
 
-@corruption(  # mean and deviation of noise, size, threshold, radius and sigma of flakes, weight of the image
+@corruption(  # mean and deviation of noise, zoom, threshold, radius and sigma of flakes, weight of the image
     (0.1, 0.2, 1.0, 0.6, 8, 3.0, 0.95),
     (0.1, 0.2, 1.0, 0.5, 10, 4.0, 0.9),
     (0.15, 0.3, 1.75, 0.55, 10, 4.0, 0.9),
@@ -51,14 +54,15 @@ def fog(x: Tensor, amount_and_decay: tuple[float, float], generator: Generator) 
 )
 def snow(x: Tensor, values: tuple[float, float, float, float, int, float, float], generator: Generator) -> Tensor:
     """Whiten the image and add snowflakes: the brightest spots of noise, enlarged and blurred downward."""
-    mean, deviation, size, threshold, radius, sigma, image_weight = values
+    mean, deviation, zoom, threshold, radius, sigma, image_weight = values
     noise = mean + deviation * torch.randn(x[:, :1].shape, generator=generator, device=x.device)
-    flakes = zoom_center(noise, size)
+    flakes = zoom_center(noise, zoom)
     flakes = (flakes.where(flakes >= threshold, 0.0).clamp(0, 1) * 255).floor() / 255  # whole levels, as in an image
     angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)  # -135 .. -45 degrees
     flakes = (blur_along(flakes, radius, sigma, angle) * 255).round() / 255
     luma = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)  # the eye's weights of red, green, blue
     gray = (x * luma).sum(1, keepdim=True)
+    # mixed with a bright gray version of the image; the constants are the benchmark's
     whitened = image_weight * x + (1 - image_weight) * x.maximum(1.5 * gray + 0.5)
     return whitened + flakes + flakes.flip(2, 3)  # the flakes and the same turned by 180 degrees, as in the benchmark
 
@@ -133,7 +137,10 @@ def spatter(x: Tensor, values: tuple[float, float, float, float, float, bool], g
 
 
 def _apply_liquid(x: Tensor, liquid: Tensor, threshold: float, amount: float, *, mud: bool) -> Tensor:
-    """Cover images with a liquid (n h w) whose `amount` is the brightness of water or the blur of mud."""
+    """Cover images (n c h w) where `liquid` (n h w), blurred noise, is above the threshold.
+
+    `amount` is the brightness of water, or the sigma of the blur of mud in pixels.
+    """
     if mud:
         cover = blur_gaussian((liquid > threshold).float(), amount)[:, None]
         cover = cover.where(cover >= 0.8, 0.0)  # only the middle of a splash is mud
@@ -196,9 +203,9 @@ def canny_edges(x: Tensor) -> Tensor:
 
 
 def edge_distances(edge: Tensor) -> Tensor:
-    """Return the length of the shortest path from every pixel (n h w) to a pixel that is an edge.
+    """Return the length of the shortest path from every pixel (n h w) to a pixel that is an edge (chamfer distance).
 
-    A path consists of the moves in `MOVE_LENGTHS`, in all directions. Lengths are exact up to
+    `edge` is a mask. A path consists of the moves in `MOVE_LENGTHS`, in all directions. Lengths are exact up to
     `MAX_EDGE_DISTANCE_PIXELS`; longer ones may be too large.
     """
     moves = {  # (rows, columns) of each move with its length

@@ -32,14 +32,14 @@ def _source(
 
     def find(folder: Path) -> SplitFiles:
         """Return the unpacked folder, which may be `folder` itself, or the archive, for every split."""
-        is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))
+        is_unpacked = any((folder / file).is_file() for file in ("test_batch", "meta"))  # of CIFAR-10, CIFAR-100
         archive_name = f"cifar-{classes}-python.tar.gz"
         location = first_existing(folder, unpacked_folder, archive_name) or (folder if is_unpacked else None)
         return {} if location is None else {split: [location] for split in pickles}
 
     def read(files: SplitFiles) -> dict[str, InMemoryTable]:
         """Read the pickles of each split from the unpacked folder or the archive."""
-        (location,) = files["train"]  # the same for both splits
+        (location,) = files["train"]  # the folder or archive, which is the same for both splits
         meta_pickle, meta_key = meta
         class_names = list(read_pickle(location, meta_pickle)[meta_key])
         contents = {split: [read_pickle(location, member) for member in members] for split, members in pickles.items()}

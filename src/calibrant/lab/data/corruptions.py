@@ -52,7 +52,7 @@ def shot_noise(x: Tensor, photons: float, generator: Generator) -> Tensor:
 
 @corruption(0.01, 0.02, 0.03, 0.05, 0.07)
 def impulse_noise(x: Tensor, share: float, generator: Generator) -> Tensor:
-    """Set a share of 0.01 .. 0.07 of all values to 0 or 1, half each."""
+    """Set a share of 0.01 .. 0.07 of all values to 0 or 1, half of them each (salt-and-pepper noise)."""
     uniform = torch.rand(x.shape, generator=generator, device=x.device)
     return x.masked_fill(uniform < share / 2, 0).masked_fill(uniform > 1 - share / 2, 1)
 
@@ -98,11 +98,14 @@ def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
 
 @corruption((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 def defocus_blur(x: Tensor, radius_and_sigma: tuple[float, float]) -> Tensor:
-    """Blur with a Gaussian-smoothed disk of radius 0.3 .. 1.5 pixels, with mirrored edges."""
+    """Blur with a Gaussian-smoothed disk of radius 0.3 .. 1.5 pixels, with mirrored edges.
+
+    The kernel is 5 x 5: a disk smoothed by the benchmark's 3 x 3 Gaussian.
+    """
     radius, sigma = radius_and_sigma
     offset = torch.arange(-2.0, 3.0, device=x.device)  # from the center of the kernel, in pixels
     disk = (offset[:, None] ** 2 + offset**2 <= radius**2).float()
-    gaussian_1d = (-(offset[1:4] ** 2) / (2 * sigma**2)).exp()  # the benchmark's kernel is 3 x 3
+    gaussian_1d = (-(offset[1:4] ** 2) / (2 * sigma**2)).exp()  # at -1, 0 and 1
     gaussian = gaussian_1d[:, None] * gaussian_1d
     kernel = conv2d((disk / disk.sum())[None, None], (gaussian / gaussian.sum())[None, None], padding=1)
     channels = pad(x, (2, 2, 2, 2), mode="reflect").flatten(0, 1).unsqueeze(1)  # each channel as an image
@@ -146,9 +149,10 @@ def elastic_transform(x: Tensor, shares: tuple[float, float, float], generator: 
     """Apply a random affine map that moves three points by up to 8 .. 3 % of the side, then smooth random shifts.
 
     `shares` of the shorter side are the size of the shifts, the sigma that smooths them, and the moves of the points.
+    The three points are corners of a square around the center; their moves determine the affine map.
     """
     n, _, height, width = x.shape
-    amount, sigma, jitter = (min(height, width) * share for share in shares)
+    amount, sigma, jitter = (min(height, width) * share for share in shares)  # in pixels
 
     def uniform(*shape: int) -> Tensor:
         """Return random numbers in [-1, 1]."""
@@ -203,7 +207,7 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def _map_pillow(x: Tensor, change: Callable[[Any], Any]) -> Tensor:
-    """Apply a function to every image as an image of Pillow."""
+    """Apply `change`, a function from a Pillow image to a Pillow image, to every image (n c h w) in [0, 1]."""
     from PIL.Image import fromarray
 
     images = to_uint8(x).permute(0, 2, 3, 1).cpu().numpy()  # (n h w c)

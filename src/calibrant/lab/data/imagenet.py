@@ -76,7 +76,7 @@ def imagenet(
         images: Mapping[str, Any] = {split: ImageFiles(np.array(paths[split], dtype=object), size) for split in files}
     else:
         images = _load_or_decode(paths, size)
-    examples, held_out = (
+    examples, held_out = (  # the training images, and the official validation set
         Split(images[split], torch.tensor([class_index[name] for name in class_by_path.values()]))
         for split, class_by_path in files.items()
     )
@@ -152,7 +152,13 @@ def _labels_from_folders(folder: Path) -> dict[Path, str]:
 
 
 def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
-    """Return the class of every image directly in val from a list of classes, or nothing without such images."""
+    """Return the class of every image that is directly in val, from a list of classes; nothing without such images.
+
+    The list is searched in `folder`, in the folder above it, and in val.
+
+    Raises:
+        InputError: If there are images but no list of their classes.
+    """
     images = sorted(f for f in (folder / "val").glob("*") if f.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         return {}
@@ -172,7 +178,10 @@ def _labels_of_flat_folder(folder: Path) -> dict[Path, str]:
 
 
 def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
-    """Return classes by image name, or in the order of image names, or None without a list."""
+    """Return the classes of the validation images from a list in a folder, or None without a list.
+
+    The result is a dict by image name, or a list in the order of image names, as the file has it.
+    """
     if (path := first_existing(folder, "LOC_val_solution.csv")) is not None:
         lines = [line.split(",") for line in path.read_text().splitlines()[1:] if line]
         return {name: text.split()[0] for name, text in lines}  # a text is the class and a box around the object
@@ -279,9 +288,10 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
 
 
 def validation_mask(labels: Tensor, file_numbers: Tensor, share: float) -> Tensor:
-    """Return a mask of the validation rows: the last `share` of the file numbers 0 .. 499, which every class has.
+    """Return a mask (n) of the training rows that validate: the last `share` of every class.
 
-    If a file has no number (-1), it has the last `share` of the rows of each class.
+    The last are the highest file numbers, which are 0 .. 499 in every class. If any file has no number (-1), they are
+    the last rows of each class.
     """
     if bool((file_numbers >= 0).all()):
         return file_numbers >= round(500 * (1 - share))

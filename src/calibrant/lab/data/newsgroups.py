@@ -144,7 +144,11 @@ def newsgroups(
 
 
 def _split_off_test(train: Split, test: Split, order: Tensor, seed: int) -> tuple[Split, Split]:
-    """Put all documents in the `order` of groups and message numbers, shuffle, and split off the last fifth."""
+    """Return the training and the test documents of the papers: all documents, shuffled, with the last fifth as test.
+
+    `train` and `test` are the splits of the files. `order` sorts their documents by group and message number, so that
+    the shuffle depends on `seed` alone.
+    """
     documents = Split(torch.cat([train.inputs, test.inputs]), torch.cat([train.labels, test.labels]))
     shuffled_order = order[torch.from_numpy(np.random.RandomState(seed).permutation(len(order)))]
     cut = len(order) - len(order) // 5
@@ -163,6 +167,7 @@ def _convert(tables: Tables, *, length: int, tokenizer: str | None) -> Converted
     has_headers = sum(bool(_HEADER_PATTERN.match(text)) for text in texts) > len(texts) / 2
     if has_headers:  # headers end at the first blank line; a text without one stays whole, as `find` returns -1
         texts = [text[max(text.find("\n\n"), 0) :] for text in texts]
+    # of the rows of all splits together
     order = sorted(range(len(rows)), key=lambda i: rows[i]["id"].split("/", 1))  # by group, then by number as text
     if tokenizer is None:
         documents = [tokenize_words(text) for text in texts]

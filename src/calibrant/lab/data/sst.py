@@ -75,11 +75,11 @@ class Trees:
 
     def __getitem__(self, rows: Any) -> "Trees":
         """Select trees by slice, mask or indices."""
-        tree = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)
+        tree = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)  # index of each selected tree
         size = self.start[tree + 1] - self.start[tree]
         new_start = torch.cat([size.new_zeros(1), size.cumsum(0)])
         shift = (self.start[tree] - new_start[:-1]).repeat_interleave(size)  # old minus new index of each node
-        nodes = torch.arange(len(shift), device=shift.device) + shift
+        nodes = torch.arange(len(shift), device=shift.device) + shift  # old indices; children count within their tree
         return Trees(new_start, *(getattr(self, name)[nodes] for name in _NODE_FIELDS))
 
     def to(self, device: Any) -> "Trees":
@@ -179,7 +179,11 @@ def _convert(tables: Tables) -> ConvertedData:
 def parse_tree(text: Any, ids: dict[str, int], location: str = "tree") -> list[tuple[int, int, int, int, int]]:
     """Parse a labeled tree in Penn Treebank format into (word, left, right, height, label) of every node.
 
-    Adds new words to `ids`.
+    The fields are those of `Trees`: `word` is an id from `ids`, to which new words are added, `left` and `right` are
+    indices of children, which come before their parents, and -1 at a leaf.
+
+    Raises:
+        InputError: If `text` is not a binary tree; `location` names its place.
 
     >>> parse_tree("(3 (2 so) (4 good))", {"": 0})
     [(1, -1, -1, 0, 2), (2, -1, -1, 0, 4), (0, 0, 1, 1, 3)]

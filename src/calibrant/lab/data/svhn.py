@@ -10,7 +10,7 @@ from calibrant.types import Count, Seed
 
 
 def _read_mat_files(files: SplitFiles) -> dict[str, InMemoryTable]:
-    """Read the images and labels of one MATLAB file per split."""
+    """Return the table of each split, read from its one MATLAB file."""
     from scipy.io import loadmat
 
     contents = {name: loadmat(path) for name, (path,) in files.items()}

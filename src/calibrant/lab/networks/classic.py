@@ -16,7 +16,7 @@ def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
     The common modern form: 5x5 convolutions with 6 and 16 channels, linear layers of 120 and 84, a fully connected
     third layer, max-pooling, ReLU and a linear output. `size` is the side of the images in pixels.
     """
-    side = ((size - 4) // 2 - 4) // 2  # a 5x5 convolution removes 4 pixels, pooling halves the rest
+    side = ((size - 4) // 2 - 4) // 2  # of the last feature maps: a 5x5 convolution removes 4 pixels, pooling halves
     return nn.Sequential(
         *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),

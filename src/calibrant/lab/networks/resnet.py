@@ -101,9 +101,10 @@ def _build_resnet(
 ) -> nn.Module:
     """Build a ResNet with one stage per entry of `blocks`, the number of blocks of the stage.
 
-    The stem, a 3x3 convolution unless another one is given, has `width` channels. Stage s = 0, 1, ... has
-    widen * width * 2^s channels, where bottlenecks have widen = 4. The first block of every stage but the first has
-    stride 2. The last feature maps are pooled to grid x grid.
+    A block is made by `block(input channels, output channels, stride)`. The stem, a 3x3 convolution unless another one
+    is given, has `width` channels. Stage s = 0, 1, ... has widen * width * 2^s channels, where bottlenecks have
+    widen = 4. The first block of every stage but the first has stride 2. The last feature maps are pooled to
+    grid x grid.
     """
     layers = list(stem or (conv_batch_norm(channels, width, 3), nn.ReLU()))
     inputs = width
@@ -178,7 +179,10 @@ def resnet9(classes: int, *, channels: Count = 3, width: Count = 64) -> nn.Modul
         return nn.Sequential(conv, nn.MaxPool2d(2), norm, nn.ReLU())
 
     def block(width: int) -> nn.Module:
-        """Return a residual block of two layers. Its last ReLU has no effect, as body and shortcut are not negative."""
+        """Return a residual block of two layers, whose input is added to their output.
+
+        The ReLU of `_ResidualBlock` has no effect here, as both are outputs of a ReLU already.
+        """
         body = nn.Sequential(layer(width, width), layer(width, width))
         return _ResidualBlock(body, width, width, stride=1, project_shortcut=False)
 

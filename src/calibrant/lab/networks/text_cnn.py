@@ -12,7 +12,8 @@ from calibrant.types import Count, HalfOpenFraction
 def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:
     """Return an embedding that starts from `vectors`, or from N(0, 0.4^2), about the spread of GloVe vectors.
 
-    The padding row 0 is zero and does not learn. The data set's own `vectors` do not change, as they are copied.
+    Without `vectors`, it has `words` rows of length `dimension`. A `frozen` embedding does not learn. The padding row 0
+    is zero and never learns. The data set's own `vectors` do not change, as they are copied.
     """
     if vectors is not None:
         return nn.Embedding.from_pretrained(vectors.clone(), freeze=frozen, padding_idx=0)
@@ -35,9 +36,10 @@ class _GlobalPoolingCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of documents of token ids (n, t)."""
+        # convolutions and pooling each shorten the document by 4 tokens
         x = max_pool1d(relu(self.conv1(self.embedding(tokens).mT)), 5, 1)  # (n width t - 8)
-        x = max_pool1d(relu(self.conv2(x)), 5, 1)
-        x = relu(self.conv3(x)).amax(2)
+        x = max_pool1d(relu(self.conv2(x)), 5, 1)  # (n width t - 16)
+        x = relu(self.conv3(x)).amax(2)  # (n width)
         return self.head(self.dropout(relu(self.hidden(x))))
 
 

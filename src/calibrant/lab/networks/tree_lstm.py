@@ -16,9 +16,10 @@ class _TreeLSTM(nn.Module):
     def __init__(self, classes: int, embedding: nn.Embedding, memory: int, dropout: float) -> None:
         super().__init__()
         self.embedding, self.classes = embedding, classes
+        # each layer computes several gates at once
         self.leaf = nn.Linear(embedding.embedding_dim, 2 * memory)  # cell, output gate
-        self.left = nn.Linear(memory, 4 * memory)  # input gate, left and right forget gates, update
-        self.right = nn.Linear(memory, 4 * memory)
+        # of the left and the right child: input gate, left and right forget gates, update
+        self.left, self.right = nn.Linear(memory, 4 * memory), nn.Linear(memory, 4 * memory)
         # with two classes, nodes below the root may also be neutral
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(memory, 3 if classes == 2 else classes)
 

@@ -1,4 +1,8 @@
-"""Run a study, measure stored runs again, show the status, and draw figures. The command line calls these functions."""
+"""Run a study, measure stored runs again, show the status, and draw figures. The command line calls these functions.
+
+A run is one network to train. A `Store` is a folder of finished runs: `run in store` says whether a run is finished on
+the data at hand.
+"""
 
 import math
 import time
@@ -88,7 +92,7 @@ def run(
     # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
     loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
-    check_outputs([store.root / name for name in RESULT_FILES], inputs)
+    check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     paper = load_paper(loaded_study)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     notes = _NoteLog(progress)
@@ -97,7 +101,7 @@ def run(
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
         notes.add(f"{loaded_study.describe(damaged_run)} is damaged: {damage}; {remedy}")
     notes.add(*store.sync_runs(runs))
-    store, failed = check_data(runs, store, dataset_cache)
+    store, failed = check_data(runs, store, dataset_cache)  # runs without data, with the reason
     ready_runs = [ready_run for ready_run in runs if ready_run not in failed]
     if not ready_runs and not loaded_study.models:
         raise InputError("; ".join(dict.fromkeys(failed.values())), code="no_data")
@@ -150,7 +154,7 @@ def measure(
         InputError: If no run is finished.
     """
     loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
-    check_outputs([store.root / name for name in RESULT_FILES], inputs)
+    check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
     # without calibrators or metrics, the study's own count
     loaded_study = replace(loaded_study, **{key: value for key, value in methods.items() if value})
@@ -162,7 +166,7 @@ def measure(
         if run not in store  # else an intact copy is used
     }
     notes.add(*store.sync_runs(runs))
-    if data is not None:
+    if data is not None:  # the store then finds only runs on these data
         store, _ = check_data(runs, store, DatasetCache(Path(data)))
     call_text = command or _call_text("measure", study)
     result = _build_result(loaded_study, store, paper, failed, notes, command=call_text, jobs=jobs)
@@ -186,7 +190,7 @@ def status(
     estimate: bool = False,
     progress: OnProgress | None = None,
 ) -> Status:
-    """Return the state of every run in a study, and the estimated time for the remaining ones.
+    """Return the state of every run in a study, and the estimated time for the remaining runs.
 
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
@@ -324,7 +328,7 @@ def _build_result(
                 f"{study.describe(run)}: {nonfinite['losses']:,} training losses in {nonfinite['epochs']} of "
                 f"{run.recipe.epochs} epochs are not finite"
             )
-    if paper is not None:
+    if paper is not None:  # its note also compares the sizes of the splits
         sizes = {run.dataset: facts["examples"] for run, facts in facts_by_run.items() if facts.get("examples")}
         paper = replace(
             paper, examples={dataset: (size["train"], size["val"], size["test"]) for dataset, size in sizes.items()}
@@ -346,7 +350,10 @@ def _build_result(
 
 
 def _versions_note(versions: Iterable[str]) -> str:
-    """Return a note on the versions of calibrant that trained the networks, or "" unless there are several."""
+    """Return a note with the number of networks that each version of calibrant trained, or "" if one trained all.
+
+    `versions` has an entry for each network, "" if its version is unknown.
+    """
     counts = Counter(version or "an unknown version" for version in versions)
     if len(counts) < 2:
         return ""

@@ -1,4 +1,8 @@
-"""Studies: grids of runs, and what to do with them, read from Python or TOML and checked before any work starts."""
+"""Studies: grids of runs, and what to do with them, read from Python or TOML and checked before any work starts.
+
+A `Method` is a registered function with settings, parsed from a text such as "focal(gamma=3)". Its `text` is as it was
+written. Methods are equal if their names and settings are, defaults included.
+"""
 
 import inspect
 import tomllib
@@ -183,14 +187,14 @@ class Study:
         settings_by_variant: dict[tuple[Recipe, SplitMode], dict[str, Any]] = {
             (run.recipe, run.split): asdict(run.recipe) | {"split": run.split} for run in runs
         }
-        variants_by_methods = group_pairs(
+        settings_by_methods = group_pairs(
             ((run.dataset, run.network, run.loss), settings_by_variant[run.recipe, run.split]) for run in runs
         )
         differing_keys = {
             key
-            for variants in variants_by_methods.values()
-            for key in variants[0]
-            if len({settings[key] for settings in variants}) > 1
+            for settings_of_runs in settings_by_methods.values()
+            for key in settings_of_runs[0]  # all have the same keys
+            if len({settings[key] for settings in settings_of_runs}) > 1
         }
         texts = {
             variant: ", ".join(f"{key}={value}" for key, value in settings.items() if key in differing_keys)
@@ -236,7 +240,7 @@ STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPEC
 
 
 def find_toml(name: str, bundled: Path, description: str, code: str) -> Path:
-    """Return a TOML file given by its path, or by its name in a folder of this package.
+    """Return the path of a TOML file given by its path, or by its name in `bundled`, a folder of this package.
 
     Raises:
         InputError: If the folder has no such file, with this `code` and the `description` of its files.
@@ -248,7 +252,7 @@ def find_toml(name: str, bundled: Path, description: str, code: str) -> Path:
 
 
 def _build_study(table: dict[str, Any], folder: Path) -> Study:
-    """Build a study from its TOML table, and resolve paths in the folder of its file.
+    """Build a study from its TOML table, and resolve paths relative to `folder`, which holds the file.
 
     Keys of grids at the top level are shared by all grids. Without [[grids]] they are the only grid, which is left out
     if there are models and none of these keys names what to train.
@@ -258,6 +262,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     sources = convert_value("with", tuple[str, ...], table.pop("with", []), read_method)
     _check_included(sources, folder)
     models: list[Model] = [build_dataclass(Model, m, "a model") for m in read_array("models", table.pop("models", []))]
+    # a file with models may have no grid
     has_top_level_grid = not models or table.keys() & {"datasets", "networks", "losses"}
     if not has_top_level_grid and "grids" not in table and (stray_keys := sorted(GRID_KEYS & table.keys())):
         raise InputError(
@@ -282,7 +287,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
 
 
 def _read_exhibits(tables: Any) -> Iterator[Exhibit]:
-    """Yield the exhibits of tables such as [drawn."study run"], which map titles to output names."""
+    """Yield the exhibits of tables such as [drawn."study run"], named after a command, which map titles to outputs."""
     for command, names_by_title in read_tables("drawn", "[drawn.'COMMAND']", tables).items():
         for title, names in names_by_title.items():
             yield Exhibit(title, command, convert_value(f"drawn.{title!r}", tuple[str, ...], names, parse_method))
@@ -297,7 +302,7 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
         path_or_package, included_name = source, source  # for a package
         if source.endswith(".py"):
             path_or_package, included_name = folder / source, str((folder / source).resolve())
-        if included_name not in registry.INCLUDED_SOURCES:
+        if included_name not in registry.INCLUDED_SOURCES:  # packages, and absolute paths of files
             raise InputError(
                 f"The study's methods are in {source}, which has to run as a program. Allow it with --with "
                 f"{path_or_package}",
@@ -404,7 +409,11 @@ def check_keys(name: str, table: Iterable[str], allowed: Collection[str]) -> Non
 
 
 def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodReader) -> Any:
-    """Convert a TOML value to the type of a field. Raises `InputError` for a value of another type."""
+    """Convert a TOML value to the type of a field. Raises `InputError` for a value of another type.
+
+    Tables become recipes, texts become recipes or methods, lists become tuples of converted items, and whole numbers
+    become floats, where the type asks for them. `read_method` parses the text of a method under a key.
+    """
     origin, arguments = get_origin(expected_type), get_args(expected_type)
     if origin is Mapping:
         expected_type = dict  # the type of TOML tables
@@ -414,12 +423,13 @@ def convert_value(key: str, expected_type: Any, value: Any, read_method: MethodR
         return read_method(key if key in LIST_REGISTRIES else f"{key}s", value)  # "network" is read like "networks"
     if origin is tuple and isinstance(value, list):  # tuple[T, ...]
         return tuple(convert_value(key, arguments[0], item, read_method) for item in value)  # pyright: ignore
-    options = arguments if origin in (UnionType, Union) else (expected_type,)
+    options = arguments if origin in (UnionType, Union) else (expected_type,)  # the types of a union
     if float in options and type(value) is int:  # TOML files have 1 for 1.0
         return float(value)
     if type(value) in options:  # not isinstance, as True would pass for an integer
         return value  # the class checks the range of numbers
-    if mismatch := registry.describe_mismatch(value, expected_type):
+    if mismatch := registry.describe_mismatch(value, expected_type):  # "" for a valid value, such as of a Literal
+        # in the words of TOML
         mismatch = {"a Method": "the text of a method", "a tuple": "a list"}.get(mismatch, mismatch)
         raise InputError(f"Expected {key} to be {mismatch}, got {shorten_repr(value)}.", code="type_of_key")
     return value

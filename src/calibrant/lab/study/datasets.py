@@ -57,6 +57,8 @@ class DatasetCache:
     def _load_shift(self, test: Split, name: str, shift: Method) -> Split:
         """Return a shifted test set: corrupted images with their labels, or another test set with labels 0.
 
+        `test` is the test set of the run's data set, which has this `name`.
+
         Raises:
             InputError: If inputs to corrupt are not uint8 images, or inputs of the other test set have another shape.
         """
@@ -86,7 +88,7 @@ class DataDigest(NamedTuple):
 def data_digest(splits: Splits) -> DataDigest:
     """Return digests of the training part and of the whole data set, which depend on its values, not on its files.
 
-    Of tensors above a gigabyte, evenly spaced rows are digested. Values other than tensors, numbers, texts, arrays,
+    A tensor above a gigabyte is digested by evenly spaced rows. Values other than tensors, numbers, texts, arrays,
     sequences, mappings and dataclasses may have an attribute `digest`; otherwise only their type counts.
     """
     # The initial word vectors of a text data set influence the trained network, too

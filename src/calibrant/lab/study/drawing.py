@@ -60,9 +60,9 @@ def slug(text: str) -> str:
 def reliability_drawing(
     name: str, title: str, description: str, bins: Bins, plot: Callable[..., object] = plots.reliability
 ) -> Drawing:
-    """Return a reliability diagram of bins, or another plot that takes bins.
+    """Return the drawing of a reliability diagram, or of another `plot` that takes bins.
 
-    The `description` is the alternative text. The data have a row per bin.
+    The `description` is the alternative text. The data of the CSV file have a row per bin.
     """
     columns = {"from": bins.edges[:-1], "to": bins.edges[1:], "count": bins.count}
     columns |= {"confidence": bins.confidence, "accuracy": bins.accuracy}
@@ -72,7 +72,10 @@ def reliability_drawing(
 
 
 def add_legend(ax: Axes, title: str | None = None) -> None:
-    """Add a legend if there are several lines. Put a large one below the axes, and make the figure higher for it."""
+    """Add a legend if there are several lines.
+
+    A large legend is placed below the axes, and the figure becomes higher to make room for it.
+    """
     handles, names = ax.get_legend_handles_labels()
     if len(names) < 2:
         return

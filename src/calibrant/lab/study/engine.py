@@ -145,9 +145,9 @@ class Ray:
             else:
                 streams[start_task(*_pickle_work(work, run, store))] = run
         while streams:
-            (stream,), _ = ray.wait(list(streams), num_returns=1)  # the first with an event or the end
+            (stream,), _ = ray.wait(list(streams), num_returns=1)  # the first that has an event or has ended
             try:
-                yield ray.get(next(stream))
+                yield ray.get(next(stream))  # `next` returns a reference to the event
             except StopIteration:
                 del streams[stream]
             except ray.exceptions.RayTaskError as error:  # an error that aborts `run_locally`
@@ -190,7 +190,10 @@ def _check_reachable(address: str | None) -> None:
 
 
 def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
-    """Return arguments for `_run_in_worker`: work is pickled, as its methods must be imported before it is read."""
+    """Return the arguments of `_run_in_worker`: sources of methods, folders of modules, and the pickled work.
+
+    The work is pickled here, as its methods must be imported in the worker before it is read.
+    """
     return list(registry.INCLUDED_SOURCES), list(filter(None, sys.path)), pickle.dumps((work, run, store))
 
 
@@ -226,7 +229,7 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
     store = _store_with_data(run, store, data)
     splits = data.splits(run.divided_dataset)
     inputs = splits.train.inputs
-    # examples of unknown size, such as trees, train in all threads
+    # examples of unknown size, such as trees, count as large, and train in all threads
     example_elements = inputs[:1].numel() if isinstance(inputs, torch.Tensor) else MIN_PARALLEL_BATCH_ELEMENTS
     with thread_limit(run.recipe.batch_size * example_elements, threshold=MIN_PARALLEL_BATCH_ELEMENTS):
         shifts = data.shifted_splits(run.divided_dataset, run.shifts)
@@ -238,7 +241,11 @@ def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterato
 
 
 def _store_with_data(run: Run, store: Store, data: DatasetCache) -> Store:
-    """Return a store that knows the digests of a run's data. Raises `InputError` if it knew other digests."""
+    """Return a store that knows the digests of a run's data.
+
+    Raises:
+        InputError: If the store, as passed by the process that started the study, has other digests.
+    """
     datasets = reversed(run.required_datasets)  # the training data come last and stay in the cache
     digests = {dataset: data.digest(dataset).full_digest for dataset in datasets}
     for dataset, digest in digests.items():
@@ -289,7 +296,7 @@ class _Task:
         facts = self._initial_facts(network)  # for the record of the run
         predictions: dict[str, Predictions] = {}
         loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
-        num_new_epochs = 0  # without epochs before an interruption, whose rows are in the checkpoint
+        num_new_epochs = 0  # trained now; the rows of epochs before an interruption come from the checkpoint
         try:
             for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
                 num_new_epochs += 1
@@ -299,18 +306,22 @@ class _Task:
             predictions = self._predict(network)
             facts["device"] = str(next(network.parameters()).device)
         except FloatingPointError as error:  # stored, too, as the training would diverge again
-            diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)  # the last if the predictions diverged
+            # the epoch after the last one with a row, or the last epoch if only the final predictions failed
+            diverged_epoch = min(len(checkpoint.rows) + 1, run.recipe.epochs)
             facts |= {"diverged": diverged_epoch, "why": f"diverged at epoch {diverged_epoch}: {error}"}
         if nonfinite_counts := [row["nonfinite_losses"] for row in checkpoint.rows if row.get("nonfinite_losses")]:
             facts["nonfinite"] = {"losses": sum(nonfinite_counts), "epochs": len(nonfinite_counts)}
-        earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_new_epochs]
+        earlier_rows = checkpoint.rows[: len(checkpoint.rows) - num_new_epochs]  # before an interruption
         facts["seconds"] = time.monotonic() - start_time + sum(row["seconds"] for row in earlier_rows)
         weights = network.state_dict() if predictions else {}
         self.store.save(run, predictions, facts, checkpoint.rows, train_digest=self.train_digest, network=weights)
         yield RunEvent("done", run, facts) if predictions else RunEvent("failed", run, {"error": facts["why"]})
 
     def _reuse_network(self, folder: Path, record: dict[str, Any]) -> RunEvent:
-        """Predict the evaluated splits with the network of a finished run, and store the predictions."""
+        """Predict the evaluated splits with the network of a finished run, and store the predictions.
+
+        `folder` and `record` are of the finished run, whose history and facts of the training are taken over.
+        """
         run, start_time = self.run, time.monotonic()
         network = build_network(self.splits, run.network)
         network.load_state_dict(load(read_run_file(folder, record, NETWORK_FILE)))
@@ -318,7 +329,7 @@ class _Task:
         rows = parse_history(read_run_file(folder, record, HISTORY_FILE)).to_dicts()
         if record["run"]["dataset"] != run.divided_dataset.canonical:  # its validation examples may differ
             rows = [{key: value for key, value in row.items() if not key.startswith("val_")} for row in rows]
-        # this run's data, but the versions that trained the network
+        # later entries count: this run's data, but the versions that trained the network
         facts = record["facts"] | self._initial_facts(network) | {"versions": record["facts"]["versions"]}
         facts |= {"seconds": time.monotonic() - start_time, "network of": folder.name}
         self.store.save(run, predictions, facts, rows, train_digest=self.train_digest)

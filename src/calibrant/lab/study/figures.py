@@ -85,8 +85,9 @@ def reliability_drawings(study: Study, measurements: Iterable[RunMeasurement]) -
 def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
     """Yield ROC curves of detecting each shift by the study's first score (Ghosh et al. 2022).
 
-    A curve per loss is the mean over seeds. An example passes if its score is above a threshold, as scores of the test
-    set should be. Separate figures show the first and the primary calibrator.
+    A curve per loss is the mean over seeds. An example passes if its score is above a threshold; good scores let test
+    examples pass (the true positives) and few shifted ones (the false positives). Separate figures show the study's
+    first calibrator and its primary one, which is that of the main figures.
     """
     score = study.detection[0]
     pairs_by_figure = group_pairs(
@@ -103,7 +104,7 @@ def roc_drawings(study: Study, store: Store) -> Iterator[Drawing]:
             for loss, curve in curves.items()
             for x, y in zip(*curve, strict=True)
         ]
-        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}
+        areas = {loss: f"{np.trapezoid(y, x):.3f}" for loss, (x, y) in curves.items()}  # AUROC
         areas_text = "; ".join(f"{loss} {area}" for loss, area in areas.items())
         lines = {"_chance": ([0, 1], [0, 1])}  # matplotlib leaves names that begin with _ out of the legend
         lines |= {f"{areas[loss]} {loss}": curve for loss, curve in curves.items()}
@@ -136,9 +137,10 @@ def _calibrated_pairs(study: Study, store: Store, run: Run) -> Iterator[tuple[st
 
 
 def _mean_roc(pairs: Sequence[PredictionPair], score: Any) -> tuple[Any, Any]:
-    """Return the mean ROC curve over seeds, as false and true positive rates.
+    """Return the mean ROC curve over seeds, as arrays of false and true positive rates.
 
-    The curves of the seeds have different points, so they are interpolated at evenly spaced false positive rates.
+    `pairs` has the predictions of each seed on the test set and the shift, and `score` tells them apart. The curves of
+    the seeds have different points, so they are interpolated at evenly spaced false positive rates.
     """
     x = np.linspace(0, 1, 201)
     curves = (metrics.ood.roc(test, shifted, score=score) for test, shifted in pairs)

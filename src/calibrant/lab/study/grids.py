@@ -1,4 +1,8 @@
-"""Runs and grids: the networks to train, models trained elsewhere, and the methods that they name, checked early."""
+"""Runs and grids: the networks to train, models trained elsewhere, and the methods that they name, checked early.
+
+A `Method` is an entry of a registry with settings. Its `text` is as the study spells it; `canonical` also has the
+defaults. `code` is the version of its code: "" for the first revision of a built-in method, a digest for a user's.
+"""
 
 import inspect
 import itertools
@@ -86,9 +90,9 @@ def _check_signature(method: Method) -> None:
     """Raise `InputError` for an undeclared metric, or a function with the wrong arguments for its kind of method."""
     if method.registry is registry.METRICS:
         metrics.declared_metric(method)  # raises if it is not declared
-    if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:  # only metrics have no entry
+    if (call_forms := CALL_FORMS.get(method.registry.kind)) is None:  # for metrics, which are checked by now
         return
-    for arguments in call_forms:
+    for arguments in call_forms:  # one of the forms has to fit
         with suppress(TypeError):  # which `bind` raises if the function does not take these arguments
             inspect.signature(method.bound_function).bind(*arguments)
             return
@@ -127,8 +131,8 @@ class RunNames(NamedTuple):
     def short_text(self, compared: Iterable["RunNames"]) -> str:
         """Return the loss, after the data set and the network if they differ between the compared names."""
         columns = zip(*(names.setup for names in compared), strict=True)  # the data sets, and the networks
-        differ = [len(set(column)) > 1 for column in columns]
-        return ", ".join([*itertools.compress(self.setup, differ), self.loss])
+        is_needed = [len(set(column)) > 1 for column in columns]
+        return ", ".join([*itertools.compress(self.setup, is_needed), self.loss])
 
 
 @dataclass(frozen=True, init=False)
@@ -212,7 +216,10 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        """The training id, with six hex digits of the monitoring and of the code if there are any."""
+        """The training id, with six hex digits each for the monitoring and for the code, if there are any.
+
+        An example with both is 0123456789ab-cdef01_234567.
+        """
         monitoring_suffix = f"-{json_digest(self.monitoring_spec)[:6]}" if self.shifts or self.traces else ""
         code_suffix = f"_{json_digest(self.code)[:6]}" if self.code else ""
         return f"{self.training_id}{monitoring_suffix}{code_suffix}"
@@ -263,7 +270,7 @@ class Grid:
 
 
 def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
-    """Return the methods whose code differs from the code that trained a run.
+    """Return those of the methods whose code differs from the code in the record of a finished run, as texts.
 
     The first revision of a built-in method has the code "", which records leave out. User methods have a digest.
     """
@@ -302,19 +309,19 @@ def _settings_without_sizes(dataset: Method) -> tuple[str, dict[str, Any]]:
 
 
 def set_fields(instance: Any, **values: Any) -> None:
-    """Set fields of a frozen instance, as they are given."""
+    """Set fields of an instance of a frozen dataclass, whose own assignment is blocked."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
 
 
 def parse_lists(**lists: MethodSpec | Iterable[MethodSpec]) -> dict[str, Methods]:
-    """Parse the lists of a study, given as methods or texts, one or several."""
+    """Parse the methods of every list by its name, such as `losses`. A list may also be a single method or text."""
     specs_by_key = {key: [specs] if isinstance(specs, str | Method) else specs for key, specs in lists.items()}
     return {key: tuple(parse_method(key, spec) for spec in specs) for key, specs in specs_by_key.items()}
 
 
 def check_lists(instance: Any, required: Iterable[str], optional: Iterable[str] = ()) -> None:
-    """Reject empty lists among the required fields, and repeated entries in all.
+    """Raise `InputError` for an empty list in a required field, or a repeated entry in any of the fields.
 
     A repeated entry would add no evidence, but make intervals narrower.
     """
@@ -399,7 +406,7 @@ class Model:
                 f"{self.id}: Expected equal classes, got {val.k} in {self.val} and {test.k} in {self.test}.",
                 code="num_classes",
             )
-        # by hashes of the rows, as equal examples may be in another order
+        # compares sets of row hashes, as equal examples may be in another order; a few rows coincide by chance
         overlap = Overlap.compare(Sketch.from_hashes(test.row_hashes), Sketch.from_hashes(val.row_hashes))
         if overlap.too_large:
             raise InputError(f"{self.id}: Expected different examples in val and test: {overlap.text}", code="overlap")

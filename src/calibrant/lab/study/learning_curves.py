@@ -73,14 +73,14 @@ def _is_main(drawing: Drawing) -> bool:
 def _history_drawings(histories: Histories) -> Iterator[Drawing]:
     """Yield the figures of every column of the histories.
 
-    Of columns that share a figure, such as the counts and edges of a histogram, only one is handled.
+    Columns that share a figure, such as the counts and edges of a histogram, are handled through one of them.
     """
     columns = dict.fromkeys(key for runs in histories.values() for rows in runs for row in rows for key in row)
     for column in columns:
         split, _, quantity = column.partition("_")
         quantity_title = _quantity_title(quantity) if split in SPLIT_TITLES else ""
         title = f"{quantity_title}, {SPLIT_TITLES[split]}" if quantity_title else SINGLE_COLUMN_TITLES.get(column)
-        if title:  # a column with a value per epoch; the columns below hold lists
+        if title:  # a column with one number per epoch; the columns below hold lists
             yield from _drawings_by_loss_family(slug(column), title, _column_values(histories, column))
         elif quantity == "bin_gaps":
             yield from _bin_gap_drawings(histories, column, SPLIT_TITLES[split])
@@ -105,9 +105,10 @@ def _recorded_rows(histories: Histories, column: str) -> Iterator[tuple[str, Map
 
 
 def _column_values(histories: Histories, column: str, item: int | None = None) -> dict[str, np.ndarray]:
-    """Return a column, or one item of a column of lists, as an array (runs, epochs) per loss that has it.
+    """Return a column of the histories as an array (runs, epochs) for each loss that has the column.
 
-    Missing epochs and values are nan. If a list has no item at this index, its last item counts.
+    From a column of lists, the `item` at this index is taken, or the last one of a shorter list. Missing epochs and
+    values are nan.
     """
     values_by_loss: dict[str, np.ndarray] = {}
     for loss, runs in histories.items():
@@ -122,13 +123,19 @@ def _column_values(histories: Histories, column: str, item: int | None = None) -
 
 
 def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Iterator[Drawing]:
-    """Yield one figure, or above `MAX_LINES` one per family of losses, each with the first loss for comparison.
+    """Yield one figure of all lines, or above `MAX_LINES` lines one figure per family of losses.
 
-    Families of one or two losses share a figure. If all are so small, there is one figure.
+    A family has the losses that differ in their arguments only, such as focal(gamma=1) and focal(gamma=3). Families of
+    one or two losses share a figure. Each figure also shows the first loss of the study for comparison.
+
+    Args:
+        name: Name of the figure.
+        title: Title of the figure.
+        lines: Values (runs, epochs) by loss.
     """
     losses_by_family = group_pairs((loss.partition("(")[0], loss) for loss in lines)
     figure_losses = {family: losses for family, losses in losses_by_family.items() if len(losses) > 2}
-    if len(lines) <= MAX_LINES or not figure_losses:
+    if len(lines) <= MAX_LINES or not figure_losses:  # few lines, or small families only
         yield _curve_drawing(name, title, lines)
         return
     if rest := [loss for losses in losses_by_family.values() for loss in losses if len(losses) <= 2]:
@@ -140,16 +147,17 @@ def _drawings_by_loss_family(name: str, title: str, lines: Mapping[str, np.ndarr
 
 
 def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Drawing:
-    """Return a figure over epochs of arrays (runs, epochs) by the name of their line, which may differ in length."""
+    """Return a figure with a line over epochs for each array (runs, epochs), given by the name of its line.
+
+    The numbers of epochs may differ between lines. The description has the mean over runs at the last epoch.
+    """
     data = [
         {"line": line, "run": run, "epoch": epoch, "value": float(value)}
         for line, values in lines.items()
         for run, run_values in enumerate(values)
         for epoch, value in enumerate(run_values, 1)
     ]
-    last_values = {
-        line: values[~np.isnan(values[:, -1]), -1] for line, values in lines.items()
-    }  # none if nan in all runs
+    last_values = {line: values[~np.isnan(values[:, -1]), -1] for line, values in lines.items()}  # (runs without nan)
     texts = [f"{line} {values.mean():.4g}" for line, values in last_values.items() if len(values)]
     num_epochs = max(values.shape[1] for values in lines.values())
     padded_lines = {
@@ -169,7 +177,10 @@ def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> It
 
 
 def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]:
-    """Yield a reliability diagram and a histogram of confidences for every loss and epoch, over all seeds."""
+    """Yield a reliability diagram and a histogram of confidences for every loss and recorded epoch, over all seeds.
+
+    They are drawn from the columns SPLIT_reliability_count, _confidence and _accuracy, lists with an item per bin.
+    """
     columns = [f"{split}_reliability_{name}" for name in ("count", "confidence", "accuracy")]
     bins_by_figure = group_pairs(
         ((loss, row["epoch"]), [row[column] for column in columns])
@@ -178,6 +189,7 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
     for (loss, epoch), bins_by_seed in bins_by_figure.items():
         statistics = torch.tensor(bins_by_seed, dtype=torch.float64)  # (seeds, 3, bins), nan in empty bins
         counts, confidences, accuracies = statistics.unbind(1)
+        # pooled over seeds, in each bin
         confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
         bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
         ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
@@ -192,7 +204,10 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
 
 
 def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield a figure per loss that recorded gammas: of its only gamma over epochs, or of the gammas of five bins."""
+    """Yield a figure over epochs per loss that recorded gammas: of its only gamma, or of the gammas of five bins.
+
+    AdaFocal has a gamma for each bin of confidence; a loss with a schedule has one.
+    """
     lengths_by_loss = group_pairs((loss, len(row["gammas"])) for loss, row in _recorded_rows(histories, "gammas"))
     for loss, lengths in lengths_by_loss.items():
         num_bins, title = max(lengths), f"gamma of {loss}"
@@ -225,14 +240,15 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
     for loss, rows in rows_by_loss.items():
         histograms: list[tuple[str, Histogram]] = []
         for row in rows:
-            starts = [math.ceil(start) for start in row["learned_spans"]]  # equal spans may begin between two epochs
+            # the first and last epoch of each span; equal spans may begin between two epochs
+            starts = [math.ceil(start) for start in row["learned_spans"]]
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
             names = [
                 f"epochs {start} to {end}" if end > start else f"epoch {start}"
                 for start, end in zip(starts, ends, strict=True)
             ]
             run_histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
-            histograms += zip([*names, "never"], run_histograms, strict=True)
+            histograms += zip([*names, "never"], run_histograms, strict=True)  # the last is of examples never learned
         title = f"maximum logits of training examples by learned epoch, {loss}"
         yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
 
@@ -245,7 +261,10 @@ DRAWINGS_OF_COLUMNS = {
 
 
 def _histogram_drawing(name: str, title: str, groups: Mapping[str, Sequence[Histogram]], xlabel: str) -> Drawing:
-    """Return a figure of histograms by name, each over the examples of all runs."""
+    """Return a figure of histograms by name, each over the examples of all runs.
+
+    `groups` holds the histograms of the runs under each name.
+    """
     samples_by_group = {
         group: np.concatenate([_histogram_samples(counts, edges) for counts, edges in histograms])
         for group, histograms in groups.items()

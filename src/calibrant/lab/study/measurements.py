@@ -1,4 +1,8 @@
-"""Fit calibrators on stored validation predictions, and measure them on test predictions."""
+"""Fit calibrators on stored validation predictions, and measure them on test predictions.
+
+A method's `text` is its spelling in the study, such as "ece(bins=10)"; `label` and `names` of a study return names for
+tables. The events of predictions are, by default, whether the most probable class is correct, with their confidences.
+"""
 
 import math
 import os
@@ -85,7 +89,7 @@ def diverged_rows(study: Study, store: Store, run: Run) -> Iterator[ResultRow]:
 
 
 def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[ResultRow]:
-    """Yield rows with the value nan for every shift and metric of a run. Each also has the given `columns`."""
+    """Yield a row with the value nan for every shift and metric of a run, to which the given `columns` are added."""
     detection_names = [_detection_name(field.name, score) for score in study.detection for field in fields(Detection)]
     metric_names = [metric.text for metric in study.metrics]
     names_by_shift = {"": metric_names}
@@ -127,7 +131,8 @@ def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs:
         def cancel_after_failure(ended: Future[bytes]) -> None:
             """Cancel the runs that have not started if this one failed."""
             failure = None if ended.cancelled() else ended.exception()
-            if failure is not None and not isinstance(failure, BrokenProcessPool):  # a broken pool ends all futures
+            # a broken pool, whose process was killed, ends all futures by itself
+            if failure is not None and not isinstance(failure, BrokenProcessPool):
                 pool.shutdown(wait=False, cancel_futures=True)
 
         futures = [pool.submit(_measure_pickled, pickled) for pickled in pickled_arguments]
@@ -185,9 +190,9 @@ def _measure_run(study: Study, store: Store, run: Run) -> RunMeasurement:
 def _measure_predictions(
     study: Study, run: Run | Model, *, val: Predictions, test: Predictions, shifts: Mapping[Method, Predictions]
 ) -> RunMeasurement:
-    """Fit each calibrator of a study to `val`, and measure `test` and the shifts after it.
+    """Fit each calibrator of a study to `val`, and measure calibrated `test` and shifts by the study's metrics.
 
-    A calibrator that does not apply to these data has rows without values, with the reason.
+    A calibrator that does not apply to these data has rows with values of nan, and the reason.
     """
     rows: list[ResultRow] = []
     run_columns = _run_columns(study, run)
@@ -217,7 +222,10 @@ def _measure_predictions(
 
 
 def _metric_rows(p: Predictions, metric_methods: Methods) -> Iterator[ResultRow]:
-    """Yield the columns "metric", "value" and "reason" of every metric. The value is nan if a metric does not apply."""
+    """Yield a row with the columns "metric", "value" and "reason" for every metric.
+
+    If a metric does not apply to these predictions, the value is nan, and the reason is its error; else it is "".
+    """
     p.compute_outcomes()  # cached for all metrics, with one pass through softmax
     for metric in metric_methods:
         try:
@@ -230,7 +238,11 @@ def _metric_rows(p: Predictions, metric_methods: Methods) -> Iterator[ResultRow]
 
 
 def _shift_rows(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> Iterator[ResultRow]:
-    """Yield the columns of `_metric_rows` for the metrics if the labels stay valid, and for every detection score."""
+    """Yield rows as `_metric_rows` does for a shifted test set.
+
+    The study's metrics are measured if the labels stay valid, as for corruptions. Statistics such as the AUROC tell
+    how well each detection score separates the test set from the shifted one.
+    """
     if is_corruption(shift):
         yield from _metric_rows(shifted, study.metrics)
     for score in study.detection:
@@ -283,7 +295,10 @@ class Diagram:
 
 
 def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) -> Iterator[Diagram]:
-    """Yield a diagram of every loss before calibration, and one after each calibrator."""
+    """Yield a diagram for every data set, network and loss before calibration, and one after each calibrator.
+
+    A diagram pools the examples of all seeds. Its ECE is the mean of the seeds' own, which is another number.
+    """
     events_by_diagram = group_pairs(
         ((study.names(measurement.run), calibrator), events)
         for measurement in measurements
@@ -294,6 +309,7 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         all_events = Events(
             torch.cat([events.confidence for events in seed_events]),
             torch.cat([events.outcome for events in seed_events]),
+            # without weights, if no seed has any
             None if all(events.weights is None for events in seed_events) else torch.cat(weights),
         )
         bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]

@@ -1,4 +1,8 @@
-"""Before and during the training: check the data and methods, time trials, and report progress and remaining time."""
+"""Before and during the training: check the data and methods, time trials, and report progress and remaining time.
+
+`run in store` says whether a run is finished, on data whose digests the store knows. The record of a finished run has
+facts about its training, such as its seconds.
+"""
 
 import copy
 import math
@@ -51,8 +55,10 @@ def duration_text(seconds: float) -> str:
 def select_runs(study: Study, text: str | None = None) -> list[Run]:
     """Return the runs whose data set, network, loss (as the study spells them) or "seed=N" contain a text.
 
+    Without a text, all runs are returned; these may be none if the study compares models that were trained elsewhere.
+
     Raises:
-        InputError: If no run does, or a study without models has no runs.
+        InputError: If no run contains the text, or a study without such models has no runs.
     """
     parts_by_run = {run: (*study.names(run), f"seed={run.seed}") for run in study.runs()}
     runs = [run for run, parts in parts_by_run.items() if text is None or any(text in part for part in parts)]
@@ -68,7 +74,7 @@ Timing = tuple[Run, float]  # a run, and the seconds of an epoch
 
 
 def estimate_seconds(timings: Iterable[Timing], epochs: Mapping[Run, int]) -> float:
-    """Return the estimated seconds of all runs for their `epochs`, or nan without any timings.
+    """Return the estimated seconds of all runs for their numbers of `epochs`, or nan if runs are left but no timings.
 
     An epoch takes the mean of the timings with the same data set and network, or else of all timings.
     """
@@ -160,6 +166,7 @@ def check_user_methods(study: Study, runs: Sequence[Run], data: DatasetCache) ->
     for loss, epochs in {run.loss: run.recipe.epochs for run in runs if is_user_method(run.loss)}.items():
         with _explain_failure(loss, k):
             loss_copy = copy.deepcopy(loss.bound_function)  # the state of a loss must not reach the training
+            # as `train` does: a loss may need the number of epochs and the class counts
             prepared_loss = losses.for_counts(losses.for_epochs(loss_copy, epochs), labels.bincount(minlength=k))
             trained_logits = logits.clone().requires_grad_()  # float32, as in the training
             per_example_losses(prepared_loss, trained_logits, labels).sum().backward()
@@ -232,7 +239,8 @@ def seconds_left(runs: list[Run], store: Store, trials: Mapping[Run, Trial]) -> 
     for run in runs:
         if run not in store:
             epochs_left[run] = run.recipe.epochs
-        elif "network of" not in (facts := store.record(run)["facts"]):  # else it only predicted with that network
+        # a run with "network of" did not train: it predicted with the network of another run
+        elif "network of" not in (facts := store.record(run)["facts"]):
             num_epochs = facts.get("diverged", run.recipe.epochs)  # the epoch in which it diverged, if it did
             epoch_seconds.append((run, facts["seconds"] / num_epochs))
     return estimate_seconds(epoch_seconds, epochs_left)
@@ -267,15 +275,15 @@ def train_all(
     engine: Engine = run_locally,
     on_event: OnEvent | None = None,
 ) -> Iterator[Progress]:
-    """Train the runs that the store lacks, and yield the progress after every event.
+    """Train the runs that the store lacks, and yield the progress after every event, such as the end of an epoch.
 
-    `on_event` is called with each event other than notes first. The error of a failed run is written to
-    partial/ID/error.txt.
+    The engine trains the runs, in this process or on a cluster. `on_event` is called with each event other than notes,
+    before its progress is yielded. The error of a failed run is written to partial/ID/error.txt.
     """
     epochs_left = {run: run.recipe.epochs for run in runs}  # without runs that have ended
     total_epochs = sum(epochs_left.values())
     timings: list[Timing] = []
-    speeds: dict[Run, float] = {}  # images per second of the runs in training
+    speeds: dict[Run, float] = {}  # images per second, of the runs that are in training
     run_names = {run: study.names(run) for run in runs}
     labels = {run: f"{names.short_text(run_names.values())}, seed {run.seed}" for run, names in run_names.items()}
     for event in engine(partial(execute, store=store, data=data), runs, store):

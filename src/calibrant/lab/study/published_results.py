@@ -66,7 +66,11 @@ class PublishedResults:
 
     @classmethod
     def _from_table(cls, table: Mapping[str, Any], read_method: ParseMethod) -> "PublishedResults":
-        """Read the values and settings of a TOML table. Raises `KeyError` for a missing key."""
+        """Build the results from the content of a TOML file, with `read_method` as the parser of methods.
+
+        Raises:
+            KeyError: For a missing key.
+        """
 
         def read_training(entry: Mapping[str, str]) -> TrainingKey:
             dataset, network = read_method("datasets", entry["dataset"]), read_method("networks", entry["network"])
@@ -110,8 +114,11 @@ class PaperComparison:
     examples: Mapping[Method, SplitSizes] = field(default_factory=dict[Method, SplitSizes])  # of the study's data sets
 
     def find_value(self, row: Mapping[str, Any]) -> PaperValue | None:
-        """Return the paper's value for a row, or None, as for rows of shifts and of training variants."""
-        if row["shift"] or ("loss", row["loss"]) not in self._methods:  # the label of a variant has a suffix
+        """Return the paper's value for a row of results, or None without one.
+
+        Papers have no values for shifts, nor for variants of a training, such as another number of epochs.
+        """
+        if row["shift"] or ("loss", row["loss"]) not in self._methods:  # a variant's label has a suffix
             return None
         dataset, network, loss, calibrator, metric = (self._methods[column, row[column]] for column in ROW_COLUMNS)
         return self.published.find(*self._paper_setup(dataset, network), loss, calibrator, metric)
@@ -149,8 +156,9 @@ class PaperComparison:
 
         That is the whole setting, or only the recipe if the sizes of splits or the number of runs are unknown.
         """
+        # the data sets of the study, with those of the paper that they are compared with
         pairs = {(run.dataset, self._paper_setup(run.dataset, run.network)[0]) for run in self.study.runs()}
-        has_sizes = all(
+        has_sizes = all(  # of the study and of the paper
             dataset in self.examples and self.published.datasets[paper_dataset].examples
             for dataset, paper_dataset in pairs
             if paper_dataset in self.published.datasets
@@ -158,7 +166,10 @@ class PaperComparison:
         return "the same setting" if has_sizes and self.published.runs else "the same recipe; data are not compared"
 
     def _differences(self) -> Iterator[str]:
-        """Yield how each training of the study on a data set of the paper differs from the paper's setup."""
+        """Yield how each training of the study differs from the paper's: "published: epochs 350; here: epochs 30".
+
+        Trainings on data sets that the paper lacks, and equal trainings, yield nothing.
+        """
         trainings = dict.fromkeys((r.dataset, r.network, r.loss, r.recipe, r.split) for r in self.study.runs())
         for dataset, network, loss, our_recipe, split in trainings:
             paper_dataset, paper_network = self._paper_setup(dataset, network)
@@ -169,7 +180,7 @@ class PaperComparison:
             if (paper_dataset, paper_network) != (dataset, network):
                 our_setup = f"{self.study.label(network)} on {self.study.label(dataset)}"
                 pairs.append((f"{paper_network} on {paper_dataset}", our_setup))
-            pairs += [
+            pairs += [  # settings of the recipe
                 (f"{key} {value}", f"{key} {getattr(our_recipe, key)}")
                 for key, value in asdict(paper_recipe).items()
                 if key not in SPEED_ONLY_FIELDS and value != getattr(our_recipe, key)
@@ -224,16 +235,18 @@ def study_tables(
 
 
 def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[ValueKey, PaperValue]:
-    """Return the values of all tables of a paper. The first source of a repeated value counts.
+    """Return the values of all tables of a paper. If a value is printed in several tables, the first one counts.
 
-    A row holds abbreviations of the data set and network, then for each loss a text with a value for each calibrator.
+    A row holds abbreviations of the data set and network, then for each loss a cell: a text with a value for each
+    calibrator.
     """
     paper_values: dict[ValueKey, PaperValue] = {}
     for part in table["tables"]:  # a table of the paper, for one metric
         source, losses, calibrators = part["source"], part["losses"], part["columns"]
-        scale = 100.0 if part.get("percent", True) else 1.0
+        scale = 100.0 if part.get("percent", True) else 1.0  # printed values are divided by it
         for dataset, network, *cells in part["rows"]:
             dataset_entry = table["datasets"][dataset]
+            # methods by abbreviation; a data set may have names of its own, such as of a loss with other settings there
             full_names = {dataset: dataset_entry["name"]} | table["names"] | dataset_entry.get("names", {})
             if len(cells) != len(losses):
                 raise InputError(
@@ -256,7 +269,10 @@ def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[Val
 
 
 def _parse_value(text: str, scale: float, source: str) -> PaperValue:
-    """Parse a mean, with a deviation and a temperature if they are printed, and divide it by the scale."""
+    """Parse a printed value such as 4.35±0.21(2.50): mean, deviation and temperature, of which the last two may lack.
+
+    Mean and deviation are divided by the scale, which is 100 for percent.
+    """
     if (match := _CELL_PATTERN.fullmatch(text)) is None:
         raise InputError(f"{source}: Expected a number such as 4.35±0.21(2.50), got {text!r}.", code="not_numbers")
     value, deviation, temperature = (float(part) if part else math.nan for part in match.groups())

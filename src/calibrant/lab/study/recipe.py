@@ -59,15 +59,21 @@ class Recipe:
             self._check("averaged", expected, loss)
 
     def _check(self, name: str, expected: str, value: object) -> None:
-        """Raise `InputError` unless `expected`, a description of the allowed values, is ""."""
+        """Raise `InputError` for the value of a field, unless `expected` is "".
+
+        Callers pass "" for an allowed value, and otherwise a description of the allowed values for the message.
+        """
         if expected:
             raise InputError(
                 f"Expected {name} of the recipe to be {expected}, got {shorten_repr(value)}.", code=f"recipe_{name}"
             )
 
     def check_effects(self, keys: Collection[str]) -> None:
-        """Raise `InputError` if a setting among `keys`, which were given, has no effect beside the others."""
-        # after the last epoch, a lower rate has no effect
+        """Raise `InputError` if one of the settings `keys`, which the user gave, has no effect in this recipe.
+
+        For example, momentum has no effect with Adam.
+        """
+        # the rate changes after the epoch of a milestone, so the last epoch is too late
         late = [milestone for milestone in self.milestones if milestone >= self.epochs]
         if "milestones" in keys:
             self._check("milestones", f"before the last of {self.epochs} epochs" if late else "", self.milestones)
@@ -79,7 +85,7 @@ class Recipe:
             self._check("milestones", "left out for the cosine schedule", self.milestones)
 
     def for_loss(self, loss: str) -> "Recipe":
-        """Return the recipe for a loss of this name, with that loss's reduction.
+        """Return the recipe for a loss of this name: its reduction is the mean if `averaged` lists the loss.
 
         >>> [RECIPES["mukhoti_cifar"].for_loss(loss).reduction for loss in ("focal", "brier")]
         ['sum', 'mean']

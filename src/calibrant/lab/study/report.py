@@ -1,4 +1,8 @@
-"""Build the HTML report of a study from tables, measurements and histories."""
+"""Build the HTML report of a study from tables, measurements and histories.
+
+A table has one metric, a row per loss, network and data set, and a column per calibrator. A setup is a network on a
+data set. `Markup` is HTML; folded parts of the page are shown on a click.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +53,7 @@ def study_report(
     """
     trained = [measurement.run for measurement in measurements if isinstance(measurement.run, Run)]
     curves, bars = _reliability_html(study, measurements)
-    has_several_setups = len(first_rows(tables[0].rows)) > 1
+    has_several_setups = len(first_rows(tables[0].rows)) > 1  # it returns a row per setup
     shifted = [table for table in tables if table.shift]
     sweeps = sweep_drawings(study, (row for measurement in measurements for row in measurement.rows))
     learning_curves = learning_drawings(study, store)
@@ -72,7 +76,10 @@ def study_report(
 
 
 def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
-    """Describe the first recipe in full, and the others by their differences and the runs that they trained."""
+    """Return the recipes of runs as texts under "recipe", "recipe 2", ...
+
+    The first one is described in full, the others by their differences from it and the networks that they trained.
+    """
     trained = group_pairs(
         (run.recipe, f"{study.label(run.loss)} of {study.label(run.network)} on {study.label(run.dataset)}")
         for run in runs
@@ -94,9 +101,9 @@ def _recipe_texts(study: Study, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def findings(tables: Sequence[ResultTable]) -> list[str]:
-    """Return a line for every network and data set: its over- and underconfident networks, and its best methods.
+    """Return a line for every setup: which losses made it over- or underconfident, and the best methods.
 
-    If there are many, only the first `MAX_LISTED` have lines, and a last line counts the others.
+    If there are many setups, only the first `MAX_LISTED` have lines, and a last line counts the others.
     """
     listed, unlisted = _divide_findings(tables)
     if len(listed) == 1:  # a single network on a data set needs no name
@@ -115,24 +122,29 @@ def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
 
 
 def _divide_findings(tables: Sequence[ResultTable]) -> tuple[list[tuple[Setup, str]], list[tuple[Setup, str]]]:
-    """Return the findings for the networks and data sets to list, and for those to fold: none, or two or more."""
+    """Return pairs of a setup and its finding: first the listed ones, then the folded ones.
+
+    At most `MAX_LISTED` are listed if others are folded; a single finding is never folded.
+    """
     table = _main_calibration_table(tables)
     findings_by_setup = [
         (setup, " ".join([*_confidence_findings(table, rows), *_best_method_findings(table, rows)]))
         for setup, rows in group_pairs((row.setup, row) for row in table.rows).items()
     ]
-    # a single finding is not worth folding
     num_listed = MAX_LISTED if len(findings_by_setup) > MAX_LISTED + 1 else len(findings_by_setup)
     return findings_by_setup[:num_listed], findings_by_setup[num_listed:]
 
 
 def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
-    """Say which loss is the best without a calibrator, if that was measured, and with its best calibrator."""
+    """Yield sentences: which loss is the best without a calibrator, if that was measured, and with its best calibrator.
+
+    `rows` are the rows of one setup in the table of a metric.
+    """
     superlative = "highest" if table.metric_info.higher_is_better else "lowest"
     uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
     for label, columns in (("Without a calibrator", uncalibrated_columns), ("With the best calibrator", table.columns)):
         means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
-        for row, column in best_keys(table.metric_info, means)[:1]:  # the first of equally good ones, if any
+        for row, column in best_keys(table.metric_info, means)[:1]:  # the first of equal means; none if all are nan
             calibrator_text = "" if column in uncalibrated_columns else f" followed by {column}"
             cell_without_tests = replace(table.cells[row, column], mark="", letters="")
             value = cell_without_tests.text(table.metric_info)
@@ -141,7 +153,10 @@ def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Itera
 
 
 def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
-    """Say by their temperatures which losses, or models trained elsewhere, are over- or underconfident."""
+    """Yield sentences that say which losses, or models trained elsewhere, are over- or underconfident.
+
+    A fitted temperature above 1 softens overconfident predictions. `rows` are the rows of one setup in the table.
+    """
     column = next((column for column in table.columns if base_name(column) == "Temperature"), None)
     if column is None:
         return
@@ -194,7 +209,10 @@ def base_name(text: str) -> str:
 
 
 def result_tables(tables: Sequence[ResultTable]) -> Markup:
-    """Return the tables of the test sets without shift, and their legend."""
+    """Return the tables of the test sets without shift, and their legend.
+
+    If a table is long, only the first `MAX_LISTED` are open, and the others are folded.
+    """
     unshifted = [table for table in tables if not table.shift]
     has_long_table = any(len(table.rows) > MAX_OPEN_TABLE_ROWS for table in unshifted)
     num_open = MAX_LISTED if has_long_table else len(unshifted)
@@ -206,8 +224,9 @@ def result_tables(tables: Sequence[ResultTable]) -> Markup:
 def _table_html(table: ResultTable) -> Markup:
     """Return a table with its heading and notes, and a line above each network and data set if there are several."""
     columns, cells, metric_info = table.columns, table.cells, table.metric_info
-    setup_names = {table.rows.index(row): str(setup) for setup, row in first_rows(table.rows).items()}  # by first row
-    groups = setup_names if len(setup_names) > 1 else {}
+    # titles of setups by the index of their first row
+    setup_titles = {table.rows.index(row): str(setup) for setup, row in first_rows(table.rows).items()}
+    groups = setup_titles if len(setup_titles) > 1 else {}
     head = [table.row_header, *(html.method_label(CALIBRATORS.title(column), column) for column in columns)]
     rows = [[_loss_label(row.loss), *(_cell_html(cells[row, c], metric_info) for c in columns)] for row in table.rows]
     best = [[cells[row, column].best for column in columns] for row in table.rows]
@@ -277,9 +296,10 @@ def _baseline_column(table: ResultTable) -> str:
 
 
 def _best_cell_html(table: ResultTable, row: RunNames) -> tuple[str, bool]:
-    """Return a cell of `side_by_side`, and whether its large value is the best of its network.
+    """Return the cell of a row in `side_by_side`, and whether its large value is the best of its network.
 
-    A loss that was not trained with this network has a dash. There is no small print if no calibrator is the best.
+    The large value is uncalibrated, and the small print has the value with the best calibrator. A loss that was not
+    trained with this network has a dash. There is no small print if no calibrator is the best.
     """
     if row not in table.rows:
         return "\N{EN DASH}", False
@@ -291,7 +311,7 @@ def _best_cell_html(table: ResultTable, row: RunNames) -> tuple[str, bool]:
         return large_print, False
     small_text = f"{metric_info.text(means[best_columns[0]])} by {best_columns[0]}"
     if baseline in best_columns:
-        small_text = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"
+        small_text = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"  # replaces the value
     network_means = [table.cells[r, baseline].mean for r in table.rows if r.setup == row.setup]
     is_best = means[baseline] == metric_info.best(network_means)
     return large_print + _small_print(small_text), is_best
@@ -311,7 +331,7 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
     """Return the tables of every shift. All but the first ECE and the first AUROC are folded."""
     body = Markup()
     for shift, shift_tables in group_pairs((table.shift, table) for table in tables).items():
-        # the first metric by name, such as the first ECE of several, as it is written last
+        # of several metrics with one base name, such as ece(bins=10) and ece, the first stays, as it is written last
         first_metrics = {base_name(table.metric): table.metric for table in reversed(shift_tables)}
         main_metrics = first_metrics.get("ece"), first_metrics.get("ood_auroc")
         body += join_html(_table_html(table) for table in shift_tables if table.metric in main_metrics)
@@ -324,7 +344,10 @@ def _shift_tables(tables: Sequence[ResultTable]) -> Markup:
 
 
 def _figure_grid(drawings: Iterable[Drawing], explanation: Markup, folded_heading: str) -> Markup:
-    """Return the main figures with their explanation, and the others folded, or nothing without figures."""
+    """Return the main figures with their explanation, and the others folded under a heading.
+
+    A part without figures is left out.
+    """
     figures = group_pairs(
         (drawing.is_main, html.figure(drawing.draw, drawing.description, caption=drawing.title, size=FIGURE_INCHES))
         for drawing in drawings

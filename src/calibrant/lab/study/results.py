@@ -103,7 +103,7 @@ class Result:
 
 
 def write_files_together(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write several files so that a kill or a full disk never leaves old and new ones side by side.
+    """Write texts to files of a folder, so that a kill or a full disk never leaves old and new ones side by side.
 
     All drafts are written first; then the old files are removed and the drafts renamed.
     """
@@ -182,7 +182,7 @@ class Status:
 
     @property
     def summary(self) -> str:
-        """Number and estimated time of the remaining runs, or whether all are done or lack data."""
+        """Number and estimated time of the remaining runs; else that all are done, or that the rest lack data."""
         if not self.remaining:
             return "nothing can be trained" if self.runs_without_data else f"all {len(self.runs)} runs are done"
         wait = "" if math.isnan(self.seconds) else f", {duration_text(self.seconds)}"

@@ -14,7 +14,9 @@ ValuesBySeed = Mapping[int, float]  # values of a metric by seed
 
 
 def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
-    """Return the two-sided p-value of Student's paired t-test over shared seeds, or nan below two.
+    """Return the two-sided p-value of Student's paired t-test over shared seeds, or nan with fewer than two.
+
+    Seeds with a value that is not finite are left out.
 
     >>> round(paired_p_value({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.5, 1: 2.6, 2: 3.4}), 4)
     0.0131
@@ -40,6 +42,7 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     {'a': 0.03, 'c': 0.06, 'b': 0.06}
     """
     tested = sorted((key for key, p in p_values.items() if not math.isnan(p)), key=p_values.__getitem__)
+    # the smallest of m p-values times m, the next times m - 1, ...
     multiplied = (min(1.0, (len(tested) - i) * p_values[key]) for i, key in enumerate(tested))
     adjusted = dict(zip(tested, accumulate(multiplied, max), strict=True))  # running maximum: keeps the order
     return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
@@ -55,6 +58,9 @@ def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key
 
 def letter_groups(names: Sequence[Key], significant_pairs: Iterable[tuple[Key, Key]]) -> dict[Key, str]:
     """Assign letters so that two names share one if and only if they do not differ significantly (Piepho 2004).
+
+    All names start with one letter. Every significant pair splits each group that holds both names into two, one
+    without each; a group inside another one is dropped.
 
     >>> letter_groups(["x", "y", "z"], [("x", "z")])
     {'x': 'a', 'y': 'ab', 'z': 'b'}

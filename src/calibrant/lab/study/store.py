@@ -1,4 +1,10 @@
-"""Store finished runs on disk: one immutable folder each, which exists if and only if the run is complete."""
+"""Store finished runs on disk: one immutable folder each, which exists if and only if the run is complete.
+
+A run is a training (data set, network, loss, seed, recipe) and its monitoring (traces, shifted test sets). The record
+of a finished run holds its settings ("run"), the digests of its data sets ("data") and of the training examples
+("learned"), facts such as the seconds of training ("facts"), and the digest of each file ("files"). In records, methods
+are texts that spell out all defaults: `canonical`.
+"""
 
 import copy
 import io
@@ -95,7 +101,7 @@ class Store:
         return f"{run.id}.{json_digest(digests)[:8]}" if digests else run.id
 
     def folder(self, run: Run) -> Path:
-        """Return the folder of a run, finished or not."""
+        """Return the folder of the finished run that serves a run, or the folder that the run will have."""
         stored_run = self._find_run(run)
         return self.root / "runs" / self.name(run) if stored_run is None else stored_run[0]
 
@@ -114,14 +120,15 @@ class Store:
         return folder
 
     def state(self, run: Run) -> str:
-        """Return a run's state: diverged, done, damaged, missing, failed (see partial/ID/error.txt) or begun.
+        """Return a run's state: diverged or done if it is finished, else damaged, missing, failed or begun.
 
-        Only the record is verified; `set_aside_damaged` verifies all files.
+        A failed run has an error in partial/ID/error.txt. A begun run was interrupted or is in training. Only records
+        are verified; `set_aside_damaged` verifies all files.
         """
         if (stored_run := self._find_run(run)) is not None:
             _, record = stored_run
             return "diverged" if "diverged" in record["facts"] else "done"
-        # a damaged folder is recognized by its name, as its record may be lost
+        # not finished; a damaged folder is recognized by its name, as its record may be lost
         folders = (folder for folder in self._training_folders(run) if folder.name.startswith(run.id))
         if any(find_damage(folder, record_only=True) for folder in folders):
             return "damaged"
@@ -155,13 +162,14 @@ class Store:
         return (record for _, record in _intact_runs((self.root / "runs").iterdir()))
 
     def find_reusable_run(self, run: Run, train_digest: str) -> StoredRun | None:
-        """Find a finished run whose stored network equals the one that this run would train, or return None.
+        """Return a finished run whose stored network equals the one that this run would train, or None.
 
-        It learned from the same examples, and nothing that differs can have influenced the training. Its data set may
-        have splits of other sizes.
+        It learned from the same examples, whose digest is `train_digest`, and nothing that differs can have influenced
+        the training. Its validation and test sets may be of other sizes.
         """
         for folder, record in _intact_runs((self.root / "runs").iterdir()):
             version = record["facts"].get("versions", {}).get("calibrant", "")
+            # another minor version may train another network, and some runs store none
             if minor_version(version) != minor_version(__version__) or NETWORK_FILE not in record["files"]:
                 continue
             # unknown digests, "" and None, are not equal: then the data count as different
@@ -178,14 +186,14 @@ class Store:
         The text is the rest of a sentence about the run, such as "was trained with other code of focal".
         """
         for _, record in _intact_runs(self._training_folders(run)):
-            # the record has the code of no shift or trace that the stored run did not monitor
+            # shifts and traces that the stored run did not monitor have no code in its record
             monitored = {text for key in MONITORED_FIELDS for text in record["run"].get(key, ())}
             shared = [method for method in (*run.shifts, *run.traces) if method.canonical in monitored]
             if changed := changed_methods(record["run"], (run.divided_dataset, run.network, run.loss, *shared)):
                 return f"was trained with other code of {', '.join(changed)}"
         id_without_code, *_ = run.id.partition("_")
         for path in (self.root / "partial").iterdir():
-            begun_id, *_ = path.name.partition(".")  # the name is ID or ID.DATA_DIGEST
+            begun_id, *_ = path.name.partition(".")  # the name is ID or ID.DATA_DIGEST, and ID may end in _CODE_DIGEST
             if begun_id != run.id and begun_id.partition("_")[0] == id_without_code:
                 return "was begun with other code of its methods"
         return ""
@@ -195,7 +203,7 @@ class Store:
         return {dataset.canonical: self.data[dataset] for dataset in run.required_datasets if dataset in self.data}
 
     def _training_folders(self, run: Run) -> list[Path]:
-        """Return the finished runs with this training, whatever they monitor, on any data."""
+        """Return the folders of runs with this training, whatever they monitor, on any data. Some may be damaged."""
         return [folder for folder in (self.root / "runs").iterdir() if folder.name.startswith(run.training_id)]
 
     def _matching_runs(self, run: Run) -> dict[str, StoredRun]:
@@ -277,7 +285,7 @@ class Store:
                     holder_path.unlink(missing_ok=True)
 
     def holder(self, run: Run) -> str:
-        """Name the process that has claimed a run, as far as it is known."""
+        """Return "process PID on HOST" for the process that has claimed a run, or "another process" if unknown."""
         try:
             process = json.loads(self._holder_path(run).read_text())
             return f"process {process['pid']} on {process['host']}"
@@ -347,9 +355,12 @@ class Store:
     # Damage
 
     def set_aside_damaged(self, runs: Iterable[Run]) -> dict[Run, str]:
-        """Verify all files of these runs, move damaged folders to damaged/, and return what was wrong by run.
+        """Verify all files of these runs except their networks, and move damaged folders to damaged/.
 
         Runs that another process has claimed, and copies of intact finished runs, are left alone.
+
+        Returns:
+            For each damaged run, the damage and the new path of its folder.
         """
         messages: dict[Run, str] = {}
         for run in runs:
@@ -390,15 +401,19 @@ class Store:
                         mirror.send(folder)
         for neighbor in self.neighbors:
             num_before = sum(run in self for run in runs)
-            mirror = Mirror(str(neighbor))  # a path is a URL, too
+            mirror = Mirror(str(neighbor))  # a path is a URL of a local file system
             messages += self._fetch_runs(mirror, mirror.run_names(), runs)
             if num_fetched := sum(run in self for run in runs) - num_before:
                 messages.append(f"{num_fetched} finished {'runs' if num_fetched > 1 else 'run'} taken from {neighbor}")
         return messages
 
     def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        """Fetch remote runs of each training until the run is in the store, and yield why runs are rejected."""
+        """Fetch missing runs from a mirror, and yield a line for each remote run that is rejected as damaged.
+
+        Remote runs with the same training are tried in turn, as any that monitors enough serves a run.
+        """
         ordered_names = sorted(remote_names, key=lambda name: (len(name), name))  # runs without monitoring come first
+        # a name begins with the id of the training
         names_by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
         for run in runs:
             for name in names_by_training.get(run.training_id, ()):

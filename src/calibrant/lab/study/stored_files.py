@@ -95,9 +95,10 @@ def read_run_file(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
 
 
 def find_damage(folder: Path, name: str = "", *, record_only: bool = False) -> str:
-    """Return what is wrong with the record of a run, or with its files except the network, or "" if all are intact.
+    """Return what is wrong with the record of a run or with its files, or "" if they are intact.
 
-    The network is not needed for tables, and is verified when it is used. `record_only` reads no further files.
+    The network is left out, as it is large, not needed for tables, and verified when it is used. With `record_only`,
+    only the record is read. `name` is the expected name of the run, by default that of the folder.
     """
     try:
         record = read_record(folder, name)
@@ -122,7 +123,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _record_digest(record: Any) -> str:
-    """Return the digest of a record as it is read from JSON: with texts as keys, which can be sorted."""
+    """Return the digest of a record, in the form in which JSON returns it: with texts as keys, lists for tuples."""
     return json_digest(json.loads(json.dumps(record)))
 
 
@@ -150,7 +151,7 @@ class Checkpoint:
         self.saved_at = time.monotonic()
 
     def read(self) -> Mapping[str, Any] | None:
-        """Read the state and the rows, or return None if there is no file.
+        """Return the state that was saved, or None if there is no file. The rows are restored to `rows`.
 
         Raises:
             DamagedError: If the file was changed, or another minor version wrote it.
@@ -194,9 +195,9 @@ def try_lock(path: Path) -> Generator[bool]:
 
 @contextmanager
 def open_draft(root: Path, name: str) -> Generator[Path]:
-    """Yield a folder to fill, which becomes runs/NAME in one step if no error occurs.
+    """Yield an empty folder to fill, the draft, which becomes runs/NAME in one step if no error occurs.
 
-    A lock beside the draft shows other processes that its writer is alive.
+    A lock beside the draft shows other processes that its writer is alive, so that they do not delete it as stale.
     """
     draft = root / "drafts" / f"{name}-{uuid4().hex[:12]}"
     try:
@@ -221,14 +222,14 @@ def delete_stale_drafts(root: Path, now: float) -> None:
 
     `now` is the time by the clock of the file system, which may differ from this machine's on a shared disk.
     """
-    paths = (root / "drafts").iterdir()  # drafts and their locks, of which one may be missing
+    paths = (root / "drafts").iterdir()  # drafts and their locks; either may be missing
     for draft in {path.with_name(path.name.removesuffix(".lock")) for path in paths}:
         lock = _lock_path(draft)
         with suppress(OSError):  # another process may delete them at the same time
             written_at = (draft if draft.exists() else lock).stat().st_mtime
             if now - written_at > MAX_DRAFT_AGE_SECONDS:
                 with try_lock(lock) as is_locked:
-                    if is_locked:
+                    if is_locked:  # by this process, so its writer is dead
                         shutil.rmtree(draft, ignore_errors=True)
                         lock.unlink(missing_ok=True)
 
@@ -253,7 +254,7 @@ def _numbered_paths(path: Path) -> Iterator[Path]:
 
 
 def _move_draft(root: Path, draft: Path, run_folder: Path) -> None:
-    """Rename a draft to the folder of its run, or leave it for deletion if that exists and is intact.
+    """Rename a draft to the folder of its run, or leave it in place if another process has stored the run.
 
     A damaged folder of the run is moved to damaged/ first.
     """
@@ -332,7 +333,7 @@ class Mirror:
 
     @contextmanager
     def _wrap_errors(self) -> Generator[None]:
-        """Turn the errors of file systems into `MirrorError`, except damage."""
+        """Turn errors of the mirror's file system into `MirrorError`. A `DamagedError` passes."""
         try:
             yield
         except DamagedError:

@@ -29,11 +29,13 @@ class MethodFamily:
 
     name: str  # with the shared settings
     parameter: str
-    values: Mapping[str, float]  # by the label of each method
+    values: Mapping[str, float]  # of the parameter, by the label of each method
 
 
 def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> Iterator[Drawing]:
     """Yield a figure for every metric and every family of losses, data sets or calibrators.
+
+    A family has methods that differ in one parameter, which is the x axis.
 
     - Families of losses (Wang et al. 2021, Figures 1a to 1c and 6b to 6f): a line per data set and network.
     - Families of data sets (their Figure 3): a line per loss, and the best parameter of each family of losses at every
@@ -73,11 +75,13 @@ def sweep_drawings(study: Study, result_rows: Iterable[Mapping[str, Any]]) -> It
 def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
     """Return the families of methods, given by label, whose parameter has at least `MIN_LINE_POINTS` values.
 
-    Every numeric setting is the parameter of a family of methods whose other settings are equal.
+    Every numeric setting, such as gamma in focal(gamma=3), is the parameter of one family. The other settings of its
+    methods are equal.
     """
     values_by_family: dict[tuple[str, str], dict[str, float]] = {}  # values by label, by name and parameter
     for label, method in methods.items():
-        sign = -1 if method.name in NEGATED_LOSSES else 1  # inverse focal loss joins the family of focal loss
+        # inverse focal loss joins the family of focal loss, with a negative gamma
+        sign = -1 if method.name in NEGATED_LOSSES else 1
         name = NEGATED_LOSSES.get(method.name, method.name)
         for parameter, value in (hyperparameters(method.function) | method.settings).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
@@ -121,9 +125,8 @@ def _family_drawings(
         points_by_line = group_pairs(
             (row[line_column], (family.values[row[method_column]], float(row["value"]))) for row in group_rows
         )
-        lines = {
-            name: group_pairs(points) for name, points in points_by_line.items()
-        }  # values over seeds, by parameter
+        # for each line, the values over seeds by parameter
+        lines = {name: group_pairs(points) for name, points in points_by_line.items()}
         if long_lines := {name: points for name, points in lines.items() if len(points) >= MIN_LINE_POINTS}:
             description = metrics.describe_metric(metric)
             drawing = _sweep_drawing(metric, description, family, group_name=", ".join(group_names), lines=long_lines)
@@ -131,7 +134,10 @@ def _family_drawings(
 
 
 def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: MethodFamily) -> Iterator[Drawing]:
-    """Yield a figure per metric, network and calibrator: the best parameter of a loss against the data set size."""
+    """Yield a figure per metric, network and calibrator: the best parameter of a loss against the data set size.
+
+    `sizes` is a family of data sets, and `losses` a family of losses. The best parameter has the best mean over seeds.
+    """
     groups = group_pairs(
         ((row["metric"], row["network"], row["calibrator"]), row)
         for row in rows
@@ -144,7 +150,8 @@ def _best_parameter_drawings(rows: MetricRows, sizes: MethodFamily, losses: Meth
         for size, size_rows in group_pairs((sizes.values[row["dataset"]], row) for row in group_rows).items():
             values = group_pairs((losses.values[row["loss"]], float(row["value"])) for row in size_rows)
             means = {parameter: float(np.mean(over_seeds)) for parameter, over_seeds in values.items()}
-            best_by_size[size] = best_keys(metrics.metric_info(metric), means)[:1]  # the first of equally good ones
+            # a list of one parameter, the first of equally good ones, or empty if none is the best
+            best_by_size[size] = best_keys(metrics.metric_info(metric), means)[:1]
         if all(best_by_size.values()) and len(best_by_size) >= MIN_LINE_POINTS:
             prefix = f"best {losses.parameter} of {losses.name} by "
             description = prefix + metrics.describe_metric(metric).removesuffix(" in %")
@@ -173,7 +180,7 @@ def _sweep_drawing(
     scale = 100 if metric_info.percent else 1
     xs = sorted({x for points in lines.values() for x in points})
     max_runs = max(len(values) for points in lines.values() for values in points.values())
-    arrays = {name: np.full((max_runs, len(xs)), math.nan) for name in lines}  # nan where a line has fewer runs
+    arrays = {name: np.full((max_runs, len(xs)), math.nan) for name in lines}  # (runs, x); nan where runs are missing
     for name, points in lines.items():
         for x, values in points.items():
             arrays[name][: len(values), xs.index(x)] = scale * np.array(values)

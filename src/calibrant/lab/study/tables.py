@@ -126,7 +126,7 @@ class ResultTable:
     def caption(self) -> str:
         """Description of the cells."""
         cells = self.cells.values()
-        part_applies = {
+        part_applies = {  # parts of the caption, and whether they apply to any cell
             "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
             "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
             "best in bold": any(cell.best for cell in cells),
@@ -197,9 +197,9 @@ class ResultTable:
         return row.short_text(self.rows)
 
     def rendered_rows(self, *, deviation: bool = True) -> Iterator[tuple[RunNames, list[tuple[str, bool]], list[str]]]:
-        """Yield every row with the texts of its cells, whether each is the best, and the paper's texts.
+        """Yield every row with its cells, pairs of a text and whether it is the best, and the paper's values as texts.
 
-        The texts of the paper are "" for cells without a value, and an empty list if no cell of the row has one.
+        The paper's texts are "" for cells without a value, and an empty list if no cell of the row has one.
         """
         for row in self.rows:
             cells = [self.cells[row, column] for column in self.columns]
@@ -333,13 +333,20 @@ def main_calibration_error(names: Iterable[str]) -> str:
 
 
 def best_keys(metric_info: MetricInfo, means: Mapping[Key, float]) -> list[Key]:
-    """Return the keys of the best mean; none if all are nan, or neither direction of the metric is better."""
+    """Return the keys whose mean is the best; several if they are equal.
+
+    The list is empty if all means are nan, or if neither high nor low values of the metric are better.
+    """
     best_mean = metric_info.best(list(means.values()))  # nan, which equals no mean, if there is none
     return [key for key, mean in means.items() if mean == best_mean]
 
 
 def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None) -> Cell:
-    """Return a table cell from the results of its runs, which counts diverged runs but leaves out their values."""
+    """Return a table cell from the results of its runs, one per seed.
+
+    Diverged runs are counted, but their values are left out. Results with a reason have no value: the method does not
+    apply to them.
+    """
     applicable = [result for result in results if not result.get("reason")]
     converged = [result for result in applicable if not result.get("diverged")]
     parameter_columns = [key for key in converged[0] if key.startswith(PARAMETER_PREFIX)] if converged else []
@@ -381,10 +388,11 @@ def first_rows(rows: Iterable[RunNames]) -> dict[Setup, RunNames]:
 def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     """Return a triangle for every cell above or below its reference, as in Wang et al. (2021).
 
-    The reference is the cell of the first row with the same data set, network and column. Its p-values are corrected
-    together. Hollow triangles are not significant.
+    The reference is the cell of the first row with the same data set, network and column. The p-values of all paired
+    t-tests against one reference are corrected together. Hollow triangles are not significant.
     """
     reference_rows = first_rows(row for row, _ in cells)
+    # the key of the reference by the key of the cell
     references = {(row, column): (reference_rows[row.setup], column) for row, column in cells}
     p_values_by_reference = group_pairs(
         (reference, (key, significance.paired_p_value(cells[reference].values, cells[key].values)))
@@ -395,7 +403,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     for reference, p_values in p_values_by_reference.items():
         for key, p in significance.holm(dict(p_values)).items():
             if not math.isnan(p):  # without shared seeds, there is no test
-                higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"
+                higher, lower = "▲▼" if p < SIGNIFICANCE_LEVEL else "△▽"  # a character each
                 marks[key] = higher if cells[key].mean > cells[reference].mean else lower
     return marks
 
@@ -416,6 +424,6 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
-    """Return corrected p-values for all calibrator pairs in a row that share seeds."""
+    """Return, for each row, the p-values of all pairs of calibrators that share seeds, with Holm's correction."""
     values_by_row = group_pairs((row, (column, cell.values)) for (row, column), cell in cells.items())
     return {row: significance.pairwise_p_values(dict(values)) for row, values in values_by_row.items()}

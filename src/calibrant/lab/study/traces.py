@@ -53,7 +53,8 @@ class EpochContext:
 def scores(context: EpochContext, *, split: SplitName = "val") -> EpochColumns:
     """Record NLL, entropy, confidence and p_y of correct and wrong predictions (Mukhoti et al. 2020, Figures 1 and 3).
 
-    Columns are SPLIT_error, SPLIT_nll, SPLIT_nll_correct, ..., nan without such predictions.
+    p_y is the probability of the true class. Columns are SPLIT_error and SPLIT_nll over all examples, and
+    SPLIT_nll_correct, SPLIT_nll_wrong, ... over a subset, nan if the subset is empty.
     """
     p = context.predictions(split).double()
     is_correct = p.outcomes.correct > 0
@@ -105,7 +106,7 @@ def values(
 
 @TRACES.register
 def bins(context: EpochContext, *, split: SplitName = "val", count: Count = 15) -> EpochColumns:
-    """Record confidence minus accuracy in `count` bins of equal mass (Ghosh et al. 2022).
+    """Record confidence minus accuracy in `count` bins of equal mass, as AdaFocal uses them (Ghosh et al. 2022).
 
     The column SPLIT_bin_gaps holds a list from the least to the most confident bin.
     """
@@ -187,7 +188,7 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
     bits = [*(past_row["learned_bits"] for past_row in context.history), row["learned_bits"]]
     epochs = learned_epochs(bits, len(is_correct))  # one more than the last epoch if never learned
     *starts, end = np.linspace(1, context.epoch.number + 1, groups + 1).tolist()
-    group = np.digitize(epochs, [*starts, end]) - 1  # index `groups` for examples never learned
+    group = np.digitize(epochs, [*starts, end]) - 1  # 0 .. groups - 1, or `groups` for examples never learned
     max_logits = p.logits.amax(-1).numpy()
     edges = np.histogram_bin_edges(max_logits, count)
     counts = [np.histogram(max_logits[group == i], edges)[0].tolist() for i in range(groups + 1)]
@@ -206,6 +207,7 @@ def learned_epochs(bits: Sequence[str], n: int) -> np.ndarray:
     packed = np.array([np.frombuffer(base64.b64decode(text), dtype=np.uint8) for text in bits])
     is_correct = np.unpackbits(packed, axis=1, count=n)  # (epochs, n)
     correct_to_end = np.minimum.accumulate(is_correct[::-1])  # 1 if correct from this epoch on; last epoch first
+    # the sum counts the epochs from the learned one to the end
     return len(bits) + 1 - correct_to_end.sum(0, dtype=int)
 
 

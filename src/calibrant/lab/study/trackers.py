@@ -24,9 +24,9 @@ class RunTracker:
 
 @contextmanager
 def open_tracker(name: str | None, study: Study, folder: Path) -> Generator[Callable[[RunEvent], object] | None]:
-    """Yield a function that sends the events of a study to the tracker `name`, or None if that is None.
+    """Yield a function that sends the events of a study to the tracker `name`, or None if `name` is None.
 
-    A run is opened at its first epoch, and closed when it ends or the block does.
+    A run is opened at its first epoch, and closed when it ends or the block does. `folder` is for the tracker's files.
 
     Raises:
         InputError: If there is no such tracker, or its client is not installed.
@@ -69,7 +69,7 @@ def run_title(study: Study, run: Run) -> str:
 
 
 def tensorboard(study: Study, run: Run, folder: Path) -> RunTracker:
-    """Write event files to FOLDER/tensorboard/RUN."""
+    """Return callbacks that write a run's event files for TensorBoard to FOLDER/tensorboard/RUN."""
     writer_class = import_module("torch.utils.tensorboard").SummaryWriter
     # a slash in a name would be read as a folder
     writer = writer_class(folder / "tensorboard" / f"{run_title(study, run)} {run.id}".replace("/", "-"))
@@ -83,7 +83,7 @@ def tensorboard(study: Study, run: Run, folder: Path) -> RunTracker:
 
 
 def mlflow(study: Study, run: Run, folder: Path) -> RunTracker:
-    """Open a run in the experiment with the study's name, at MLFLOW_TRACKING_URI."""
+    """Open a run in MLflow's experiment with the study's name, at MLFLOW_TRACKING_URI, and return its callbacks."""
     client = import_module("mlflow").MlflowClient()
     experiment = client.get_experiment_by_name(study.name)
     experiment_id = client.create_experiment(study.name) if experiment is None else experiment.experiment_id
@@ -99,7 +99,7 @@ def mlflow(study: Study, run: Run, folder: Path) -> RunTracker:
 
 
 def wandb(study: Study, run: Run, folder: Path) -> RunTracker:
-    """Open a run in the project with the study's name, or resume an interrupted one."""
+    """Open a run in the project with the study's name in Weights & Biases, or resume it, and return its callbacks."""
     tracked_run = import_module("wandb").init(
         project=study.name,
         name=run_title(study, run),

@@ -1,4 +1,9 @@
-"""The training loop: a generator of epochs, so that monitoring is a for loop."""
+"""The training loop: a generator of epochs, so that monitoring is a for loop.
+
+Losses are functions of (logits, labels) that return one value per example. Besides, a `StatefulLoss` changes between
+epochs, an `UpdatedLoss` within an epoch (both by validation predictions, as AdaFocal does), and a `MixingLoss` mixes
+the examples of a batch, as mixup does.
+"""
 
 import logging
 import math
@@ -98,7 +103,7 @@ def train(
     base_rates = [optimizer.param_groups[0]["lr"] for optimizer in base_optimizers]
     state = _TrainingState(network, base_optimizers, checkpoint)
     class_counts = splits.train.labels.bincount(minlength=len(splits.classes))
-    # schedules depend on the number of epochs, losses for imbalanced classes on the counts
+    # losses with a schedule need the number of epochs, losses for imbalanced classes the counts
     first_epoch, loss = state.resume(losses.for_counts(losses.for_epochs(loss, recipe.epochs), class_counts))
     compiled: Any = torch.compile(network) if recipe.compile else network
     model, *optimizers = fabric.setup(compiled, *base_optimizers)
@@ -118,7 +123,8 @@ def train(
         batches = _batches(examples, splits, recipe, seed=mix_seed(seed, epoch_number, ORDER_PART))
         for batch_index, (inputs, labels, batch_size) in enumerate(batches):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
-            batch_size = batch_size * len(values) // len(labels)  # a mixing loss may append mixed examples
+            # in examples, not in outputs; a mixing loss may append mixed examples
+            batch_size = batch_size * len(values) // len(labels)
             network.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / batch_size)
             if recipe.clip is not None:
@@ -132,7 +138,7 @@ def train(
             num_nonfinite += (~values.detach().isfinite()).sum()
             num_losses += values.numel()
             num_examples += batch_size
-            if isinstance(loss, UpdatedLoss) and loss.is_due(batch_index):  # AdaFocal may change within an epoch
+            if isinstance(loss, UpdatedLoss) and loss.is_due(batch_index):  # changes within the epoch, by validation
                 loss = loss.update(predict(model, splits.val, splits.prepare, device=fabric.device))
                 model.train()  # as `predict` ends the training mode
         if int(num_nonfinite) == num_losses:
@@ -150,7 +156,7 @@ def train(
             nonfinite_losses=int(num_nonfinite),
         )
         if isinstance(loss, StatefulLoss):
-            loss = loss.after_epoch(epoch_number - 1, val)
+            loss = loss.after_epoch(epoch_number - 1, val)  # counts epochs from 0
         state.save(epoch_number, loss)
     state.restore_best(network)
 
@@ -190,7 +196,10 @@ def _make_fabric(precision: str) -> Any:
 
 
 def _batch_losses(loss: Loss, model: nn.Module, inputs: Any, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the loss of every output of a batch in float32. A `MixingLoss` mixes the batch first."""
+    """Return the loss of every output of a batch in float32, for backward.
+
+    A `MixingLoss` mixes the batch first, by random numbers of the generator.
+    """
     if not isinstance(loss, MixingLoss):
         return per_example_losses(loss, model(inputs).float(), labels)
     batch = loss.mix(inputs, labels, generator=generator)
@@ -219,14 +228,17 @@ _OPTIMIZERS: dict[str, Any] = {
 
 
 def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Return the recipe's optimizer, and one for word vectors if they have their own learning rate."""
+    """Return the recipe's optimizer, and one for word vectors (embeddings) if they have their own learning rate.
+
+    Weight decay may exclude biases and normalization layers, which are the parameters with fewer than two dimensions.
+    """
     vectors_rate = recipe.vectors_learning_rate
     embeddings = [m for m in network.modules() if isinstance(m, nn.Embedding)] if vectors_rate is not None else []
     word_vectors = [p for embedding in embeddings for p in embedding.parameters() if p.requires_grad]
     vector_ids = set(map(id, word_vectors))  # == compares the values of tensors
     parameters = [p for p in network.parameters() if p.requires_grad and id(p) not in vector_ids]
     decayed = [p for p in parameters if recipe.decayed == "all" or p.ndim >= 2]
-    undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]  # biases and normalization layers
+    undecayed = [p for p in parameters if recipe.decayed == "weights" and p.ndim < 2]
     groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}] if undecayed else [{"params": decayed}]
     settings = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
     if recipe.optimizer == "sgd":
@@ -238,7 +250,10 @@ def build_optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Opt
 
 
 def _batches(examples: Split, splits: Splits, recipe: Recipe, seed: int) -> Iterator[tuple[Any, Tensor, int]]:
-    """Yield the network's inputs, the labels of its outputs and the number of examples for each batch of an epoch."""
+    """Yield the network's inputs, the labels of its outputs and the number of examples for each batch of an epoch.
+
+    `examples` is `splits.train` on the training device. The seed determines the order and the augmentation.
+    """
     device, size = examples.labels.device, recipe.batch_size
     generator = torch.Generator(device).manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator, device=device)
@@ -266,12 +281,15 @@ class _TrainingState:
         self.best_epoch: dict[str, Any] = {}
 
     def update_best(self, epoch_number: int, network: nn.Module, val: Predictions, choose: str) -> bool:
-        """Return whether the recipe would choose this epoch, and keep its weights unless it chooses the last one."""
+        """Return whether this epoch is the best so far by the criterion `choose`, and keep its weights if it is.
+
+        If the recipe chooses the last epoch, every epoch counts as the best, and no weights need to be kept.
+        """
         if choose == "last":
             return True
-        # the higher, the better; with folds=1, the NLL at the temperature that is best on these predictions
+        # higher is better; with folds=1, the temperature of the NLL is fitted to these predictions themselves
         score = -float(metrics.error(val) if choose == "accuracy" else refinement_nll(val, folds=1))
-        if self.best_epoch and not score > self.best_epoch["score"]:  # also if it is nan
+        if self.best_epoch and not score > self.best_epoch["score"]:  # true if the score is nan, unlike <=
             return False
         weights = {name: value.detach().clone() for name, value in network.state_dict().items()}
         self.best_epoch = {"score": score, "epoch": epoch_number, "network": weights}
@@ -289,7 +307,13 @@ class _TrainingState:
             self.checkpoint.save(state | {"epoch": epoch_number, "loss": losses.state(loss), "chosen": self.best_epoch})
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
-        """Restore the checkpoint and return the next epoch and the loss, or 1 and the given loss without one."""
+        """Restore the state from the checkpoint, and return the number of the next epoch and the loss in its state.
+
+        Without a checkpoint, these are 1 and the given loss.
+
+        Raises:
+            DamagedError: If the checkpoint was changed, or does not fit the network, optimizers or loss.
+        """
         state = None if self.checkpoint is None else self.checkpoint.read()
         if state is None:
             return 1, loss

@@ -79,7 +79,7 @@ def to_uint8(x: Tensor) -> Tensor:
 
 
 def blur_gaussian(x: Tensor, sigma: float, truncate: float = 4.0, *, mirror: bool = False) -> Tensor:
-    """Blur (.. h w) with a Gaussian that is cut at `truncate` standard deviations.
+    """Blur (.. h w) with a Gaussian of sigma pixels that is cut at `truncate` standard deviations.
 
     Beyond the edges, the image is continued by the nearest pixel, or by its mirror image with repeated edges.
     """
@@ -119,7 +119,10 @@ def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
 
 
 def zoom_center(x: Tensor, factor: float) -> Tensor:
-    """Enlarge the center of (n c h w) and crop it to the original size."""
+    """Enlarge images (n c h w) by a factor of 1 or more and crop them to the original size, around the center.
+
+    The part that stays visible is cut out before it is enlarged, as in the benchmark.
+    """
     size = x.shape[2:]
     inner_size = [math.ceil(side / factor) for side in size]
     zoomed_size = [round(side * factor) for side in inner_size]  # at least `size`

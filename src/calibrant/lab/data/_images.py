@@ -91,7 +91,8 @@ def decode_image(value: Any, location: str, size: int) -> np.ndarray:
     """Return the RGB pixels (size, size, 3) of an image, given as pixels or by its encoded bytes or path.
 
     Raises:
-        InputError: If the image cannot be decoded, or has another size. Given pixels are not checked.
+        InputError: If the image cannot be decoded, or has another size. Given pixels are not checked. `location` names
+            the image in the message.
     """
     from PIL import Image
 
@@ -118,6 +119,7 @@ def standardize(images: Tensor, *, mean: Sequence[float], deviation: Sequence[fl
 def crop_and_flip(images: Tensor, generator: Generator, *, padding: int, black: Sequence[float]) -> Tensor:
     """Pad standardized images (n c h w) with black, crop them at random to their size, and mirror half of them.
 
+    `padding` is the number of pixels added on each side; the crop then shifts an image by at most as many.
     `black` is the standardized value of a black pixel in each channel, which is not 0.
     """
     n, _, height, width = images.shape

@@ -166,7 +166,7 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
 
 
 def find_column(table: Any, location: str, *names: str) -> str:
-    """Return the first of `names` that is a column of a table. Raises `InputError` if none is."""
+    """Return the first of `names` that is a column of a table. Raises `InputError`, with `location`, if none is."""
     for name in names:
         if name in table.column_names:
             return name
@@ -176,7 +176,7 @@ def find_column(table: Any, location: str, *names: str) -> str:
 
 
 def check_labels(values: Sequence[Any], location: str, classes: int) -> np.ndarray:
-    """Return labels as an array. Raises `InputError` unless all are integers in [0, classes)."""
+    """Return labels as an array (n). Raises `InputError`, with `location`, unless all are integers in [0, classes)."""
     for row, label in enumerate(values):
         if type(label) is not int or not 0 <= label < classes:
             raise InputError(
@@ -188,7 +188,7 @@ def check_labels(values: Sequence[Any], location: str, classes: int) -> np.ndarr
 
 @contextmanager
 def wrap_read_errors(location: str) -> Generator[None]:
-    """Turn any exception of a reader into an `InputError`."""
+    """Turn any exception of a reader into an `InputError` that names the file or row at `location`."""
     try:
         yield
     except InputError:
@@ -355,7 +355,10 @@ def read_json_lines(paths: Sequence[Path]) -> InMemoryTable:
 
 
 def read_pickle(path: Path, member: str) -> dict[str, Any]:
-    """Read a pickled table of numpy arrays from a folder or a .tar.gz. All other pickled objects are refused."""
+    """Read a pickled table of numpy arrays: the file `member` of a folder or of a .tar.gz archive.
+
+    Pickles can run code, so objects other than arrays, lists and texts are refused.
+    """
     if path.is_dir():
         content = (path / member).read_bytes()
     else:

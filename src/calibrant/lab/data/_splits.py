@@ -48,8 +48,10 @@ class Splits:
 def shuffled_indices(n: int, val: int, seed: int, name: str) -> np.ndarray:
     """Return a permutation of n examples from numpy's legacy generator, as in the code of all papers.
 
+    Callers take `val` of the examples for validation; `name` is the data set, for the error.
+
     Raises:
-        InputError: If `val` of the n examples leave an empty split.
+        InputError: If `val` leaves an empty split.
     """
     if not 0 < val < n:
         raise InputError(f"{name}: Expected val between 1 and {n - 1}, got {val}.", code="empty_split")

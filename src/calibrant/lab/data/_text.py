@@ -27,7 +27,9 @@ def tokenize_words(text: str) -> list[str]:
 
 
 def vocabulary(documents: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Return ids 1 .. size - 1 of the most frequent words, with ties in order of first occurrence. 0 is padding.
+    """Return the ids of the size - 1 most frequent words, from 1, with ties in order of first occurrence.
+
+    Id 0 is padding.
 
     >>> vocabulary([["b", "a"], ["a", "c"]], 3)
     {'a': 1, 'b': 2}
@@ -37,7 +39,10 @@ def vocabulary(documents: Iterable[Sequence[str]], size: int) -> dict[str, int]:
 
 
 def pad_token_ids(documents: Iterable[Sequence[str]], ids: dict[str, int], length: int) -> Tensor:
-    """Return ids (n length) int32: unknown words are dropped, the last `length` are kept, zeros pad the front."""
+    """Return the ids of n documents of words, (n length) int32.
+
+    Unknown words are dropped, the last `length` of a document are kept, and zeros pad the front.
+    """
     rows = [[ids[word] for word in document if word in ids][-length:] for document in documents]
     tokens = np.zeros((len(rows), length), dtype=np.int32)
     for row, values in enumerate(rows):

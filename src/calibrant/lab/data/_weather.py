@@ -95,7 +95,7 @@ def frost(images: Tensor, *, textures: str = "frost", severity: Severity = 5, se
 
 
 def _load_textures(name: str, height: int, width: int) -> Iterator[Tensor]:
-    """Yield the photographs of a folder (3 h w) in [0, 1], shrunk to a fifth and rounded to levels of 1/255.
+    """Yield the photographs in the folder `name`, (3 h w) in [0, 1], shrunk to a fifth and rounded to levels of 1/255.
 
     Raises `InputError` without photographs, or for one that is not larger than the crops of height x width.
     """

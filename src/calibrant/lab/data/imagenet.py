@@ -198,7 +198,7 @@ def _read_class_list(folder: Path) -> dict[str, str] | list[str] | None:
 
 
 def _decode_to_file(paths: list[Path], size: int, scratch: Path) -> Tensor:
-    """Decode images (n 3 size size) into a memory-mapped file."""
+    """Decode images to uint8 (n 3 size size) in `scratch`, a memory-mapped file, and return the mapped tensor."""
     shape = (len(paths), 3, size, size)
     pixels = torch.from_file(str(scratch), shared=True, size=int(np.prod(shape)), dtype=torch.uint8).view(shape)
     for row, path in enumerate(paths):

@@ -213,7 +213,7 @@ def _read_rows(table: Any, split: str) -> list[dict[str, Any]]:
 def _subword_ids(texts: list[str], name: str, length: int) -> Tensor:
     """Return token ids (n length) of a tokenizer from the Hugging Face hub or a folder, at most 512 as for BERT.
 
-    Short documents are padded in front or at the end, as the tokenizer does.
+    Short documents are padded in front or at the end, as the tokenizer does. `name` is that of the tokenizer.
     """
     transformers = import_optional("transformers", "text", "A tokenizer")
     is_offline = Path(name).is_dir() or not is_hub_reachable()

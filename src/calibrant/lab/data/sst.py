@@ -74,12 +74,15 @@ class Trees:
         return len(self.start) - 1
 
     def __getitem__(self, rows: Any) -> "Trees":
-        """Select trees by slice, mask or indices."""
+        """Select trees by slice, mask or indices, and copy their nodes to new arrays.
+
+        Indices of children do not change, as they count within a tree.
+        """
         tree = torch.arange(len(self), device=self.start.device)[rows].reshape(-1)  # index of each selected tree
         size = self.start[tree + 1] - self.start[tree]
         new_start = torch.cat([size.new_zeros(1), size.cumsum(0)])
         shift = (self.start[tree] - new_start[:-1]).repeat_interleave(size)  # old minus new index of each node
-        nodes = torch.arange(len(shift), device=shift.device) + shift  # old indices; children count within their tree
+        nodes = torch.arange(len(shift), device=shift.device) + shift  # old indices of the nodes in the new order
         return Trees(new_start, *(getattr(self, name)[nodes] for name in _NODE_FIELDS))
 
     def to(self, device: Any) -> "Trees":
@@ -143,7 +146,10 @@ def sst(
 
 
 def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
-    """Return the trees of a split with root labels, without neutral roots for 2 and 3 classes."""
+    """Return the split `name` with trees as inputs and root labels, without neutral roots for 2 and 3 classes.
+
+    `tensors` holds the fields of `Trees` of all splits.
+    """
     trees = Trees(*(tensors[f"{name}.{field}"].long() for field in ("start", *_NODE_FIELDS)))
     root_label = trees.label[trees.start[1:] - 1]
     if classes == 5:

@@ -58,7 +58,10 @@ def basic_block(inputs: int, outputs: int, stride: int, *, project_shortcut: boo
 
 
 def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a block of 1x1, 3x3 and 1x1 convolutions, a quarter as wide inside, with a projected shortcut."""
+    """Return a block of 1x1, 3x3 and 1x1 convolutions from `inputs` to `outputs` channels, a quarter as wide inside.
+
+    The 3x3 convolution has the stride. The shortcut is projected by a 1x1 convolution where the shape changes.
+    """
     inside = outputs // 4
     first, middle = conv_batch_norm(inputs, inside, 1), conv_batch_norm(inside, inside, 3, stride)
     body = nn.Sequential(first, nn.ReLU(), middle, nn.ReLU(), conv_batch_norm(inside, outputs, 1))
@@ -81,7 +84,10 @@ class PooledClassifier(nn.Module):
 
 
 def init_he(network: nn.Module, mode: Literal["fan_in", "fan_out"], *layers: type[nn.Module]) -> nn.Module:
-    """Initialize the weights of layers of these types from N(0, 2 / fan) (He et al. 2015), and return the network."""
+    """Initialize the weights of layers of these types from N(0, 2 / fan), and return the network (He et al. 2015).
+
+    The fan of a layer is its number of inputs or outputs, as `mode` says.
+    """
     for module in network.modules():
         if isinstance(module, layers):
             nn.init.kaiming_normal_(module.weight, mode=mode)  # pyright: ignore[reportArgumentType]

@@ -28,6 +28,7 @@ class _GlobalPoolingCNN(nn.Module):
     """The network of `global_pooling_cnn`."""
 
     def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
+        """Build three convolutions over 5 tokens with `width` channels, a hidden layer and the output layer."""
         super().__init__()
         self.embedding = embedding
         input_widths = embedding.embedding_dim, width, width
@@ -77,6 +78,7 @@ class _CNN8(nn.Module):
     """The network of `cnn8_text`."""
 
     def __init__(self, classes: int, embedding: nn.Embedding, width: int, dropout: float) -> None:
+        """Build six convolutions over 5 tokens with `width` channels, a hidden layer and the output layer."""
         super().__init__()
         self.embedding = embedding
         sizes = (embedding.embedding_dim, *(width,) * 6)

@@ -14,6 +14,7 @@ class _TreeLSTM(nn.Module):
     """The network of `tree_lstm`."""
 
     def __init__(self, classes: int, embedding: nn.Embedding, memory: int, dropout: float) -> None:
+        """Build the layers of leaves and inner nodes, whose hidden state and cell have `memory` values each."""
         super().__init__()
         self.embedding, self.classes = embedding, classes
         # each layer computes several gates at once
@@ -52,9 +53,10 @@ class _TreeLSTM(nn.Module):
         return states[:, :memory]
 
     def _compose(self, left: Tensor, right: Tensor, memory: int) -> Tensor:
-        """Return the hidden state h and cell c (nodes, 2 memory) of nodes from those of their children.
+        """Return the hidden state h and cell c, side by side (nodes, 2 memory), of nodes from those of their children.
 
-        With gates i, f_l, f_r and update u: c = i u + f_l c_l + f_r c_r and h = tanh(c).
+        `left` and `right` have the same form, for the left and right children. With gates i, f_l, f_r and update u:
+        c = i u + f_l c_l + f_r c_r and h = tanh(c).
         """
         z = self.left(left[:, :memory]) + self.right(right[:, :memory])
         input_gate, left_forget_gate, right_forget_gate = z[:, : 3 * memory].sigmoid().chunk(3, -1)

@@ -292,7 +292,11 @@ def _call_text(function_name: str, study: StudyLike) -> str:
 
 
 def _select_engine(name: str, address: str | None, gpus: float | None) -> Engine:
-    """Return an engine by its name. Raises `InputError` for an unknown name, or options that the engine lacks."""
+    """Return an engine, which trains the runs, by its name.
+
+    `address` and `gpus` are options of "ray", explained in `run`. Raises `InputError` for an unknown name, or for
+    options that the engine lacks.
+    """
     engines: dict[str, Engine] = {"local": run_locally, "ray": Ray(address, gpus)}
     registry.check_name(name, engines, "engine", "unknown_engine")
     if name == "local" and (address is not None or gpus is not None):
@@ -313,7 +317,8 @@ def _build_result(
     """Measure all finished runs, build the tables, and write the result if there is any table.
 
     The `failed` runs are given with their reasons; the result adds the runs that diverged. The facts in a run's record
-    are what its training found out, such as its time and the sizes of the splits.
+    are what its training found out, such as its time and the sizes of the splits. `paper` finds published values for
+    the tables, `command` is shown in the report, and `jobs` is the number of processes, by default one per core.
     """
     from calibrant.lab.study.report import study_report
 

@@ -100,6 +100,7 @@ class Study:
         models: Iterable[Model] = (),
         drawn: Iterable[Exhibit] = (),
     ) -> None:
+        """Parse the methods, set the fields, and check them."""
         set_fields(self, name=name, title=title, published=published, paper_setting=paper_setting)
         set_fields(self, grids=tuple(grids), models=tuple(models), with_=tuple(with_), drawn=tuple(drawn))
         set_fields(self, **parse_lists(calibrators=calibrators, metrics=metrics, detection=detection))
@@ -340,7 +341,11 @@ def read_array(key: str, tables: Any) -> list[dict[str, Any]]:
 
 
 def read_tables(key: str, notation: str, tables: Any, code: str = "type_of_key") -> dict[str, dict[str, Any]]:
-    """Return a table of tables under a key. Raises `InputError`, which shows their `notation`, for any other value."""
+    """Return a table of tables under a key, by name.
+
+    Raises:
+        InputError: For any other value, with this `code`; the message shows the `notation`, such as [scales.NAME].
+    """
     return {
         name: check_type(dict, table, f"{key}.{shorten_repr(name)} as a table {notation}", code)
         for name, table in check_type(dict, tables, f"{key} as tables {notation}", code).items()

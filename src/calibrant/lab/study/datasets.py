@@ -108,7 +108,7 @@ def _value_digest(value: Any) -> str:
 def _update_digest(update: Callable[[Any], object], value: Any) -> None:
     """Add a value to a digest, after its type and size, so that values next to each other cannot run together.
 
-    A tensor of more than `MAX_DIGEST_BYTES` adds a sample of its rows, every one at an equal distance.
+    A tensor of more than `MAX_DIGEST_BYTES` adds a sample of evenly spaced rows. `update` adds bytes to the digest.
     """
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, torch.Tensor):

@@ -94,7 +94,10 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
-    """Work on a run and yield its events. Errors become events, except errors of the disk or the mirror."""
+    """Work on a run and yield its events. An error becomes an event, except errors of the disk or the mirror.
+
+    These would also stop the other runs, so they are raised.
+    """
     try:
         yield from work(run)
     except (MirrorError, OSError):
@@ -286,7 +289,7 @@ class _Task:
             yield from self._train(Checkpoint(checkpoint_path))
 
     def _train(self, checkpoint: Checkpoint) -> Iterator[RunEvent]:
-        """Train a network, predict the evaluated splits, and store both.
+        """Train a network, from the state of the checkpoint if it has one, predict the evaluated splits, and store all.
 
         A training that diverges is stored without predictions, and reported as failed.
         """

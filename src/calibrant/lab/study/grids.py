@@ -165,6 +165,7 @@ class Run:
         traces: Iterable[MethodSpec] = (),
         split: SplitMode = "fixed",
     ) -> None:
+        """Parse the methods, set the fields, and record the code of the methods."""
         set_fields(self, dataset=parse_method("datasets", dataset), network=parse_method("networks", network))
         set_fields(self, loss=parse_method("losses", loss), seed=_check_seed(seed), split=split)
         # the recipe with the reduction that it has for this loss
@@ -252,6 +253,7 @@ class Grid:
         traces: Iterable[MethodSpec] = (),
         split: SplitMode = "fixed",
     ) -> None:
+        """Parse the methods, set the fields, and check them."""
         methods = parse_lists(datasets=datasets, networks=networks, losses=losses, shifts=shifts, traces=traces)
         set_fields(self, **methods, seeds=tuple(map(_check_seed, seeds)), recipe=recipe, split=split)
         check_lists(self, required=("datasets", "networks", "losses", "seeds"), optional=("shifts", "traces"))

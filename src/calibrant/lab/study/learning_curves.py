@@ -91,7 +91,10 @@ def _history_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _quantity_title(quantity: str) -> str:
-    """Return the title of a column without its split, or "" if it is neither in `COLUMN_TITLES` nor a metric."""
+    """Return the title of a quantity, which is a column's name without the split, such as "nll_wrong".
+
+    The title is "" if the quantity is neither in `COLUMN_TITLES` nor a metric.
+    """
     if quantity in COLUMN_TITLES:
         return COLUMN_TITLES[quantity]
     is_metric = quantity.partition("(")[0] in registry.METRICS
@@ -169,7 +172,10 @@ def _curve_drawing(name: str, title: str, lines: Mapping[str, np.ndarray]) -> Dr
 
 
 def _bin_gap_drawings(histories: Histories, column: str, split_title: str) -> Iterator[Drawing]:
-    """Yield figures of confidence minus accuracy in the first, the middle and the last bin, over epochs."""
+    """Yield figures over epochs of confidence minus accuracy in the first, the middle and the last bin.
+
+    `column` holds a list with the gap of each bin, from the least to the most confident.
+    """
     num_bins = max(len(row[column]) for _, row in _recorded_rows(histories, column))
     for i, bin_name in (0, "least confident"), (num_bins // 2, "middle"), (num_bins - 1, "most confident"):
         title = f"confidence minus accuracy, {bin_name} of {num_bins} bins, {split_title}"

@@ -114,7 +114,7 @@ def _run_columns(study: Study, run: Run | Model) -> ResultRow:
 
 
 def _measure_in_processes(study: Study, store: Store, runs: Sequence[Run], jobs: int) -> Iterator[RunMeasurement]:
-    """Measure runs in new processes, and yield the results in order. A failure cancels the rest.
+    """Measure runs in up to `jobs` new processes, and yield the results in order. A failure cancels the rest.
 
     Raises `InputError` if a process was killed.
     """

@@ -324,7 +324,11 @@ def first_line(error: str) -> str:
 def _progress_details(
     num_runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Iterable[Timing]
 ) -> str:
-    """Return the number of runs that have ended and, while some train, their speed and the remaining time."""
+    """Return the number of runs that have ended and, while some train, their speed and the remaining time.
+
+    `epochs_left` has the runs that have not ended, `speeds` the images per second of those that train, and `timings`
+    the seconds of epochs.
+    """
     text = f"{num_runs - len(epochs_left)} of {num_runs} runs"
     if not speeds:
         return text

@@ -145,7 +145,10 @@ class PaperComparison:
         return f"paper: {self.published.paper}, {'; '.join(texts)}."
 
     def _paper_setup(self, dataset: Method, network: Method) -> tuple[Method, Method]:
-        """Return the data set and network to look up: the given ones if the paper has them, else `paper_setting`."""
+        """Return the data set and network to look up in the paper.
+
+        They are the given ones if the paper has them, else those of the study's `paper_setting`, if it has one.
+        """
         setting = self.study.paper_setting
         if (dataset, network) in self.published.setups or setting is None:
             return dataset, network

@@ -48,6 +48,7 @@ class Recipe:
     compile: bool = False
 
     def __post_init__(self) -> None:
+        """Raise `InputError` unless every setting has its type and range."""
         for name, hint in _FIELD_TYPES.items():
             value = getattr(self, name)
             self._check(name, registry.describe_mismatch(value, hint), value)  # "" if the value fits

@@ -245,7 +245,7 @@ def _metric_heading(description: str, metric: str) -> Markup:
 
 
 def _cell_html(cell: Cell, metric_info: MetricInfo) -> Markup:
-    """Return the mean with its test results, and in small print the fitted parameters and the paper's value."""
+    """Return a cell: its mean with test results, and in small print the fitted parameters and the paper's value."""
     mean_text = cell.mean_text(metric_info)
     if mean_text == "nan":  # the metric has no value, such as the entropy of wrong predictions if none is wrong
         mean_text = "\N{EN DASH}"

@@ -72,6 +72,7 @@ class Result:
         return polars.DataFrame(self.rows, infer_schema_length=None)  # columns differ between calibrators
 
     def __str__(self) -> str:
+        """Return the tables, their legend, the findings, notes, failed runs, and the path of the report."""
         parts = [str(table) for table in self.tables]
         if self.tables:
             parts.append(f"{self.cell_description}, temperature in brackets, best between stars\n{self.finding}")
@@ -200,6 +201,7 @@ class Status:
         return trial_lines + [f"cannot run: {line}" for line in describe_failures(self.study, self.runs_without_data)]
 
     def __str__(self) -> str:
+        """Return a line for every run with its state, then the lines of trials and the summary."""
         lines: list[str] = []
         for status in self.runs:
             epochs = f"{status.run.recipe.epochs} epoch{'s' if status.run.recipe.epochs > 1 else ''}"

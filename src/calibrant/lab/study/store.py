@@ -75,6 +75,7 @@ class Store:
     data: Mapping[Method, str] = field(default_factory=dict[Method, str])
 
     def __post_init__(self) -> None:
+        """Make the folders of the store, check that they can be written to, and delete stale drafts."""
         object.__setattr__(self, "root", Path(self.root).absolute())  # processes may have other working folders
         try:
             for name in "runs", "drafts", "claims", "partial":
@@ -141,7 +142,11 @@ class Store:
         return bool(self._matching_runs(run))
 
     def get(self, run: Run, split: str) -> Predictions:
-        """Read the predictions of a run on "val", "test", "shift0", ... Raises `DamagedError` if they were changed."""
+        """Read the predictions of a run on the split "val", "test", or "shift0", "shift1", ... for the run's shifts.
+
+        Raises:
+            DamagedError: If they were changed.
+        """
         folder, record = self._require_run(run)
         if split.startswith("shift"):  # the stored run may have more shifts, and so another number for this one
             shift = run.shifts[int(split.removeprefix("shift"))]

@@ -364,7 +364,10 @@ def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None
 
 
 def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
-    """Return the cells with the results of the tests, and whether each is the best of its data set and network."""
+    """Return the cells of a metric with the results of the tests, and whether each is the best of its setup.
+
+    A setup is a data set and network.
+    """
     metric_info = metrics.metric_info(metric)
     means_by_setup = group_pairs((row.setup, cell.mean) for (row, _), cell in cells.items())
     best_means = {setup: metric_info.best(means) for setup, means in means_by_setup.items()}

@@ -53,7 +53,8 @@ def predict(
 ) -> Predictions:
     """Return the network's predictions on a split, on the CPU, and leave the network in evaluation mode.
 
-    Batches of 250 images fit the processor's cache, and take half the time of batches of 1,000.
+    `prepare` turns the raw inputs of a batch, moved to `device`, into inputs of the network. Batches of 250 images fit
+    the processor's cache, and take half the time of batches of 1,000.
 
     Raises:
         FloatingPointError: If the logits are not valid, for example because the network diverged.
@@ -275,6 +276,7 @@ class _TrainingState:
     def __init__(
         self, network: nn.Module, optimizers: list[torch.optim.Optimizer], checkpoint: Checkpoint | None
     ) -> None:
+        """Set the parts with a `state_dict`, which a checkpoint holds, and start without a best epoch."""
         self.parts: dict[str, Any] = {"network": network}
         self.parts |= {f"optimizer {i}": optimizer for i, optimizer in enumerate(optimizers)}
         self.checkpoint = checkpoint

@@ -32,10 +32,8 @@ def draw_focal_theory(folder: Path) -> list[Path]:
     core.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    draw_functions = (
-        *(_gradient_ratio, _inverse_focal, _proper_part, _binary_temperature, _temperature_bounds),
-        *(_conditional_risks, _map_arrows, _three_classes, _map_difference, _blobs_network),
-    )
+    draw_functions = _gradient_ratio, _inverse_focal, _proper_part, _binary_temperature, _temperature_bounds
+    draw_functions += _conditional_risks, _map_arrows, _three_classes, _map_difference, _blobs_network
     return [path for draw in draw_functions for path in draw(folder)]
 
 
@@ -283,7 +281,7 @@ def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Te
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         network = torch.nn.Sequential(
-            *(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh()), torch.nn.Linear(32, 3)
+            torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)
         )
     optimizer = torch.optim.LBFGS(network.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
@@ -355,9 +353,9 @@ def figure_files(folder: Path, name: str) -> list[Path]:
 
 
 def save_figure(folder: Path, name: str, figure: Figure, data: pl.DataFrame) -> list[Path]:
-    """Write a figure and its data to reproducible files, and return these."""
+    """Write a figure as SVG and PNG and its data as CSV to reproducible files NAME.svg, ..., and return these."""
     svg, png, csv = files = figure_files(folder, name)
-    with rc_context({"svg.hashsalt": name}):  # ids that are not random; without a date, equal figures are equal files
+    with rc_context({"svg.hashsalt": name}):  # no random ids and no date, so that equal figures are equal files
         figure.savefig(svg, metadata={"Date": None})
     figure.savefig(png, dpi=200)
     data.write_csv(csv, float_precision=10)

@@ -195,7 +195,7 @@ def wrap_read_errors(location: str) -> Generator[None]:
         raise
     except Exception as error:  # third-party readers raise exceptions of any type
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the original exception says most
+        while cause.__cause__ is not None:  # the first exception of the chain says most
             cause = cause.__cause__
         raise InputError(
             f"{location}: Cannot be read ({describe_error(cause)}). Fetch it again.", code="unreadable"

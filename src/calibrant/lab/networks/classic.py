@@ -17,11 +17,9 @@ def lenet5(classes: int, *, channels: Count = 1, size: Count = 32) -> nn.Module:
     third layer, max-pooling, ReLU and a linear output. `size` is the side of the images in pixels.
     """
     side = ((size - 4) // 2 - 4) // 2  # of the last feature maps: a 5x5 convolution removes 4 pixels, pooling halves
-    return nn.Sequential(
-        *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
-    )
+    features = nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)
+    head = nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)
+    return nn.Sequential(*features, nn.Flatten(), *head)
 
 
 @NETWORKS.register

@@ -272,7 +272,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
     # {} is a grid that has the shared keys alone
     grids = read_array("grids", table.pop("grids", [{}] if has_top_level_grid else []))
     shared = {key: table.pop(key) for key in GRID_KEYS & table.keys()}
-    setting = table.pop("beside", None)  # of the paper to compare with
+    paper_setting = table.pop("beside", None)  # of the paper to compare with
     exhibits = tuple(_read_exhibits(table.pop("drawn", {})))
     return build_dataclass(
         Study,
@@ -282,7 +282,7 @@ def _build_study(table: dict[str, Any], folder: Path) -> Study:
         drawn=exhibits,
         grids=tuple(build_dataclass(Grid, shared | grid, "study", read_method) for grid in grids),
         models=[replace(m, val=str(folder / m.val), test=str(folder / m.test)) for m in models],
-        paper_setting=None if setting is None else build_dataclass(Setting, setting, "beside", read_method),
+        paper_setting=None if paper_setting is None else build_dataclass(Setting, paper_setting, "beside", read_method),
         with_=sources,
     )
 

@@ -283,16 +283,16 @@ def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) ->
 def trains_same_network(run_record: Mapping[str, Any], run: Run, *, same_data: bool) -> bool:
     """Return whether a stored network equals the one that a run would train, given equal training examples.
 
-    With `same_data`, the validation and test examples are equal, too. Otherwise, the data sets may differ in the sizes
-    of their splits only, and nothing that depends on the validation or test examples may have influenced the network or
-    its history.
+    `run_record` has the settings of the stored run. With `same_data`, the validation and test examples are equal, too.
+    Otherwise, the data sets may differ in the sizes of their splits only, and nothing that depends on the validation or
+    test examples may have influenced the network or its history.
     """
     same_settings = all(run_record[key] == value for key, value in run.training_spec.items() if key != "dataset")
     # records leave out the code "", of the first revision of a built-in method
     same_data_code = run_record.get("code", {}).get(run_record["dataset"], "") == run.divided_dataset.code
     if not same_settings or not same_data_code or changed_methods(run_record, (run.network, run.loss, *run.traces)):
         return False
-    if same_data:  # also for a network that was chosen by its validation scores
+    if same_data:  # also for a network that was chosen by its validation scores; its history must have all traces
         return set(run.monitoring_spec["traces"]) <= set(run_record["traces"])
     uses_validation = run.recipe.choose != "last" or isinstance(run.loss.bound_function, StatefulLoss | UpdatedLoss)
     if uses_validation or run.traces or is_user_method(run.divided_dataset):  # a user's data set may do anything

@@ -104,9 +104,10 @@ def gather_pixels(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def blur_along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Blur with half a Gaussian that starts at each pixel: 2 radius + 1 pixels in one direction, as in ImageMagick.
+    """Blur with half a Gaussian: the mean of the 2 radius + 1 pixels on one side of each pixel, as in ImageMagick.
 
-    `angle` (n) is the direction for each image: 0 is to the right, pi / 2 downward.
+    `angle` (n) is the direction from a pixel to those that it takes, for each image: 0 is to the right, pi / 2
+    downward.
     """
     row, column = pixel_coordinates(x.shape[2], x.shape[3], x.device)
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(2 * radius + 1)]  # of the pixel i steps away

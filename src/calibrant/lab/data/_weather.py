@@ -58,7 +58,8 @@ def snow(x: Tensor, values: tuple[float, float, float, float, int, float, float]
     noise = mean + deviation * torch.randn(x[:, :1].shape, generator=generator, device=x.device)
     flakes = zoom_center(noise, zoom)
     flakes = (flakes.where(flakes >= threshold, 0.0).clamp(0, 1) * 255).floor() / 255  # whole levels, as in an image
-    angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)  # -135 .. -45 degrees
+    # -135 .. -45 degrees: the blur takes pixels from above, which draws flakes out downward
+    angle = -math.pi / 4 - math.pi / 2 * torch.rand(len(x), generator=generator, device=x.device)
     flakes = (blur_along(flakes, radius, sigma, angle) * 255).round() / 255
     luma = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(3, 1, 1)  # the eye's weights of red, green, blue
     gray = (x * luma).sum(1, keepdim=True)
@@ -186,7 +187,7 @@ def canny_edges(x: Tensor) -> Tensor:
 
     is_nearly_horizontal = down.abs() < TAN_22_5 * right.abs()  # the direction of the gradient, across the edge
     is_nearly_vertical = down.abs() > TAN_67_5 * right.abs()
-    is_rising = right * down < 0  # from bottom left to top right
+    is_rising = right * down < 0  # the direction is from bottom left to top right, or the reverse
     # a pixel is a peak if it is stronger than both neighbors along the direction of its gradient; of two equal
     # pixels, > and >= choose the left or upper one; diagonals have two >, as in OpenCV
     horizontal_peak = (strength > neighbor(0, -1)) & (strength >= neighbor(0, 1))
@@ -198,6 +199,7 @@ def canny_edges(x: Tensor) -> Tensor:
     peak = torch.where(is_nearly_horizontal, horizontal_peak, peak)
     ridge = peak & (strength > LOW_EDGE_THRESHOLD)
     strong_edge = (ridge & (strength > HIGH_EDGE_THRESHOLD)).cpu().numpy()
+    # hysteresis: weaker ridges are edges if they are connected to a strong one
     connected = binary_propagation(strong_edge, np.ones((1, 3, 3)), ridge.cpu().numpy())
     return torch.from_numpy(connected).to(x.device)
 

@@ -41,7 +41,7 @@ def densenet(
         reduction: Fraction of the channels that a transition keeps; it also halves the image.
         channels: Channels of the images.
     """
-    width = 2 * growth
+    width = 2 * growth  # channels after the last layer so far
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
     for stage, count in enumerate(blocks):
         if stage:  # a transition between two blocks

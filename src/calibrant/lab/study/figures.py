@@ -50,7 +50,7 @@ def draw(study: Study, store: Store, folder: Path, inputs: Sequence[str | Path] 
         *sweep_drawings(study, (row for measurement in measurements for row in measurement.rows)),
         *roc_drawings(study, store),
     ]
-    for drawing in drawings:
+    for drawing in drawings:  # before any is written
         check_outputs(figure_files(folder, drawing.name), inputs)
     return [path for drawing in drawings for path in _save_drawing(folder, drawing)]
 

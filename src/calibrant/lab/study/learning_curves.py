@@ -227,7 +227,7 @@ def _gamma_drawings(histories: Histories) -> Iterator[Drawing]:
 
 
 def _gradient_drawings(histories: Histories) -> Iterator[Drawing]:
-    """Yield a figure of the histograms of gradient norms for every epoch that has them."""
+    """Yield a figure for every epoch with histograms of gradient norms, which holds a histogram per loss."""
     histograms_by_epoch = group_pairs(
         (row["epoch"], (loss, (row["gradient_norms"], row["gradient_edges"])))
         for loss, row in _recorded_rows(histories, "gradient_norms")

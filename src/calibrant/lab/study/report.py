@@ -113,7 +113,7 @@ def findings(tables: Sequence[ResultTable]) -> list[str]:
 
 
 def _folded_findings(tables: Sequence[ResultTable]) -> Markup:
-    """Return the findings that the opening does not list, to be unfolded."""
+    """Return the findings that the top of the page does not list, folded, or nothing if it lists all."""
     _, unlisted = _divide_findings(tables)
     if not unlisted:
         return Markup()

@@ -114,9 +114,9 @@ def _family_drawings(
     Args:
         rows: The results.
         family: The methods, with the value of their parameter.
-        method_column: Column with the labels of the methods.
-        group_columns: Columns whose values make up a group.
-        line_column: Column with the names of the lines.
+        method_column: Column with the labels of the methods, such as "loss".
+        group_columns: Columns whose values make up a group, such as "calibrator".
+        line_column: Column with the names of the lines, such as "setup".
         main_metrics: Metrics that are shown without unfolding.
     """
     family_rows = [row for row in rows if row[method_column] in family.values and not math.isnan(row["value"])]

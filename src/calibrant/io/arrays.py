@@ -75,7 +75,10 @@ def read_npy(path: Path) -> Arrays:
 
 
 def npy_label_files(path: Path) -> list[Path]:
-    """Return a list of the file of labels that is read with a .npy file, [] if its name tells no kind of scores."""
+    """Return a list of the one file of labels that is read with a .npy file.
+
+    The list is empty if the name of the .npy file does not end in logits or probs.
+    """
     return [_parse_npy_name(path)[1]] if path.stem.endswith(("logits", "probs")) else []
 
 

@@ -35,11 +35,13 @@ DECIMAL_COMMA_PATTERN = r"^[+-]?0?,|,(\d{0,2}|\d{4,})(\D|$)"  # a comma that can
 
 
 def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
-    """Return a column as numbers that numpy has.
+    """Return a column as a polars series of a numeric type that numpy has. Missing cells stay null.
+
+    Texts may have decimal commas, and percentages are divided by 100.
 
     Args:
-        column: A polars series.
-        accept_truth_words: Read words such as yes and wrong as 1 and 0.
+        column: A polars series of numbers, booleans or texts.
+        accept_truth_words: Read words such as yes and wrong as 1 and 0, instead of true and false alone.
 
     Raises:
         InputError: If a cell is not a number.
@@ -127,7 +129,7 @@ def is_list(column: Any) -> bool:
 
 
 def missing_mask(column: Any) -> Any:
-    """Return which cells are null or NaN, or lists of numbers with such an entry."""
+    """Return a boolean series: whether each cell is null or NaN, or a list of numbers with such an entry."""
     if column.dtype.is_float():
         return column.is_null() | column.is_nan()
     if isinstance(column.dtype, polars.Array):
@@ -223,6 +225,7 @@ def comparable_class_keys(*columns: Any) -> list[np.ndarray]:
             np.where(np.char.lower(column_keys) == "true", "1", "0") if is_boolean else column_keys
             for column_keys, is_boolean in zip(keys, are_boolean, strict=True)
         ]
+    # Without case, a column has fewer classes, as with "a" and "A"; or the columns together have fewer
     case_tells_classes_apart = list(map(len, lower_classes)) != list(map(len, classes))
     case_differs_between_columns = len(set().union(*lower_classes)) < len(set().union(*classes))
     if case_differs_between_columns and not case_tells_classes_apart:
@@ -241,10 +244,11 @@ def is_number(text: str) -> bool:
 def replace_missing_words(frame: Any, words: Sequence[str] = ()) -> Any:
     """Set missing values of a polars frame to null.
 
+    In every column, these are the given words. In columns of numbers, they are also words such as NA.
+
     Args:
         frame: The frame.
-        words: Words and numbers that are missing values in every column. Words such as NA are missing values in
-            columns of numbers only.
+        words: Words and numbers that are missing values.
     """
     missing_numbers = [float(word) for word in words if is_number(word)]
     any_number = f"{NUMBER_PATTERN}|{PERCENT_PATTERN}|{COMMA_NUMBER_PATTERN}"
@@ -287,10 +291,10 @@ def parse_number_columns(frame: Any, *, thousands_commas: bool = False) -> tuple
 
 
 def _parse_number_column(column: Any, thousands_commas: bool) -> tuple[Any, bool]:
-    """Convert a column of texts to numbers if all are numbers or missing, and tell whether it has decimal commas.
+    """Return a column of texts as numbers if all are numbers or missing, and whether it has decimal commas.
 
-    Integers that need more than 64 bits stay texts. So do numbers with percent signs, of which only the words for
-    missing values and the commas change. A column of other texts is returned as it is.
+    A column with other texts, or with integers of more than 64 bits, is returned as it is. Percentages stay texts, but
+    with null for words such as NA, and with decimal points.
     """
     texts = column.str.strip_chars()
     texts = _set_null(texts, texts.str.to_lowercase().is_in([*MISSING_WORDS, ""]))

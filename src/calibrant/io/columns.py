@@ -1,4 +1,10 @@
-"""Options for reading a table, the roles of its columns, and the names by which columns are recognized."""
+"""Options for reading a table, the roles of its columns, and the names by which columns are recognized.
+
+A role is what a column holds: "label" is the true class, "predicted" the predicted one, "confidence" the stated
+probability that an answer is right, and "correct" whether it was right. Scores are probabilities or logits of classes:
+a group of columns with one class each, one column with a list per row, or a single score, that of the positive class of
+two. A group of columns is weak if only its values can confirm that it holds scores.
+"""
 
 import re
 from collections import defaultdict
@@ -86,7 +92,7 @@ MAX_AFFIXED_LABELS = 1000
 
 @dataclass(frozen=True)
 class ScoreColumns:
-    """Columns that hold scores: one per class, one of lists, or one with the single score of a binary classifier."""
+    """A group of columns that hold scores: one per class, one of lists, or the single score of a binary classifier."""
 
     kind: str  # probs or logits
     columns: tuple[str, ...]
@@ -130,7 +136,7 @@ def find_weak_role_columns(role: str, column_names: Iterable[str]) -> list[str]:
 
 
 def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]:
-    """Return the columns that may hold a list of scores per row, or a single score.
+    """Return the columns that may hold a list of scores per row, or a single score, as groups of one column.
 
     They have the name of a score, such as `prob`, or are the only column with a prefix and a class, such as
     `prob_spam`.
@@ -156,9 +162,9 @@ def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]
 def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) -> list[ScoreColumns]:
     """Return the groups of columns with a score of one class each, such as prob_cat and prob_dog.
 
-    Classes are the texts after a common prefix, but not `max` and the like, unless `labels`, the known classes, include
-    them. After a weak prefix, such as `score`, only known classes and numbers are classes. A column belongs to the
-    group of the first prefix that fits.
+    Classes are the texts after a common prefix, but not words such as `max`, unless `labels`, the known classes,
+    include them. After a weak prefix, such as `score`, only known classes and numbers are classes. A column belongs to
+    the group of the first prefix that fits.
     """
     known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
@@ -203,10 +209,10 @@ def find_affixed_class_columns(column_names: Sequence[str], labels: Sequence[str
 
 
 def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence[str]) -> list[ScoreColumns]:
-    """Return a group for each column that is named after one class: a label, such as spam, or a word as in spam_prob.
+    """Return a group for each column that is named after one class: by a label, as spam, or by a suffix, as spam_prob.
 
-    The word is any but "max" and the like, before "prob", "proba" or "probability". The groups are weak: their values
-    must confirm that they are probabilities.
+    Before the suffix "prob", "proba" or "probability" stands any word except those such as "max". The groups are weak:
+    their values must confirm that they are probabilities.
     """
     known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
@@ -258,10 +264,10 @@ def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> Sco
 
 
 def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the classes of columns that the caller chose, () if their names tell none.
+    """Return the classes of columns that the caller chose, () if their names tell no class.
 
-    These are the texts after a prefix that all names have, or else the whole names. A single column has no class if it
-    is named as a score, such as pred_prob, or has no known prefix.
+    Classes are the texts after a prefix that all names have, or else the whole names. A single column has no class if
+    it is named as a score, such as pred_prob, or has no known prefix.
     """
     if len(columns) == 1:
         key = normalize_column_name(columns[0].lower().removeprefix(CALIBRATED_PREFIX))
@@ -279,8 +285,8 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
 def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
     """Return class columns and class names, sorted by number if all names are numbers.
 
-    Names are None for the classes 0 .. k-1, and for columns without names. Raises `InputError` if a class has two
-    columns, as "1" and "1.0" do.
+    Names are None for the classes 0 .. k-1, which are then class indices, and for columns without names. Raises
+    `InputError` if two columns are of one class, as with the names "1" and "1.0".
     """
     numbers = [number for name in group.names if (number := parse_number(name)) is not None]
     if len(numbers) < len(group.names) or not numbers:  # some names are words, or there are none
@@ -342,7 +348,11 @@ def _check_role(role: str, value: Any) -> Any:
 
 
 def _check_option(name: str, value: Any) -> Any:
-    """Return the value of an option in its type, or raise `InputError` for another type."""
+    """Return the value of an option in the type of its field, or raise `InputError` if it has another type.
+
+    Some other spellings are converted first: integers of numpy, a single text where several are allowed, and a number
+    as name of the positive class.
+    """
     hint = get_type_hints(TableOptions)[name]
     if isinstance(value, np.integer):
         value = int(value)
@@ -379,7 +389,8 @@ class Columns:
     @property
     def description(self) -> str:
         """The role of each column, and the columns without a role, as sentences."""
-        columns: dict[str, Any] = {"label": self.label, "labels": self.labels, self.kind: self.scores}  # come first
+        # Labels and scores come first; the roles added below, "label" among them, keep these positions
+        columns: dict[str, Any] = {"label": self.label, "labels": self.labels, self.kind: self.scores}
         columns |= {role: getattr(self, role) for role in ROLE_COLUMN_NAMES}
         parts = [
             f"{role} from {shorten_repr(names) if isinstance(names, str) else shorten_list(names)}"

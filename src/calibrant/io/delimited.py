@@ -51,6 +51,8 @@ def read_delimited(
 ) -> DelimitedText:
     """Read a delimited text file, compressed or not.
 
+    Columns of numbers become numbers, words for missing values become null, and empty rows at the end are dropped.
+
     Args:
         path: The file.
         encoding: Its encoding; detected if None.
@@ -70,7 +72,7 @@ def read_delimited(
     if not rows.strip():
         raise InputError("Expected rows below the header, got a header only.", code="no_rows")
     frame = _parse_typed_cells(rows, separator, len(names))
-    # Polars fills short rows up with nulls
+    # Polars fills short rows up with nulls, so that the last column shows whether there may be any
     may_have_ragged_rows = frame is None or frame.width != len(names) or frame[:, -1].null_count() > 0
     if may_have_ragged_rows:
         num_header_lines = content[: len(content) - len(body)].count(b"\n")
@@ -112,8 +114,9 @@ def _parse_header(content: bytes, prefers_tabs: bool) -> tuple[list[str], str, b
     header, body = remainder[:end].decode(), remainder[end:]
     cells = _split_fields(header, separator)
     comment_cells = _split_fields(comment.decode().lstrip("# "), separator)
-    if len(comment_cells) == len(cells) > 1 and any(map(is_number, cells)) and not any(map(is_number, comment_cells)):
-        header, cells, body = comment.decode(), comment_cells, remainder  # numpy.savetxt writes such headers
+    only_cells_have_numbers = any(map(is_number, cells)) and not any(map(is_number, comment_cells))
+    if len(comment_cells) == len(cells) > 1 and only_cells_have_numbers:  # numpy.savetxt writes such headers
+        header, cells, body = comment.decode(), comment_cells, remainder
     if not any(cell.strip() for cell in cells):
         raise InputError("Expected a header with the names of columns, got none.", code="no_header")
     quoted_cells = {cell for cell in cells if '"' + cell.replace('"', '""') + '"' in header}
@@ -137,12 +140,12 @@ def _find_record_end(content: bytes, separator: str) -> int:
 def _detect_separator(sample: str, prefers_tabs: bool) -> str:
     """Return the separator that gives all records of a sample the same number of fields, at least two.
 
-    Of several, it is the one with the most fields, but a preferred tab comes first, and a blank last. If there is none,
-    it is the most frequent separator in the header.
+    If several do, the one with the most fields is returned, but a preferred tab comes first, and a blank last. If no
+    separator does, the most frequent one in the header is returned.
     """
     if len(sample) == SAMPLE_CHARACTERS:  # it may end within a line
         sample = sample[: sample.rfind("\n") + 1] or sample
-    field_counts = {separator: _count_fields(sample, separator) for separator in SEPARATORS + " "}
+    field_counts = {separator: _count_fields(sample, separator) for separator in SEPARATORS + " "}  # 0: records differ
     if prefers_tabs and field_counts["\t"] > 1:
         return "\t"
     best = max(SEPARATORS, key=lambda separator: field_counts[separator])
@@ -206,9 +209,10 @@ def _drop_blank_lines(body: bytes) -> bytes:
 
 
 def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True) -> Any:
-    """Return records as a polars frame, with types if `infer`, but always with texts if quotes are within cells.
+    """Return records as a polars frame.
 
-    Raises `InputError` if such quotes do not match, or such records do not have `width` fields.
+    With `infer`, columns get types. If there are quotes within cells, all cells are texts: then Python's csv reads the
+    records, and an `InputError` says if quotes do not match or a record does not have `width` fields.
     """
     read_options: dict[str, Any] = {"separator": separator, "has_header": False, "glob": False}
     read_options |= {"infer_schema_length": None} if infer else {"infer_schema": False}  # from all rows, or texts
@@ -247,7 +251,7 @@ def _has_inner_quotes(body: bytes, separator: str) -> bool:
 
 
 def _check_field_counts(body: bytes, separator: str, width: int, lines_above: int) -> None:
-    """Raise `InputError` for the first record with more or fewer fields than the header, unless all are blank.
+    """Raise `InputError` for the first record with more or fewer fields than the header, except records of blanks.
 
     Args:
         body: The records.
@@ -299,7 +303,10 @@ def unescape_formulas(frame: Any) -> Any:
 
 
 def format_delimited(frame: Any, dialect: Dialect) -> str:
-    """Return a polars frame as text that reads back as it is, without formulas for spreadsheets."""
+    """Return a polars frame as text that reads back as it is.
+
+    Texts that a spreadsheet would take for formulas get an apostrophe, which reading removes.
+    """
     for name, kind in frame.schema.items():
         if kind.is_nested() or kind in (polars.Binary, polars.Object):
             raise InputError(

@@ -43,8 +43,11 @@ def frame_to_arrays(
         frame: The frame.
         columns: Roles of its columns.
         options: Options for reading.
-        has_all_rows: False for a chunk of a table, which is not checked as a whole; "incomplete" counts the rows that
-            were left out of it by reason, and there are no other arrays if these are all.
+        has_all_rows: False for a chunk of a table, which is not checked as a whole.
+
+    Returns:
+        The arrays, and in "notes" a text for the user on how they were read. For a chunk, "incomplete" counts the rows
+        that were left out, by reason; it is the only entry if no row is left.
 
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
@@ -184,7 +187,7 @@ def _read_answers(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the arrays of stated confidences and, if the columns tell, of correct answers, and notes for the user.
 
-    The column `correct` tells, or else labels and predictions, which are compared.
+    Correctness is the column of this role, or else whether the label equals the prediction.
     """
     arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
     if columns.correct is not None:
@@ -251,10 +254,11 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all
 
 
 def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
-    """Return a list of one sentence on the first column of ids that repeat.
+    """Return a list of one sentence on the first column of ids that repeat, [] without such a column.
 
-    The list is empty without such a column, and if there is a column of clusters. Columns without a role count if their
-    names end in id, as in patient_id.
+    Rows with the same id may depend on each other, which intervals and tests take into account only for clusters. So
+    the list is empty if there is a column of clusters. Columns without a role count if their names end in id, as in
+    patient_id.
     """
     if columns.cluster is not None:
         return []
@@ -299,7 +303,11 @@ def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str,
 
 
 def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOptions) -> dict[str, Any]:
-    """Return labels as class indices by `labels_from` or `positive`, with class names and notes for the latter."""
+    """Return the entries that replace the labels in a file of arrays, for the option `labels_from` or `positive`.
+
+    The labels, under `label_key`, are class indices counted from `labels_from`, or 1 for the positive class. With
+    `positive`, there are also "class_names" and "notes".
+    """
     values, names_and_notes = np.asarray(arrays[label_key]), dict[str, Any]()
     is_ignored = ignored_mask(values, options)
     if options.labels_from is not None:
@@ -313,7 +321,8 @@ def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOpt
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
         names_and_notes = {"class_names": names, "notes": notes}
     check_not_ignored(values, labels, None, options)
-    fill = options.ignore_index or 0  # ignored labels stay as they are, in a type that holds both
+    # Ignored labels stay as they are. The type must hold both them and the class indices
+    fill = options.ignore_index or 0
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
     return {label_key: all_labels, **names_and_notes}

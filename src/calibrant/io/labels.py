@@ -33,7 +33,8 @@ def read_labels(
         has_all_rows: False for a chunk, which may lack classes.
 
     Returns:
-        Labels, class names and notes for the user. Labels of a chunk of ignored rows are returned unchanged.
+        Labels as class indices or as names of classes, (n), or several labels per row, (n, l); class names; and notes
+        for the user. Labels of a chunk of ignored rows are returned unchanged.
     """
     _check_no_dates(column, columns)
     if column.dtype.is_nested():
@@ -125,10 +126,11 @@ def _check_no_dates(column: Any, columns: Columns) -> None:
 
 
 def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-    """Return labels that are counted from `first_label` as class indices.
+    """Return labels that are counted from `first_label` as class indices, counted from 0.
 
     Raises:
-        InputError: For words, for smaller numbers, and if the names of the columns are other numbers.
+        InputError: For words, for numbers below `first_label`, and if the class `names` are other numbers than
+            `first_label`, `first_label` + 1 and so on.
     """
     if values.dtype.kind not in "iuf":
         raise InputError(f"Expected numbers as labels to count from {first_label}, got words.", code="labels_from")
@@ -152,7 +154,9 @@ def count_from(first_label: int, values: np.ndarray, names: Sequence[str] | None
 
 
 def _match_words(values: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
-    """Return words as names of classes, which are checked later, and true and false as the names that mean yes and no.
+    """Return labels as names of classes: words unchanged, and booleans as the names that mean yes and no.
+
+    Words need not be names of classes: they are checked later.
 
     Raises:
         InputError: For a word that means a missing value, and for true and false if no names mean yes and no.
@@ -272,7 +276,7 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
     is_positive = values.astype(str) == names[1]
     if values.dtype.kind not in "Ub":  # numbers, which are compared as such: "1" is 1.0
         number = parse_number(names[1])
-        is_positive = values == (math.nan if number is None else float(number))  # a word is none of the numbers
+        is_positive = values == (math.nan if number is None else float(number))  # no number equals a word, nor NaN
     return is_positive.astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
 
 

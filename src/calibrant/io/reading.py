@@ -155,7 +155,10 @@ def open_chunked(path: str | Path, options: TableOptions) -> ChunkedFile:
 
 
 def exceeds_memory(file: ChunkedFile, floats_per_row: int, max_bytes: float | None = None) -> bool:
-    """Whether a file in memory, as float64, exceeds `max_bytes`, by default a quarter of the free memory."""
+    """Whether a file, with `floats_per_row` float64 numbers per row, exceeds `max_bytes` in memory.
+
+    By default, `max_bytes` is a quarter of the free memory.
+    """
     limit = _available_memory() / 4 if max_bytes is None else max_bytes
     return 8 * file.num_rows * floats_per_row > limit
 
@@ -200,10 +203,11 @@ def describe_chunk(path: str | Path, chunk: slice) -> str:
 
 
 def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
-    """Open tables with the same columns, one after the other."""
+    """Open tables with the same columns, to be read in chunks as one table, one file after the other."""
     scans = [BY_SUFFIX[format_suffix(file)].open_chunked(file) for file in files]
     if len(scans) > 1:
         scans = align_columns(scans)
+        # A column may be integers in one file and fractions in the next
         common_types = dict(polars.concat(scans, how="vertical_relaxed").collect_schema())
         scans = [scan.cast(common_types) for scan in scans]
     lengths = polars.collect_all([scan.select(polars.len()) for scan in scans])
@@ -234,10 +238,10 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
 
 
 def _check_labels(columns: Columns, head: Any, options: TableOptions) -> None:
-    """Raise `InputError` for labels that only the whole table explains.
+    """Raise `InputError` for labels that cannot be read from a chunk alone, because it may lack some classes.
 
     These are several labels per row; words without class names in the columns; and labels beside a single score that is
-    named after a class other than 1. With a positive class that the caller chose, the last two are clear.
+    named after a class other than 1. The last two can be read if the caller chose the positive class.
     """
     require_labels(columns, head)
     dtype = None if columns.label is None else head[columns.label].dtype

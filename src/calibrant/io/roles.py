@@ -1,4 +1,7 @@
-"""Decide the role of each column of a table: by name, and by value where names are ambiguous."""
+"""Decide the role of each column of a table: by name, and by value where names are ambiguous.
+
+The roles, and the words score and single score, are explained in `columns`.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -126,9 +129,9 @@ def _build_columns(
 
 
 def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
-    """Return the column with the name of a role, None if there is none.
+    """Return the column with the name of a role, or None without such a column.
 
-    Of several, it is the first if all have the same values; of several ids, the first in any case.
+    Several columns may have such names if all their values are the same: then the first is returned. Ids may differ.
 
     Raises:
         InputError: If several columns differ, or may differ in rows that are not read yet.
@@ -159,8 +162,9 @@ def _find_role_by_name(search: RoleSearch, role: str) -> str | None:
 def _find_label_columns(search: RoleSearch, matches: list[str]) -> list[str]:
     """Return the columns that may be the label.
 
-    These are `matches`, with names such as `y_true`, and columns with weaker names, such as `class`, that have no other
-    classes. Without matches, they are all columns with weaker names.
+    These are `matches`, with names such as `y_true`, and columns with weaker names, such as `class`, if all their
+    classes occur in the first match: such a column may be the label as well, so that the names do not decide. Without
+    matches, they are all columns with weaker names.
     """
     matches = _filter_label_columns(search, matches)
     # The column `answer` is the label beside predictions, and else the prediction
@@ -176,7 +180,7 @@ def _find_label_columns(search: RoleSearch, matches: list[str]) -> list[str]:
 
 
 def _filter_label_columns(search: RoleSearch, names: list[str]) -> list[str]:
-    """Leave out columns of fractions, dates and lists if others remain."""
+    """Return the columns without those of fractions, dates and lists, or all columns if none would remain."""
 
     def is_unlikely(name: str) -> bool:
         """Whether a column holds values that are hardly classes."""
@@ -186,7 +190,7 @@ def _filter_label_columns(search: RoleSearch, names: list[str]) -> list[str]:
 
 
 def _has_only_classes_of(search: RoleSearch, name: str, label: str) -> bool:
-    """Whether a column holds classes of the label only, and so may be the label as well."""
+    """Whether a column has several classes, all of which occur in the label, and so may be the label as well."""
     if not search.has_all_rows or search.is_list(name) or search.is_list(label):
         return False
     values = {*search.classes(name)}
@@ -205,7 +209,7 @@ def _are_equivalent(search: RoleSearch, role: str, first: str, second: str) -> b
     a, b = search.frame[first], search.frame[second]
     if role not in ("label", "predicted"):
         return bool((class_keys(a) == class_keys(b)).all())
-    # Each class of one occurs beside a single class of the other
+    # Each class of one column must occur beside a single class of the other: then all three counts are equal
     if not a.n_unique() == b.n_unique() == search.frame.select(first, second).n_unique():
         return False
     if a.dtype.is_nested() or b.dtype.is_nested():  # lists have no names to compare

@@ -1,4 +1,8 @@
-"""Find the columns of scores of a table by their names, and by their values where names are ambiguous."""
+"""Find the columns of scores of a table by their names, and by their values where names are ambiguous.
+
+The words role, score, group and weak are explained in `columns`. A table of answers has no scores: it has a confidence,
+and a column that tells whether the answer was correct, or labels and predictions to compare.
+"""
 
 from dataclasses import dataclass
 
@@ -35,7 +39,7 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
     Raises:
         InputError: If there are several, or a single score may be a confidence.
     """
-    explicit_kinds = [kind for kind in SCORE_COLUMN_NAMES if kind in search.explicit_roles]
+    explicit_kinds = [kind for kind in SCORE_COLUMN_NAMES if kind in search.explicit_roles]  # probs or logits
     answer_roles = [role for role in ("confidence", "correct") if role in search.explicit_roles]
     if len(explicit_kinds) > 1 or (explicit_kinds and answer_roles):
         conflicting_roles = " and ".join([*explicit_kinds, *answer_roles][:2])  # the first two suffice
@@ -45,9 +49,10 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
     if explicit_kinds:
         kind = explicit_kinds[0]
         return explicit_score_columns(search.frame.columns, kind, search.explicit_roles[kind])
-    if answer_roles:
+    if answer_roles:  # then the table is one of answers
         scores = [group for group in _find_single_scores(search) if group.kind == "probs"]
-        if "confidence" not in search.roles and len(scores) == 1:  # the caller chose the correctness alone
+        # If the caller chose the correctness alone, a single score is the confidence
+        if "confidence" not in search.roles and len(scores) == 1:
             search.roles["confidence"] = scores[0].columns[0]
         return None
     if (group := _choose_class_columns(search)) is not None:
@@ -66,9 +71,9 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
 def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
     """Return the columns with a score per class, or a list per row, or None without such a group.
 
-    Names make some groups certain. Without these, the groups whose rows sum to 1 are certain, if no column is the
-    confidence. If the table already has confidences and correctness of answers, a group is returned only if each of its
-    classes has a column of labels.
+    Groups that are not weak are certain. Without such a group, those whose rows sum to 1 are, if no column is the
+    confidence. If the table has confidences and correctness of answers, but no label, a group is returned only if each
+    of its classes has a column of labels.
 
     Raises:
         InputError: If two groups are certain, unless they are the logits and probabilities of the same classes.
@@ -92,8 +97,8 @@ def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
 def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
     """Return groups of one column per class.
 
-    Classes may have names such as max. Therefore columns such as prob_max, even one that was taken for the confidence,
-    extend a group if the rows then sum to 1, or if each class has a column of labels.
+    A class may be named max. Therefore columns such as prob_max, even one that was taken for the confidence, extend a
+    group if the rows then sum to 1, or if each class has a column of labels.
     """
     labels, unassigned = search.label_texts(), search.unassigned_columns
     groups = find_class_columns(unassigned, labels)
@@ -114,7 +119,7 @@ def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
 
 
 def _find_unprefixed_class_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return columns named after their class alone whose rows are probabilities."""
+    """Return the first group of columns that are named after a class and whose rows sum to 1, or None."""
     groups = find_affixed_class_columns(search.unassigned_columns, search.label_texts())
     return next((group for group in groups if search.rows_sum_to_one(group.columns)), None)
 
@@ -139,7 +144,11 @@ def _find_single_scores(search: RoleSearch) -> list[ScoreColumns]:
 
 
 def _find_columns_named_after_class(search: RoleSearch) -> list[ScoreColumns]:
-    """Return a list of the float column named after a class. Raise `InputError` for several."""
+    """Return the only float column named after a class as a list of one group, [] without any.
+
+    Raises:
+        InputError: If there are several.
+    """
     groups = find_columns_named_after_class(search.unassigned_columns, search.label_texts())
     float_groups = [group for group in groups if search.frame[group.columns[0]].dtype.is_float()]
     # `_find_unprefixed_class_columns` has already taken several columns that sum to 1
@@ -207,7 +216,7 @@ def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> 
 
 
 def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
-    """Return the first of several equal scores of one kind, or raise `InputError` if they differ."""
+    """Return the first of several scores with equal values and one kind, or raise `InputError` if they differ."""
     first, *alternatives = candidates
     are_equal = search.has_all_rows and all(
         group.kind == first.kind and search.have_equal_values(first.columns[0], group.columns[0])
@@ -219,10 +228,10 @@ def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> Sc
 
 
 def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
-    """Return a score if the confidence beside it is computed from it, else None.
+    """Return a score if the confidence beside it is the larger of p and 1 - p for its probability p, else None.
 
     None means that the score is the confidence under another name, or tells whether answers were correct, which is
-    then noted among the roles of the search. Raises `InputError` if the score is none of these.
+    then noted among the roles of the search. Raises `InputError` if the score has neither meaning.
     """
     roles, name = search.roles, score.columns[0]
     if _is_confidence_of_score(search, score):  # the probability also tells which class is meant
@@ -279,8 +288,8 @@ def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:
 def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
     """Return the meaning of a column beside `correct`: a confidence, or a class probability.
 
-    It is a confidence without labels, and for labels of other than two classes. Of two classes, the predicted class is
-    the label if the answer is correct, and otherwise the other class.
+    It is a confidence without labels, and for labels of other than two classes. With two classes, the predicted class
+    follows from the label: it is the label if the answer is correct, and otherwise the other class.
     """
     if "label" not in search.roles:
         return CONFIDENCE
@@ -295,9 +304,9 @@ def _infer_from_correct(search: RoleSearch, name: str) -> ScoreMeaning:
 
 
 def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, list[np.ndarray], list[str]]:
-    """Return a score (n), the classes in each column beside it, and all classes, in rows without missing values.
+    """Return a score p (n), the classes in the columns beside it, each (n), and the sorted names of all classes.
 
-    The columns are the labels and the predictions, as far as the table has them, each (n).
+    The columns are the labels and the predictions, as far as the table has them. Rows with missing values are left out.
     """
     p = search.read_probabilities(name)
     columns = [search.frame[search.roles[role]] for role in ("label", "predicted") if role in search.roles]
@@ -312,12 +321,13 @@ def _read_score_and_classes(search: RoleSearch, name: str) -> tuple[np.ndarray, 
 def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: list[str]) -> ScoreMeaning:
     """Return whether a score is a confidence or a class probability, judged by the predictions.
 
-    A probability of a class is above 1/2 where this class is predicted, and below elsewhere. A confidence is not. A
-    number outside [0, 1] counts as a confidence, which is refused later for its range.
+    The probability of one class is above 1/2 where this class is predicted, and below 1/2 where the other is. A
+    confidence does not depend on which class is predicted. Scores outside [0, 1] count as confidences, which are
+    refused later for their range.
 
     Args:
-        name: The column of the number, for errors.
-        p: The number, (n).
+        name: The column of the score, for errors.
+        p: The score, (n).
         predicted: Predicted classes, (n).
         classes: All classes.
 
@@ -327,7 +337,7 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
     if len(classes) > 2 or ((p < 0) | (p > 1)).any():
         return CONFIDENCE
     word = positive_word(classes)
-    above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])
+    above_half, below_half = set(predicted[p > 0.5]), set(predicted[p < 0.5])  # classes that are predicted there
     if not below_half:
         return _infer_meaning_above_half(name, p, predicted, word)
     has_few_rows = len(p) < MIN_BINARY_ROWS or (p < 0.5).sum() < MIN_ROWS_BELOW_HALF
@@ -345,10 +355,11 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
 
 
 def _infer_meaning_above_half(name: str, p: np.ndarray, predicted: np.ndarray, word: str | None) -> ScoreMeaning:
-    """Return `CONFIDENCE` for a score that is never below 1/2, unless it may be a probability.
+    """Return `CONFIDENCE` for a score that is never below 1/2, or raise `InputError` if it may be a probability.
 
-    `word` is the class with a name such as "yes". Raises `InputError` if only another class is predicted, or if a
-    threshold separates the two predicted classes, and no other class has such a name.
+    `word` is the class with a name such as "yes", which would be the positive one. The score may be a probability if
+    only the other class is predicted, or if it is above some threshold exactly where the positive class is predicted,
+    or without `word` either class.
     """
     classes = sorted(set(predicted))
     if len(classes) == 1:

@@ -17,7 +17,7 @@ MAX_POSITIVE_SHARE = 0.65  # of labels, below which such a score is doubtful
 def read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
     """Return the scores of n rows as probabilities or logits: (n) if there is a single score, or (n, k) of k classes.
 
-    Lists of lists in the cells give (n, k, t).
+    Cells with k lists of t numbers, one for each of t positions such as tokens, give (n, k, t).
     """
     is_probs = columns.kind == "probs"
 
@@ -57,7 +57,7 @@ def normalize_rows(probs: np.ndarray) -> np.ndarray:
 
 
 def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
-    """Raise `InputError` if the numbers in column names leave out a class.
+    """Raise `InputError` if the numbers in column names leave out a class, as prob_0 and prob_2 do.
 
     No class is missing if the rows sum to 1, or if the caller named the columns.
     """
@@ -68,8 +68,9 @@ def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
         return
     present = {int(number) for number in numbers if number is not None}
     missing = sorted({*range(max(present))} - present)
-    # Classes may be counted from 1; and with more missing than present, the numbers are names, such as 200 and 404
-    if missing and min(present) in (0, 1) and 1 <= len({*missing} - {0}) <= len(numbers):
+    # Classes may be counted from 1. With more missing than present, the numbers are names, such as 200 and 404
+    num_missing = len({*missing} - {0})
+    if missing and min(present) in (0, 1) and 1 <= num_missing <= len(numbers):
         prefix = columns.scores[0].removesuffix((columns.names or ("",))[0])
         raise InputError(
             f"Expected a column for every class, got {shorten_list(columns.scores)} without one such as "
@@ -117,9 +118,9 @@ def _check_range(probs: np.ndarray, name: str) -> None:
 def check_not_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, options: TableOptions) -> None:
     """Raise `InputError` if a single score, found by name, may be the confidence of the predicted class.
 
-    It may be if it is never below 1/2, although the labels are often negative: the probability of a class that is often
-    absent should be low for some rows. It is not if the caller chose the column or the positive class, or the column is
-    named after a class.
+    The probability of a class that is often absent should be low for some rows. So a score that is never below 1/2,
+    although many labels are negative, is doubtful, unless the caller chose the column or the positive class, or the
+    column is named after a class.
     """
     if "probs" in columns.explicit_roles or options.positive is not None or columns.positive is not None:
         return

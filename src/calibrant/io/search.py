@@ -27,9 +27,9 @@ class RoleSearch:
     frame: Any
     options: TableOptions
     has_all_rows: bool  # False for the head of a table, whose values decide nothing
-    roles: dict[str, str] = field(default_factory=dict[str, str])
-    notes: list[str] = field(default_factory=list[str])
-    positive: str | None = None  # class of a single score, as the predicted labels show
+    roles: dict[str, str] = field(default_factory=dict[str, str])  # column by role, such as "label", so far
+    notes: list[str] = field(default_factory=list[str])  # sentences for the user on roles that values decided
+    positive: str | None = None  # class that a single score is the probability of, as the predicted labels show
 
     @property
     def explicit_roles(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class RoleSearch:
         return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100.0))
 
     def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
-        """Whether two groups of columns are the logits and, up to 0.01, the probabilities of the same classes."""
+        """Whether one group of columns holds logits, and the other their softmax, up to 0.01, for the same classes."""
         has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}  # probs and logits
         if not self.has_all_rows or not has_both_kinds or first.names != second.names or not first.names:
             return False

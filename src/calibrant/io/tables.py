@@ -29,7 +29,7 @@ from calibrant.io.files import list_table_files
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.types import InputError, prefix_errors
 
-MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767
+MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767  # of Excel
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
@@ -55,7 +55,7 @@ class LoadedTable:
 
 
 def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
-    """Read a table: a file, or all files of a folder or of a pattern such as `part-*.parquet`."""
+    """Read a table: a file, or the files of a folder or of a pattern such as `part-*.parquet`, one below the other."""
     options = options or TableOptions()
     files = list_table_files(path)
     parts = [call_reader(file, partial(_read_file, file, options), path) for file in files]
@@ -98,8 +98,9 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
 
 def align_columns(frames: list[Any]) -> list[Any]:
     """Return frames with columns in the order of the first, or raise `InputError` if they have other columns."""
-    columns = [frame.collect_schema().names() for frame in frames]
-    if differing := sorted(set().union(*columns) - set(columns[0]).intersection(*columns)):
+    columns = [frame.collect_schema().names() for frame in frames]  # per file
+    columns_in_all = set(columns[0]).intersection(*columns)
+    if differing := sorted(set().union(*columns) - columns_in_all):
         raise InputError(
             f"Expected the same columns in all files of a folder or pattern, got {shorten_list(differing)} in some "
             "only. Try one pattern for each kind of table.",
@@ -165,6 +166,10 @@ def restore_spelling(table: LoadedTable, columns: Columns) -> Any:
 def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None) -> Any:
     """Return a column as its cells are spelled in the file, or None to keep the column as it was read.
 
+    Labels get the first spelling in which all of them are names of classes: without the apostrophes that protect from
+    formulas, as in the file, or without blanks around them. Another column is restored, without such apostrophes, if
+    they or a conversion to numbers, as of 007 to 7, changed a cell.
+
     Args:
         table: The table.
         name: The column.
@@ -181,7 +186,7 @@ def _restore_column(table: LoadedTable, name: str, classes: Sequence[str] | None
     if classes is None:  # numbers are spelled otherwise if they lost something, as 007 has
         is_spelled_alike = column.dtype == polars.String or bool((column.cast(polars.String) == texts).all())
         restored = None if is_spelled_alike and unescaped == spelled else unescaped
-    else:  # the first spelling in which all labels are names of classes
+    else:
         spellings = [unescaped, spelled, [text.strip() for text in spelled]]
         matching = [labels for labels in spellings if set(labels) <= set(classes)]
         if unescaped != spelled and matching[:2] == [unescaped, spelled]:  # both "=a" and "'=a" are classes
@@ -277,10 +282,10 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
 
 
 def _read_sheet(book: Any, name: str) -> Any:
-    """Return a sheet as a frame.
+    """Return a sheet as a frame without empty rows.
 
-    The reader infers the type of each column. A column with words among its numbers is read as text, in which rounded
-    numbers are replaced by the full ones. Columns of whole numbers become integers. Empty rows are left out.
+    The reader infers the type of each column. A column with words among its numbers is read as text, and the reader
+    rounds numbers in texts: they are replaced by the numbers in full. Columns of whole numbers become integers.
     """
     # The sheet is read with inferred types, as texts and as numbers; the header alone, because names may repeat
     load_options = {"header_row": 0, "schema_sample_rows": None}

@@ -135,6 +135,7 @@ def _choice_scores(record: Record) -> ChoiceScores | None:
     except (TypeError, ValueError):
         return None
     unconditional = None
+    # Then all choices after the prompt are followed by all choices after an empty prompt
     if "acc_mutual_info" in record.get("metrics", ()) and len(values) % 2 == 0:
         values, unconditional = np.split(values, 2)
     # Requests are pairs of a prompt and its continuation, or dictionaries of these
@@ -151,8 +152,9 @@ def _read_choices(
 ) -> tuple[list[LogAnswer], list[str]]:
     """Return the answers of a multiple-choice task, and notes on how they were read.
 
-    The right choices in the log grade the answers if they reproduce its scores, or if the harness paired
-    log-likelihoods with wrong choices, as `_is_mispaired` tells. Otherwise the scores in the log are the grades.
+    Answers are graded by the labels, the right choices that the log states, if the labels reproduce the scores in the
+    log, or if these scores are wrong by a known error of the harness (`_is_mispaired`). Otherwise the scores in the log
+    are the grades, and answers have no label.
 
     Raises:
         InputError: If the right choices reproduce the scores "acc" of the log, but not the scores of the chosen name.
@@ -247,7 +249,7 @@ def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], lab
 
 
 def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
-    """Return the first candidate, or the only one, of the metrics that are grades in [0, 1]."""
+    """Return the metric that grades answers: the first candidate in the log, or else its only metric in [0, 1]."""
     names = dict.fromkeys(metric for record in records for metric in record.get("metrics", ()))
     scores = [name for name in names if any(parse_grade(record.get(name)) is not None for record in records)]
     return select_single_name(candidates, scores, "score", "--correct")

@@ -94,9 +94,14 @@ def _max_probability(means: Mapping[str, float]) -> float | None:
 
 
 def _select_score(instance_means: Sequence[Mapping[str, float]], candidates: Sequence[str], *, is_choice: bool) -> str:
-    """Return the first candidate, or the only one, of the statistics that are scores in [0, 1].
+    """Return the statistic that grades answers: the first candidate in the log, or else its only score in [0, 1].
 
-    Without candidates, it is `MAIN_SCORE` for multiple choice.
+    Without candidates, it is `MAIN_SCORE` for multiple choice (`is_choice`).
+
+    Args:
+        instance_means: For each instance, the mean of each statistic by name.
+        candidates: Names that the caller chose.
+        is_choice: Whether the task is multiple choice.
     """
     names = sorted({name for means in instance_means for name in means if not name.startswith(NON_SCORES)})
     names = [name for name in names if all(0 <= means.get(name, 0.0) <= 1 for means in instance_means)]

@@ -57,14 +57,16 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
-    """Return the bytes of a member of a zip file, which polars decompresses if it is Zstandard.
+    """Return the bytes of a member of a zip file, decompressed.
 
-    `zipfile` reads no such member, so that the position of its bytes and its checksum are looked up here.
+    Python before 3.14 cannot read members that are compressed by Zstandard. Their bytes are found here by the format of
+    zip files, and polars decompresses them.
     """
     if info.compress_type != ZSTANDARD_METHOD:
         return archive.read(info)
     file.seek(info.header_offset)
-    header = file.read(30)  # its last two numbers, of 2 bytes each, are the lengths of a name and of extra fields
+    # The last two numbers of this header, of 2 bytes each, are the lengths of a name and of extra fields after it
+    header = file.read(30)
     name_length, extra_length = (int.from_bytes(field, "little") for field in (header[26:28], header[28:30]))
     file.seek(name_length + extra_length, io.SEEK_CUR)
     text = read_zstandard(io.BytesIO(file.read(info.compress_size)))

@@ -72,7 +72,10 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
 
 
 def _find_fields(names: Sequence[str]) -> dict[str, str]:
-    """Return the name of the field of each role, if there is one. A field has one role."""
+    """Return the field of each role in `LOG_FIELD_NAMES`, for the roles that have one among the `names` of a log.
+
+    If the first matching field has an earlier role already, the role has no field.
+    """
     by_key = {normalize_column_name(name): name for name in reversed(names)}  # the first of several with one key
     fields: dict[str, str] = {}
     for role, candidates in LOG_FIELD_NAMES.items():

@@ -176,7 +176,7 @@ UNREAD_REASON, UNGRADED_REASON = "unreadable confidence", "not graded"
 
 
 def _resolve_outcome(answer: LogAnswer, table: ProbabilityTable, *, percent: bool) -> tuple[Outcome, float | None, str]:
-    """Return the outcome of an answer, its confidence, and the reason if either is missing.
+    """Return the outcome of an answer, its confidence, and the reason why a grade or confidence is missing, or "".
 
     An answer that only lacks a grade keeps its confidence, from which `few_labels` estimates the accuracy.
     """
@@ -217,8 +217,9 @@ def _check_percent(answers: Iterable[LogAnswer], percent: bool | None) -> None:
 def _find_subjects(answers: Sequence[LogAnswer], key: str | None) -> tuple[list[str | None], list[str]]:
     """Return the subject of each answer, None if it has none, and a note on where it is from.
 
-    The first of these that exist are the subjects: the values of `key`, the subjects that the format states, several
-    tasks, and the values of the first of `SUBJECT_KEYS` that has several, at most one for every two questions.
+    The first of these that exist are the subjects: the values of `key`, the subjects that the format states, the tasks
+    if there are several, and the values of one of `SUBJECT_KEYS`. These must have at least two different values, and
+    on average at least two questions for each.
 
     Raises:
         InputError: If no answer has the `key`.

@@ -28,7 +28,8 @@ def validate_inputs(
 ) -> dict[str, Any]:
     """Validate the arguments of `Predictions` and return its fields by name.
 
-    `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument.
+    `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument. Positions with
+    the label `ignore_index` are left out.
 
     Raises:
         InputError: As `Predictions` does.
@@ -36,7 +37,7 @@ def validate_inputs(
     z = to_tensor(logits, "logits")
     with thread_limit(z.numel(), in_chunks=True):
         names = None if class_names is None else to_unique_names(class_names, "class_names")
-        # 0 classes for logits of one dimension, which `flatten_positions` refuses
+        # For logits of one dimension, which `flatten_positions` refuses below, the number of classes is 0
         y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
         columns: dict[str, Tensor | None] = {
             "weights": None if weights is None else to_tensor(weights, "weights").double(),
@@ -54,7 +55,7 @@ def validate_inputs(
             raise InputError(
                 f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
             )
-        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}  # all others are new
+        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}  # other fields are new
         tensors = {"logits": z, "labels": y, **columns}
         return {
             **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
@@ -98,7 +99,11 @@ def check_range(name: str, value: float | int | None, interval: str, suggested: 
 
 
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
-    """Return the event selector, with a class name replaced by its index. Raise `InputError` for an unknown event."""
+    """Return the event selector `of`, "top", "classes" or a class, with a class name replaced by its index.
+
+    Raises:
+        InputError: If it names no event of k classes.
+    """
     if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
         return of
     if names is not None and of in names:

@@ -85,14 +85,16 @@ def flatten_positions(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
     """Reshape logits (n, k, d1, ...) and labels (n, d1, ...) to one row per label.
 
+    The axes d1, ... are positions in an image or text, as in segmentation.
+
     Args:
         logits: Logits.
         labels: Labels.
         columns: Other arrays by name, with a value per label or per image.
 
     Returns:
-        Logits (rows, k), labels (rows), and the columns (rows), in which the positions of one image or text are one
-        cluster if there were no clusters.
+        Logits (rows, k), labels (rows), and the columns (rows). The positions of one image or text become one cluster
+        if there were no clusters.
 
     Raises:
         InputError: Unless logits have one row of k per label.

@@ -24,16 +24,16 @@ LabelIndices = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class i
 def to_class_indices(
     labels: Any, names: tuple[str, ...] | None, k: int, ignore_index: int | None = None
 ) -> LabelIndices:
-    """Return labels as class indices, with the class names and notes.
+    """Return labels as class indices, with the class names, or None, and notes.
 
-    Strings are class names, in alphabetical order without `names`, unless all are numbers. Numbers are positions of
-    columns, or the numbers that all `names` are.
+    Strings are class names. Without `names`, they are matched to the columns in alphabetical order, unless all of them
+    spell numbers. Numbers are class indices, or class names if all `names` are numbers.
 
     Args:
         labels: Strings or numbers.
         names: Class names, or None.
-        k: Number of columns.
-        ignore_index: Label to leave alone.
+        k: Number of columns, that is of classes.
+        ignore_index: Label to leave unchanged.
 
     Raises:
         InputError: For dates, for an unknown or ambiguous label, and if there are not k names.
@@ -81,10 +81,10 @@ def _refuse_dates(labels: Any) -> None:
 def _numeric_indices(
     labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, *, prefer_positions: bool
 ) -> LabelIndices:
-    """Return numeric labels as class indices: column positions, or the values of numeric class names.
+    """Return numeric labels as class indices: they are class indices already, or class names that are numbers.
 
-    Raises `InputError` if both are possible, unless `prefer_positions`. Labels that are neither are returned unchanged,
-    and refused later for their range.
+    Raises `InputError` if both are possible, unless `prefer_positions`, which takes them for class indices. Labels that
+    are neither are returned unchanged, and refused later for their range.
     """
     numbers = [parse_number(name) for name in names or ()]
     # Without names that are all numbers, and with names that equal the positions, labels can only be positions
@@ -110,7 +110,7 @@ def _numeric_indices(
 def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
     """Convert labels -1 and +1 of two classes to 0 and 1, with a note. Other labels are unchanged."""
     used_labels = labels if ignore_index is None else labels[labels != ignore_index]
-    # -1 and +1 are the smallest and the largest of two: a cheap test that spares most labels the sorting
+    # Only if the smallest label is -1 can the labels be signs: this test is cheap, and sorting the labels is not
     may_be_signs = k == 2 and ignore_index not in (0, 1) and used_labels.numel() > 0 and int(used_labels.min()) == -1
     if not may_be_signs or used_labels.unique().tolist() != [-1, 1]:
         return labels, names, ()
@@ -120,6 +120,8 @@ def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ign
 
 def binary_names(labels: Sequence[str], positive: str | None = None, *, required: bool = False) -> tuple[str, str]:
     """Return the names of the negative and the positive class of a single score.
+
+    If only the positive class occurs, the negative class is named "not" and the name of the positive class.
 
     Args:
         labels: The names that occur.
@@ -154,7 +156,8 @@ def binary_names(labels: Sequence[str], positive: str | None = None, *, required
 def positive_word(labels: Sequence[str]) -> str | None:
     """Return the label that means yes, such as "positive", or "1" beside "0".
 
-    It is None if no label does, if several do, and if another label is not the "no" of that word, as "cat" beside "1".
+    It is None if no label or several labels mean yes. It is also None if another label is not the "no" that belongs to
+    the word, as "cat" beside "1".
     """
     words = [label.strip().lower() for label in labels]
     positives = [i for i, word in enumerate(words) if word in POSITIVE_WORDS]
@@ -169,10 +172,12 @@ def positive_word(labels: Sequence[str]) -> str | None:
 def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> tuple[Any, Any]:
     """Return labels of a single score as class indices if they are strings, and the class names.
 
+    The index of the positive class is 1.
+
     Args:
         labels: Strings or numbers; numbers are returned unchanged.
         names: Names of the negative and the positive class, or None to find them.
-        ignore_index: Label to leave alone.
+        ignore_index: Label to leave unchanged.
     """
     if not is_text(labels):
         return labels, names

@@ -75,7 +75,10 @@ def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str
 
 
 def group_positions(groups: Sequence[str], names: Sequence[str], default: int) -> list[int]:
-    """Return the position of each group among the names, where "2.0" is "2", or the default for a new group."""
+    """Return the position of each group among the names, or the default for a group that has none of these names.
+
+    Names that are the same number match, such as "2.0" and "2".
+    """
     position = {name: i for i, name in enumerate(names)}
     # None is the number of any name that is not a number, so that such groups do not match each other
     by_number = {parse_number(name): i for name, i in position.items()} | {None: default}
@@ -102,8 +105,8 @@ def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
 def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the class name of every label.
 
-    It is the first of these that exists: the same string; the only name that is the same number; the only name that is
-    equal but for case and punctuation, if no other label is equal to it in this way.
+    It is the first of these that exists: the name that is the same string; the only name that is the same number; the
+    only name that is equal except for case and punctuation, unless two labels are.
 
     Raises:
         InputError: If a label matches no name.
@@ -139,7 +142,7 @@ def _normalize_name(name: str) -> str:
 
 
 def is_same_name(first: str, second: str) -> bool:
-    """Whether two class names are the same string, the same number, or equal but for case and punctuation."""
+    """Whether two class names are equal: as numbers if both are numbers, and else except for case and punctuation."""
     first_number, second_number = parse_number(first), parse_number(second)
     if first == second or first_number is None or second_number is None:
         return _normalize_name(first) == _normalize_name(second)

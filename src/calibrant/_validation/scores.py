@@ -25,7 +25,7 @@ SUM_MESSAGES = {  # kinds of probabilities, the most evident first
 class SingleScoreEvidence:
     """Evidence, batch by batch, that single logits are probabilities.
 
-    It is conclusive if all scores lie in [0, 1] and at least three lie strictly between.
+    It is conclusive if all scores lie in [0, 1] and at least three lie strictly between 0 and 1.
     """
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class RowScoreEvidence:
 
 
 def _possible_kinds(rows: Tensor) -> frozenset[str]:
-    """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that the rows may be."""
+    """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that rows (n, k) may be, judged by their sums."""
     if not bool((rows >= 0).all()):
         return frozenset()
     rows = rows.double()
     total = rows.sum(1)
     max_error = float((total - 1).abs().amax()) if len(rows) else 0.0
-    max_percent_error = float((total - 100).abs().amax()) / 100 if len(rows) else 0.0
+    max_percent_error = float((total - 100).abs().amax()) / 100 if len(rows) else 0.0  # relative, as `max_error`
     holds = {
         "probs": max_error < MAX_SUM_ERROR,
         "percentages": max_percent_error < MAX_SUM_ERROR,
@@ -163,7 +163,7 @@ def num_nan_rows(x: Tensor) -> int:
 
 
 def _row_sum_error(p: Tensor) -> InputError:
-    """Return the error for rows that are not probabilities, with the most likely cause."""
+    """Return the error for rows p (n, k, ...) that are not probabilities, with a hint on the most likely cause."""
     total = p.sum(1)
     low, high, min_prob, max_prob = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
     is_rounded = low >= 1 - MAX_ROUNDED_SUM_ERROR and high <= 1 + MAX_ROUNDED_SUM_ERROR
@@ -191,14 +191,15 @@ def _check_single_probs(p: Tensor) -> None:
 
 
 def _detect_decimals(p: Tensor, max_error: float) -> int | None:
-    """Return the number of decimals, 3 to 6, if rounding to it explains row sums that are not 1, else None.
+    """Return the number of decimals, 3 to 6, to which p is rounded if that explains row sums other than 1, else None.
 
-    Each of k rounded numbers adds at most half a unit of the last decimal to `max_error`, the largest error of a sum.
+    `max_error` is the largest difference of a row's sum from 1. Rounding of k numbers explains up to k times half a
+    unit of the last decimal.
     """
     for digits in range(3, 7):  # the smallest number of decimals that all entries have
         scaled = p * 10**digits
         if bool(((scaled - scaled.round()).abs() < 1e-3).all()):
-            # A row of many classes that are all rounded to 0 has a sum near 0
+            # Sums far below 1 are refused: if a row has many classes, rounding could change all its numbers to 0
             explained = max_error <= 0.5 * 10**-digits * p.shape[1] + 1e-9 and bool((p.sum(1) > 0.5).all())
             return digits if explained and math.isfinite(max_error) else None
     return None

@@ -15,7 +15,7 @@ BLOCK_ELEMENTS = 1 << 22  # logits mapped at a time: 32 MB in float64
 
 
 def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the logits and other columns in blocks of rows, to bound the memory of a computation."""
+    """Return an iterator over blocks of rows of the logits (n, k) and other columns (n), to bound memory."""
     rows = max(1, BLOCK_ELEMENTS // logits.shape[1])
     return zip(*(part.split(rows) for part in (logits, *columns)), strict=True)
 

@@ -1,4 +1,7 @@
-"""Validate every source of predictions: each function returns the fields of `Predictions` by name."""
+"""Validate every source of predictions: each function returns the fields of `Predictions` by name.
+
+The arguments are explained at the constructors of `Predictions`, such as `Predictions.from_probs`.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +27,7 @@ SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels fro
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
-    """Validate the arguments of `Predictions.from_probs`."""
+    """Return the fields of `Predictions.from_probs` by name, from its arguments, which are validated."""
     with thread_limit(num_elements(probs)):
         p = to_tensor(probs, "probs")
         logits, notes = log_probs(p, normalize=normalize)
@@ -32,14 +35,14 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
             labels, names = binary_labels(labels, options.get("class_names"), ignore_index=options.get("ignore_index"))
             if np.ndim(labels) == p.ndim > 1:  # labels (n, 1, ...), as the probabilities
                 labels = to_tensor(labels, "labels").squeeze(1)
-            options = {"of": 1} | options | {"class_names": names}
+            options = {"of": 1} | options | {"class_names": names}  # a given event takes precedence over class 1
         return validate_inputs(logits, labels, weights, notes=notes, **options)
 
 
 def fields_from_confidence(
     confidence: Any, correct: Any, weights: Any, *, of: str = "correct", **options: Any
 ) -> Fields:
-    """Validate the arguments of `Predictions.from_confidence`."""
+    """Return the fields of `Predictions.from_confidence` by name, from its arguments, which are validated."""
     with thread_limit(num_elements(confidence)):
         c, y = to_tensor(confidence, "confidence").double(), to_tensor(correct, "correct").double()
         if c.ndim != 1:
@@ -98,7 +101,7 @@ def fields_from_soft_labels(
     groups: Any = None,
     class_names: Any = None,
 ) -> Fields:
-    """Validate the arguments of `Predictions.from_soft_labels`."""
+    """Return the fields of `Predictions.from_soft_labels` by name, from its arguments, which are validated."""
     with thread_limit(num_elements(scores)):
         z, y = to_tensor(scores, "scores"), to_tensor(soft_labels, "soft_labels").double()
         if z.ndim != 2 or z.shape != y.shape:
@@ -116,16 +119,16 @@ def fields_from_soft_labels(
             )
         build = fields_from_probs if probs else validate_inputs
         columns: Fields = {"clusters": clusters, "groups": groups, "class_names": class_names}
-        fields = build(scores, y.argmax(1), weights, of=of, **columns)  # with any valid labels, which are replaced
+        fields = build(scores, y.argmax(1), weights, of=of, **columns)  # `_divide_examples` replaces these labels
         return _divide_examples(fields, y / sums[:, None])
 
 
 def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
-    """Divide every example into one row per class of positive probability, weighted by that probability.
+    """Return fields in which every example has one row per class of positive probability, weighted by that probability.
 
-    Scores and fits that are linear in the outcome get the same value from these rows as from the fractional outcome.
-    The rows of an example are a cluster, unless there are clusters already, and `examples` holds its index. Without
-    fractional outcomes, only the labels change.
+    Scores and fits that are linear in the label have the same value for these rows as for the soft labels. `examples`
+    holds the example that each row belongs to, which also is its cluster unless there are clusters already. If every
+    soft label is a single class, only the labels change.
 
     Args:
         fields: Fields of predictions, whose labels are replaced.
@@ -146,12 +149,13 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
 def fields_from_binary_logits(
     scores: Any, labels: Any, weights: Any, *, logits: bool = False, **options: Any
 ) -> Fields:
-    """Validate the arguments of `Predictions.from_binary_logits`."""
+    """Return the fields of `Predictions.from_binary_logits` by name, from its arguments, which are validated."""
     with thread_limit(num_elements(scores)):
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
         s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
-        if s.dtype == torch.float64 and isinstance(scores, list):  # from a list numpy makes float64, and torch float32
+        # Numpy converts a list to float64. Float32 is kept, as torch converts it
+        if s.dtype == torch.float64 and isinstance(scores, list):
             s = s.float()
         # Scores and labels may both be (n, 1, ...), or one of them beside (n, ...) of the other
         if s.ndim > 1 and s.shape[1] == 1 and (s.ndim == y.ndim + 1 or s.shape == y.shape):
@@ -185,7 +189,7 @@ def fields_from_labels(
     logits: bool = False,
     ignore_index: int | None = None,
 ) -> Fields:
-    """Validate the arguments of `Predictions.multilabel`."""
+    """Return the fields of `Predictions.multilabel` by name, from its arguments, which are validated."""
     if probs and logits:
         raise InputError("Expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
     with thread_limit(num_elements(scores)):
@@ -203,15 +207,15 @@ def fields_from_labels(
         is_ignored = y.double().isnan()
         if ignore_index is not None:
             is_ignored |= y == ignore_index
-        samples, label_index = (~is_ignored).nonzero(as_tuple=True)  # of each row of the predictions
+        samples, label_index = (~is_ignored).nonzero(as_tuple=True)  # sample and label of each row of the predictions
         s, y = s[~is_ignored], y[~is_ignored]
 
         def factorize_per_label(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-            """Return the index of the value of each row's sample among the distinct values, and their names."""
+            """Return each row's value, as an index of the distinct values, and their names, from a value per sample."""
             index, level_names = factorize_samples(values, name, n)
             return index.to(samples.device)[samples], level_names
 
-        # The groups of rows beside those of labels
+        # The groups of the predictions are the labels; groups of samples, such as hospitals, are kept beside them
         row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
         options: Fields = {
             "weights": None if weights is None else _weights_per_label(weights, is_ignored),
@@ -241,7 +245,15 @@ def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
 def fields_from_arrays(
     arrays: Mapping[str, Any], ignore_index: int | None = None, of: Any = None, *, are_logits: bool = False
 ) -> Fields:
-    """Validate the arrays of a file or table, by the constructor for their keys."""
+    """Return the fields of predictions from the arrays of a file or table, by the constructor for their keys.
+
+    Args:
+        arrays: "logits" or "probs" with "labels", or "confidence" with "correct", and optional others by name.
+        ignore_index: Label of positions to leave out.
+        of: Event to evaluate. Default: the event in the file, else class 1 of a confidence or of several labels, else
+            the default of the constructor.
+        are_logits: Accept single logits that all lie in [0, 1], as probabilities do.
+    """
     kind, label_key = find_score_and_label_keys(arrays)
     scores, targets = arrays[kind], arrays[label_key]
     class_names, shape = arrays.get("class_names"), np.shape(scores)

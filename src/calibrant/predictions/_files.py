@@ -61,7 +61,7 @@ def read_file(
 
 
 def add_missing_labels(arrays: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """Return arrays with labels of 0 if they have none, and whether they had labels."""
+    """Return arrays with labels of 0 if they have no labels or correctness, and whether they had any."""
     if any(name in arrays for name in ("labels", "label", "correct")):
         return arrays, True
     kind = next((kind for kind in SCORE_KEYS if kind in arrays), "probs")
@@ -78,7 +78,7 @@ def read_chunks(
     on_note: Callable[[str], object] | None = None,
     **options: Any,
 ) -> Iterator[Fields]:
-    """Read a file in chunks of rows for `Predictions.load_chunks`."""
+    """Yield the fields of predictions for each chunk of rows of a file, for `Predictions.load_chunks`."""
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     num_classes, rows_read = 0, 0  # 0 classes before the first chunk
     incomplete = Counter[str]()
@@ -172,7 +172,7 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool
 
 
 def _is_read_back_exactly(saved: Mapping[str, Any], loaded: Fields, *, with_labels: bool) -> bool:
-    """Whether loaded fields equal the saved ones, but for the order of classes and the type of the numbers."""
+    """Whether loaded fields equal the saved ones, except for the order of classes and the dtype of the logits."""
     k = loaded["logits"].shape[1]
     numbers = tuple(map(str, range(k)))
     names = saved["class_names"] or numbers

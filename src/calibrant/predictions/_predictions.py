@@ -114,7 +114,10 @@ class Predictions:
         return predictions
 
     def _replace(self, **changes: Any) -> "Predictions":
-        """Return predictions with some fields replaced by validated values, and an empty cache unless one is given."""
+        """Return predictions with some fields replaced by validated values.
+
+        Cached statistics, which depend on the fields, are dropped unless they are among the changes.
+        """
         return self._construct({name: getattr(self, name) for name in FIELD_NAMES if name not in changes} | changes)
 
     @classmethod
@@ -389,12 +392,13 @@ class Predictions:
         return f"Predictions({', '.join(parts)})"
 
     def __getitem__(self, rows: Any) -> "Predictions":
-        """Select rows by slice, mask or indices, or one row by its index. Cached statistics are kept.
+        """Return the rows of a slice, mask or indices, or a single row by its index. Cached statistics are kept.
 
         Raises:
             InputError: If no row is selected.
         """
-        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows  # -1 is the slice from -1 to the end
+        # One row is a slice of length 1; the slice of row -1 has no end, because its end would be 0
+        rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
         values = {name: getattr(self, name) for name in ROW_FIELDS}
         selected = {name: None if value is None else value[rows] for name, value in values.items()}
         statistics = {name: self.__dict__[name][rows] for name in STATISTICS if name in self.__dict__}
@@ -414,12 +418,17 @@ class Predictions:
         return self._replace(of=selector, outcomes=self._cached_outcomes)
 
     def with_default_event(self, of: str | int | None = None) -> "Predictions":
-        """Return the same samples with the event `of`, by default their own, but class 1 of two instead of "top"."""
+        """Return the same samples with the event `of`.
+
+        By default, that is the present event, but class 1 instead of "top" if there are two classes.
+        """
         default = 1 if self.of == "top" and self.k == 2 else self.of
         return self.with_event(default if of is None else of)
 
     def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":
-        """Return the samples with the classes in the order of `names`, or self if either side has no names.
+        """Return the same samples with the columns of the logits in the order of `names`, and labels to match.
+
+        Predictions are returned unchanged if `names` is None or they have no class names.
 
         Raises:
             InputError: If the classes have other names.
@@ -509,7 +518,11 @@ class Predictions:
         return self.__dict__.get("outcomes")
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
-        """Compute and keep the outcomes in one pass over the logits, which shows all probabilities to a visitor."""
+        """Compute and cache the outcomes in one pass over the logits.
+
+        Args:
+            visitor: Receives the probabilities of all rows in the same pass, for statistics that need them.
+        """
         index = self.of if isinstance(self.of, int) else None
         outcomes = softmax.outcomes(self.logits, self.labels, index=index, visitor=visitor)
         self.__dict__["outcomes"] = outcomes
@@ -517,7 +530,7 @@ class Predictions:
 
     @cached_property
     def events(self) -> Events:
-        """The confidence and outcome of the event for each sample.
+        """The probability of the event, called confidence, and its outcome, 0 or 1, for each sample.
 
         Raises:
             InputError: If `of` is "classes": take `with_event(j).events` for each class j.
@@ -525,7 +538,10 @@ class Predictions:
         return Events(*self._event_columns(), self.weights, self.clusters, self.examples)
 
     def _event_columns(self) -> tuple[Tensor, Tensor]:
-        """Return the confidence and outcome of the event, from the outcomes if they were computed before."""
+        """Return the probability and the outcome, 0 or 1, of the event for each sample, each (n) float64.
+
+        They are taken from `outcomes` if these were computed before, which saves a pass over the logits.
+        """
         outcomes = self._cached_outcomes
         if self.of == "classes":
             raise InputError(
@@ -606,13 +622,16 @@ def to_predictions(predictions: Any, labels: Any = None, weights: Any = None) ->
 def as_predictions(
     predictions: Any, labels: Any = None, weights: Any = None, *, in_chunks: bool = True
 ) -> Generator[Predictions]:
-    """Validate the arguments of a public function as `to_predictions`, and set its number of threads.
+    """Yield the predictions that a public function was called with, and limit its threads inside the block.
+
+    Work on few logits is faster in one thread; see `thread_limit`.
 
     Args:
-        predictions: Predictions, or logits.
+        predictions: Predictions, or logits, of which predictions are built.
         labels: Labels beside logits.
         weights: Weights beside logits.
-        in_chunks: Whether the work is divided into chunks of rows; multiplying large matrices is left to torch.
+        in_chunks: Whether threads share the work by chunks of rows. If not, torch uses its own threads, as for products
+            of large matrices.
     """
     is_predictions = isinstance(predictions, Predictions)
     elements = len(predictions) * predictions.k if is_predictions else num_elements(predictions)
@@ -621,9 +640,9 @@ def as_predictions(
 
 
 def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[Any] | None]:
-    """Read a file as `Predictions.load` does. Return also the id of each row, None where it is missing.
+    """Return the predictions in a file, as `Predictions.load`, and the id of each row, which may be None.
 
-    There are no ids, but None, if the file has none, or not as many as the predictions have rows.
+    Instead of a list of ids, the result has None if the file has no ids, or a different number of ids than rows.
     """
     loaded = read_file(path, **options)
     p = Predictions._construct(loaded.fields)  # pyright: ignore[reportPrivateUsage]

@@ -13,10 +13,11 @@ FitFunction = Callable[[Predictions], Map]
 
 
 def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
-    """Return the fold of each sample, 0 .. folds-1, stratified by class.
+    """Return the fold of each sample (n) int64, 0 .. folds-1, stratified by class.
 
-    The samples of a class are dealt out in the order of a random combination of their logits, so that each fold holds
-    similar samples. The order of rows and of classes has no effect. All samples of a cluster share a fold.
+    Samples are sorted by class, and within a class by a random linear combination of their logits. In this order they
+    are dealt out to the folds in turn, so that folds are alike. The order of rows and of classes has no effect. All
+    samples of a cluster share a fold.
 
     Raises:
         InputError: If there are fewer samples, or clusters, than folds.
@@ -26,7 +27,7 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
         divisible = "samples" if p.clusters is None else "clusters"
         message = f"Expected folds in 2 .. {n}, the number of {divisible}, got {folds}. Try folds=2 (--cv 2)."
         raise InputError(message, code="folds_range")
-    p, labels = replace_masks(p), p.labels
+    p, labels = replace_masks(p), p.labels  # logits such as -1e4 would dominate the combination
     rank = _class_ranks(p)
     direction = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     projection = _project(p.logits, direction.to(rank.device)[rank])
@@ -34,7 +35,7 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     order = torch.arange(len(p), device=labels.device)
     for key in (*tie_breakers, projection, rank[labels]):  # stable sorts: the last key counts most
         order = order[key[order].argsort(stable=True)]
-    turn = order.argsort()  # of each sample in this order; samples are dealt out to the folds in turn
+    turn = order.argsort()  # position of each sample in this order
     if p.clusters is not None:  # clusters are dealt out instead, in the order of their first samples
         cluster_index = p.clusters.unique(return_inverse=True)[1]
         first_turn = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, cluster_index, turn, "amin")
@@ -50,18 +51,18 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
 
 
 def _class_ranks(p: Predictions) -> Tensor:
-    """Return the rank of each class, (k), by its probabilities and labels, whatever the order of the columns.
+    """Return the rank of each class (k) by a total over all rows, so that the order of the columns has no effect.
 
-    Ranks stand for classes in keys of sorting, so that the order of the columns has no effect. Classes are ordered by
-    the weighted sum over rows of p^1.5, to which each row adds p^1.5 + 1 once more for its label.
+    Sorting uses these ranks instead of class indices. The total of a class is the weighted sum of p^1.5 over rows, with
+    p its probability, plus the weighted sum of p^1.5 + 1 over the rows with its label.
     """
     totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
     weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
     for z, y, w in row_blocks(p.logits, p.labels, weights):
-        share = z.double().softmax(1)
-        share *= share.sqrt()  # sums of this power rarely tie for rounded probabilities
-        totals += w @ share
-        totals.index_add_(0, y, w * (share.gather(1, y[:, None]).squeeze(1) + 1))  # the label counts too
+        powers = z.double().softmax(1)
+        powers *= powers.sqrt()  # p^1.5: its sums rarely tie, unlike those of rounded probabilities themselves
+        totals += w @ powers
+        totals.index_add_(0, y, w * (powers.gather(1, y[:, None]).squeeze(1) + 1))
     return totals.argsort(stable=True).argsort()  # twice: the rank of each class
 
 
@@ -83,7 +84,7 @@ def num_units(p: Predictions) -> int:
 
 
 def split_folds(p: Predictions, folds: int, seed: int = 0) -> Iterator[tuple[Predictions, Tensor]]:
-    """Yield, for each fold, the predictions outside it and the mask of the rows inside."""
+    """Yield, for each fold, the predictions outside it, to fit on, and the mask (n) of the rows inside it."""
     fold = assign_folds(p, folds, seed)
     for i in range(folds):
         inside = fold == i

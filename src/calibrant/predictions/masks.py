@@ -28,14 +28,15 @@ def replace_masks(p: Predictions) -> Predictions:
 
 
 def mask_depth(p: Predictions) -> float:
-    """Return the smallest depth of a mask, infinity if there are no masks.
+    """Return the smallest depth of a mask in nats, infinity if there are no masks.
 
-    It is the first depth that follows a jump of `MIN_MASK_RATIO` and exceeds the depth of every label.
+    Among the sorted depths from `MIN_MASK_DEPTH` on, it is the first that is at least `MIN_MASK_RATIO` times its
+    predecessor and exceeds the depth of every label.
     """
     if not len(p):
         return math.inf
     low, high = p.logits.aminmax()
-    if not float(high) - float(low) >= MIN_MASK_DEPTH:  # nor if the difference is NaN
+    if not float(high) - float(low) >= MIN_MASK_DEPTH:  # true for NaN too, the difference of infinities
         return math.inf
     max_ordinary_depth, max_label_depth, candidates = 0.0, 0.0, list[Tensor]()
     for z, y in row_blocks(p.logits, p.labels):

@@ -174,6 +174,12 @@ def test_card_of_few_answers_is_complete(n):
     assert str(card(EvaluationLog(rows)))
 
 
+def test_fractional_scores_leave_out_the_published_conventions():
+    rows = tuple(LogRow("q", str(i), 1, None, Outcome.WITH_CONFIDENCE, (i % 3) / 2, 0.02 * i) for i in range(40))
+    (model,) = card(EvaluationLog(rows)).models
+    assert (model.conventions, model.bounds) == ({}, {})
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Write the logs of two models as JSON lines."""

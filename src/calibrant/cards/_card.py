@@ -190,14 +190,15 @@ def card(
     """Compute the calibration card of one or more models.
 
     No number of ours depends on the order of rows or of equal confidences, and repeating all answers changes none:
-    every question counts once and is a cluster. Published conventions follow the order of the file, as published.
+    every question counts once and is a cluster. Published conventions follow the order of the file, as published, and
+    are left out if scores are fractional.
 
     Args:
         logs: One log per model, or logs by name. Default names are those in the logs.
         level: Level of the intervals. Ranks have simultaneous intervals at level .95.
 
     Raises:
-        InputError: If there is no log, a log has no answer with a confidence, or scores are fractional.
+        InputError: If there is no log, or a log has no answer with a confidence.
 
     >>> from calibrant.io.logs import LogRow, Outcome
     >>> rows = [LogRow("quiz", str(i), 1, None, Outcome.WITH_CONFIDENCE, float(i % 2), 0.9) for i in range(40)]

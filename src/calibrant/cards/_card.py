@@ -198,7 +198,7 @@ def card(
         level: Level of the intervals. Ranks have simultaneous intervals at level .95.
 
     Raises:
-        InputError: If there is no log, or a log has no answer with a confidence.
+        InputError: If there is no log, or a log has no answer with a confidence or answers to one question only.
 
     >>> from calibrant.io.logs import LogRow, Outcome
     >>> rows = [LogRow("quiz", str(i), 1, None, Outcome.WITH_CONFIDENCE, float(i % 2), 0.9) for i in range(40)]
@@ -218,7 +218,7 @@ def card(
 
 
 def _name_logs(logs: Sequence[EvaluationLog]) -> dict[str, EvaluationLog]:
-    """Return the logs by model name, or "model" without one. Repeated names become "NAME (2)", "NAME (3)", ..."""
+    """Return the logs by model name, "model" if a log has no name. Repeated names become "NAME (2)", "NAME (3)", ..."""
     named: dict[str, EvaluationLog] = {}
     for log in logs:
         model = log.model or _UNNAMED
@@ -232,7 +232,7 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
 
     A ranking is left out if the models share fewer than two questions.
     """
-    # Questions are paired without the name of their task if every log has one, and one of the names is that of a file
+    # If every log has a single task, and the name of one is only the name of a file, tasks are the same by assumption
     is_single = all(len(log.tasks) == 1 for log in logs.values())
     ignores_tasks = is_single and not all(log.has_task_names for log in logs.values())
     accuracy: dict[str, dict[tuple[str, str], float]] = {}  # by model and by (task, question)

@@ -26,7 +26,7 @@ from calibrant.types import InputError
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)
 TARGETS = (0.5, 0.75, 0.9)  # confidences at which an answer and "I do not know" are worth the same
 MAX_SUBJECTS = 200
-MIN_TIE_RANGE = 5e-5  # range over orders of ties that is shown
+MIN_TIE_RANGE = 5e-5  # least range over orders of equal confidences that is shown: half a unit of the last digit
 NUM_MULTIPLIER_DRAWS = 4000
 MAX_DRAWN_ELEMENTS = 20_000_000  # in memory at once
 _MIN_VARIANCE = 1e-24  # of the difference of two models' scores; less is rounding
@@ -72,7 +72,7 @@ class SubjectRow:
 
 
 def stated_predictions(p: Predictions) -> Predictions:
-    """Return the event of predictions as stated confidences, in which every question counts once.
+    """Return the event of predictions as stated confidences, in which every question has the total weight 1.
 
     The answers to a question are a cluster, even if there is only one, so that copies of all answers change nothing.
 
@@ -102,10 +102,10 @@ def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
 
 
 def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
-    """Return the accuracy of the most confident answers, for shares of at least `COVERAGES`.
+    """Return the accuracy of the most confident answers, for shares of all answers of at least `COVERAGES`.
 
     Answers of equal confidence belong together, so that a share may be larger than asked for, and one row may stand for
-    several shares.
+    several shares. The limits of the accuracy hold with probability `level` for all shares at once.
     """
     curve = risk_coverage(p, level=level)
     assert curve.low is not None  # given a level, the curve has both bounds
@@ -228,7 +228,9 @@ def rank_models(
 
 
 def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
-    """Return (i, j): whether model i has a significantly higher mean than model j, by a multiplier bootstrap.
+    """Return a matrix (models, models) bool: whether model i has a significantly higher mean than model j.
+
+    The test is the multiplier bootstrap of `rank_models`.
 
     Args:
         x: Scores (models, questions).
@@ -255,7 +257,12 @@ def _significant_differences(x: np.ndarray, level: float) -> np.ndarray:
 
 
 def question_means(questions: Sequence[tuple[str, str]], values: np.ndarray) -> dict[tuple[str, str], float]:
-    """Return the mean of every question's values except NaN. Questions with only NaN are left out."""
+    """Return the mean of each question's values except NaN, by task and id. Questions with only NaN are left out.
+
+    Args:
+        questions: Task and id of the question of each answer, (n).
+        values: A value for each answer (n).
+    """
     pairs = zip(questions, values.tolist(), strict=True)
     grouped = group_pairs((question, value) for question, value in pairs if not math.isnan(value))
     return {question: sum(items) / len(items) for question, items in grouped.items()}
@@ -305,7 +312,7 @@ def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[U
         logs: Logs by name.
         level: Level of the intervals.
     """
-    by_model = {name: _first_answers(Answers.from_rows(log.rows)) for name, log in logs.items()}
+    by_model = {name: _first_answers(Answers.from_rows(log.rows)) for name, log in logs.items()}  # one per question
     incomplete = {name: answers for name, answers in by_model.items() if answers.lacks_only_grade.any()}
     if not incomplete:
         return ()
@@ -316,7 +323,10 @@ def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[U
 
 
 def _first_answers(answers: Answers) -> Answers:
-    """Return the first answer with a confidence to each question, so that every question counts once."""
+    """Return the first answer with a confidence to each question, so that every question counts once.
+
+    Answers that the log counts as not answered are left out, unless they only lack a grade.
+    """
     rows = np.flatnonzero(answers.has_confidence | answers.lacks_only_grade)
     _, first = np.unique(answers.question[rows], return_index=True)
     return answers[rows[first]]
@@ -370,6 +380,7 @@ def _answers_to_grade(answers: Answers, probability: np.ndarray) -> tuple[tuple[
     """
     ungraded = np.flatnonzero(~answers.is_graded)
     count = min(len(ungraded), MAX_PLANNED_ANSWERS)
-    # `rows_to_label` prefers uncertain rows, but gives all rows with probabilities up to 0.1 the same chance
+    # `rows_to_label` prefers uncertain rows, but gives all rows with probabilities up to 0.1 the same chance. A tenth of
+    # the probabilities has the same order, along which it spreads the rows
     plan = rows_to_label(0.1 * probability[ungraded], count)
     return tuple(answers.question_names[i] for i in answers.question[ungraded[plan.rows]])

@@ -78,7 +78,7 @@ def _coverage_line(row: CoverageRow) -> str:
 
 
 def _policy_line(row: PolicyRow) -> str:
-    """Return the line of a smallest confidence t: the answered share, its score, and that of answering always."""
+    """Return the line of a policy: its smallest confidence t, answered share, score, and the score of answering all."""
     label = f"  t = {row.target:g}, answers {format_percent(row.answered, 0)}"
     score = f"{row.score.value:+.3f} [{row.score.low:+.3f}, {row.score.high:+.3f}]"
     return _line(label, f"{score}, always {row.always:+.3f}")

@@ -111,6 +111,7 @@ class _Blocks:
     def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
         """Sort the known answers, and count hits among the first of them in the best and in the worst order."""
         is_missing = np.isnan(confidence)
+        # A tie is a set of known answers with one confidence: its value, and the number of its answers
         values, tie_index, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
         in_order = np.repeat(values, sizes)
         self.num_known, self.num_missing = len(in_order), int(is_missing.sum())
@@ -119,12 +120,12 @@ class _Blocks:
         self.sum = np.concatenate([[0.0], in_order.cumsum()])
         self.edge = np.concatenate([[0.0], in_order, [1.0]])
         tie_hits = np.bincount(tie_index, correct[~is_missing], len(values)).round().astype(int)
-        # The first `count` known answers consist of whole ties and the first answers of one more tie
+        # For each count: the first `count` known answers consist of whole ties and the first answers of one more tie
         tie, count = np.repeat(np.arange(len(values)), sizes), np.arange(self.num_known)
         hits_before, tie_end = (tie_hits.cumsum() - tie_hits)[tie], sizes.cumsum()[tie]
-        num_taken, num_left = count - (tie_end - sizes[tie]), tie_end - count  # answers of this tie
-        fewest_hits = hits_before + np.maximum(0, tie_hits[tie] - num_left)  # its hits come last
-        most_hits = hits_before + np.minimum(tie_hits[tie], num_taken)  # its hits come first
+        num_taken, num_left = count - (tie_end - sizes[tie]), tie_end - count  # answers of this one more tie
+        fewest_hits = hits_before + np.maximum(0, tie_hits[tie] - num_left)  # if its hits come last
+        most_hits = hits_before + np.minimum(tie_hits[tie], num_taken)  # if its hits come first
         all_hits = tie_hits.sum()
         self.fewest_hits, self.most_hits = np.append(fewest_hits, all_hits), np.append(most_hits, all_hits)
         self.starts, self.ends = [0, *ends[:-1].tolist()], ends.tolist()
@@ -135,11 +136,11 @@ class _Blocks:
         self.step = self._table_step()
 
     def _table_step(self) -> int | None:
-        """Return the least `step`, a power of 2, with which `tables_of_costs` takes at most `MAX_TABLE_STEPS`.
+        """Return the least `step`, a power of 2, that lets `tables_of_costs` do with `MAX_TABLE_STEPS` additions.
 
         `step` neighboring numbers of hits share a cell of the tables, which saves time but makes the bounds wider.
-        Without missing answers it is 1, whatever the time, so that the bounds are exact. It is None if every step takes
-        too long.
+        Without missing answers the step is 1, whatever the time, so that the bounds are exact. It is None if even the
+        largest step takes too long.
         """
         if not self.num_missing:
             return 1
@@ -150,7 +151,7 @@ class _Blocks:
             num_pairs = (greatest - least + 1) * (min(end - start, self.num_missing) + 1)  # of missing before, and m
             shapes.append((num_pairs, end - start, int((most_hits - fewest_hits).max())))
         num_pairs, sizes, hit_ranges = np.array(shapes, dtype=float).T
-        if 2 * num_pairs.sum() >= MAX_TABLE_STEPS:  # the limit for large steps
+        if 2 * num_pairs.sum() >= MAX_TABLE_STEPS:  # the sum below approaches this value as the step grows
             return None
         step = 1
         # For each pair, `_table_before` adds a row of up to hit_ranges / step + 1 cells for each shift. There are up to
@@ -174,9 +175,10 @@ class _Blocks:
         return fewest_hits, self.most_hits[num_known] + np.minimum(missing, self.right)
 
     def runs(self, block: int, before: np.ndarray, m: np.ndarray) -> _Runs:
-        """Return the runs of a block with m missing answers, for each number of missing answers `before` it.
+        """Return the runs of known answers in a block with m missing answers.
 
-        A run that would end after the last known answer ends with it: no arrangement has so few missing answers.
+        `before` has numbers of missing answers in earlier blocks, and there is a run for each of them. A run that would
+        end after the last known answer ends with it: no arrangement has so few missing answers.
         """
         first = self.starts[block] - before  # known answers before the block
         last = np.minimum(self.ends[block] - before - m, self.num_known)
@@ -206,10 +208,11 @@ class _Blocks:
         return tables[::-1]
 
     def _table_before(self, block: int, later: np.ndarray, sign: int, step: int) -> np.ndarray:
-        """Return the table of `tables_of_costs` before a block, from the table `later` after it.
+        """Return the table of `tables_of_costs` at the start of a block, from the table `later` at its end.
 
-        With m missing answers in the block, a path leads from row r and cell i of the table to row r + m and cell
-        i + shift of `later`. Its cost is the least over all numbers of hits that begin and end in these cells.
+        A block with m missing answers leads from row r and cell i of the table to row r + m and cell i + shift of
+        `later`. Its cost is the least over all numbers of hits in these two cells. The entry of the table is the least
+        sum of this cost and the entry of `later`, over all m and shifts.
         """
         start, end = self.starts[block], self.ends[block]
         least, greatest = self.missing_range(start)  # the rows r of the table that are possible
@@ -220,8 +223,8 @@ class _Blocks:
         for m in range(min(end - start, self.num_missing) + 1):
             runs = self.runs(block, before, np.array([m]))
             fewest_hits_after, _ = self.hits_range(end, before + m)
-            hits = fewest_hits_after - fewest_hits  # of the block, between the first numbers of two cells with shift 0
-            # Within the cells, the hits of the block are up to step - 1 fewer or more
+            hits = fewest_hits_after - fewest_hits  # in the block, between the first numbers of two cells with shift 0
+            # From any number in one cell to any number in the other, it is up to step - 1 hits fewer or more
             first_shift = math.ceil((runs.fewest_hits - hits - step + 1).min() / step)
             last_shift = math.floor((runs.most_hits - hits + step - 1).max() / step)
             hits = hits + step * np.arange(first_shift, last_shift + 1)[:, None]  # (shifts, rows)
@@ -232,7 +235,8 @@ class _Blocks:
                 later_cost = later[least + m : greatest + m + 1, i + shift : max(i, end_i) + shift]
                 part = table[least : least + len(later_cost), i : max(i, end_i)]  # a view
                 np.minimum(part, cost[: len(later_cost)] + later_cost, out=part)
-        table[least : greatest + 1][np.arange(table.shape[1]) >= num_cells[:, None]] = np.inf  # more hits than possible
+        # Rows with fewer cells than the table has columns: there, the numbers of hits are too large to be possible
+        table[least : greatest + 1][np.arange(table.shape[1]) >= num_cells[:, None]] = np.inf
         return table
 
     def extensions(
@@ -277,7 +281,13 @@ class _Blocks:
 def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
     """Return the least signed cost of all arrangements, and True; or a lower bound of it, and False.
 
-    It is a lower bound if the table is too large or rounds, or if the search has not ended after `MAX_ARRANGEMENTS`.
+    The search is best-first: a queue holds partial arrangements by lower bounds of their signed cost, and the one with
+    the least bound is extended by a block. The result is a lower bound if the table is too large or rounds, or if the
+    search has not ended after about `MAX_ARRANGEMENTS` steps.
+
+    Args:
+        blocks: The answers and blocks.
+        sign: 1 for the least squared error, -1 for minus the greatest.
     """
     if blocks.step is None:
         return (0.0 if sign == 1 else -1.0), False  # errors lie in [0, 1]
@@ -287,7 +297,8 @@ def _least_cost(blocks: _Blocks, sign: int) -> tuple[float, bool]:
         return table_bound, False
     exact_cost = _least_sum if sign == 1 else _minus_greatest_sum
     rounding = 1e-15 * max(abs(table_bound), 1e-6)  # differences of costs that mean nothing
-    # Priority, a counter that decides between equal priorities, bound, arrangement, and its siblings with larger bounds
+    # Priority, a counter that decides between equal priorities, bound, arrangement, and its siblings: the arrangements
+    # with the same earlier blocks and larger bounds, which are generated one by one when they are needed
     queue: list[tuple[float, int, float, _Prefix, Iterator[tuple[float, _Prefix]]]] = []
     counter = itertools.count()
 

@@ -89,10 +89,11 @@ def hle_error(
 ) -> float:
     r"""Return the error of Humanity's Last Exam, $\sqrt{\sum_b n_b / n \, (conf_b - acc_b)^2}$ over blocks.
 
-    Answers are sorted by confidence and divided into blocks of 100, of which the last takes the rest (the function
-    `calib_err` of centerforaisafety/hle). The published code leaves out the last block, with the highest confidences,
-    and fails for fewer answers than a block: the value is then NaN. Equal confidences are in the order of numpy's
-    default sort, which depends on their order in the file and on the processor.
+    Block b has $n_b$ of the n answers, the mean confidence $conf_b$ and the accuracy $acc_b$. Answers are sorted by
+    confidence and divided into blocks of 100, of which the last takes the rest (the function `calib_err` of
+    centerforaisafety/hle). The published code leaves out the last block, with the highest confidences, and fails for
+    fewer answers than a block: the value is then NaN. Equal confidences are in the order of numpy's default sort, which
+    depends on their order in the file and on the processor.
 
     Args:
         confidence: Confidences (n,).
@@ -116,6 +117,8 @@ def hle_error(
 def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero: bool = True) -> float:
     r"""Return the error of BrowseComp, $\sum_b n_b / n \, |conf_b - acc_b|$ over ten bins (lo, hi] of equal width.
 
+    Bin b has $n_b$ of the n answers, the mean confidence $conf_b$ and the accuracy $acc_b$.
+
     Args:
         confidence: Confidences (n,).
         correct: 0 or 1 (n,).
@@ -136,7 +139,7 @@ def browsecomp_error(confidence: np.ndarray, correct: np.ndarray, *, keeps_zero:
 
 
 def browsecomp_bin(confidence: np.ndarray) -> np.ndarray:
-    """Return the bin index of each confidence, or -1 for a confidence of 0."""
+    """Return the index of each confidence's bin among `BROWSECOMP_EDGES`, or -1 for a confidence of 0."""
     return np.digitize(confidence, BROWSECOMP_EDGES, right=True) - 1
 
 
@@ -161,7 +164,7 @@ def _hle(
     with_last_block: bool = True,
     size: int = BLOCK_SIZE,
 ) -> ValueAndRange:
-    """Return the HLE error and its range, NaN for fewer answers than a block.
+    """Return the HLE error and its range over all orders of equal confidences, NaN for fewer answers than a block.
 
     `is_answered` has no influence: it is a parameter because all conventions are called with it.
     """
@@ -174,9 +177,10 @@ def _hle(
 
 
 def _inspect_hle(confidence: np.ndarray, correct: np.ndarray, is_answered: np.ndarray) -> ValueAndRange:
-    """Return the HLE error of inspect_evals, and its range.
+    """Return the HLE error of inspect_evals, and its range over all orders of equal confidences.
 
-    Confidences are cut to whole percents, and fewer than 100 answers are one block. `is_answered` has no influence.
+    Confidences are rounded down to whole percents, and fewer than 100 answers are one block. `is_answered` has no
+    influence: it is a parameter because all conventions are called with it.
     """
     whole_percents = np.floor(np.round(100 * confidence, 9)) / 100  # rounded, since 100 * 0.29 is 28.999999999999996
     return _hle(whole_percents, correct, is_answered, size=max(1, min(BLOCK_SIZE, len(confidence))))

@@ -143,14 +143,14 @@ def _to_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers in a log, in the order of its rows. NaN stands for a missing score or confidence."""
+    """The answers in a log as arrays, in the order of its rows. NaN stands for a missing score or confidence."""
 
     question: np.ndarray  # (n) int64, index of `question_names`
     question_names: tuple[tuple[str, str], ...]  # task and id, sorted
-    correct: np.ndarray  # (n) float64
+    correct: np.ndarray  # (n) float64, score in [0, 1]
     confidence: np.ndarray  # (n) float64
     is_answered: np.ndarray  # (n) bool
-    subject: tuple[str | None, ...]
+    subject: tuple[str | None, ...]  # of the question, None without one
 
     @classmethod
     def from_rows(cls, rows: Iterable[LogRow]) -> "Answers":
@@ -183,12 +183,12 @@ class Answers:
 
     @property
     def has_confidence(self) -> np.ndarray:
-        """Whether each answer was given with a confidence, and graded."""
+        """Whether each answer was given, with a confidence and a score, (n) bool."""
         return ~np.isnan(self.confidence) & self.is_answered & self.is_graded
 
     @property
     def lacks_only_grade(self) -> np.ndarray:
-        """Whether each answer has a confidence and only lacks a score."""
+        """Whether each answer has a confidence but no score, (n) bool."""
         return ~np.isnan(self.confidence) & ~self.is_graded
 
     @property

@@ -75,9 +75,9 @@ def gap_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray 
 
 
 def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None) -> Bounds:
-    """Return the exact bounds of the Brier score, which is a sum over answers.
+    """Return the exact bounds of the Brier score, the mean square of confidence minus score.
 
-    A missing confidence adds nothing if it equals the score, and most if it is the end of [0, 1] far from it.
+    A missing confidence adds nothing if it equals the score, and most at the end of [0, 1] that is far from the score.
 
     Args:
         confidence: Confidences (n,), NaN if missing.
@@ -95,7 +95,9 @@ def brier_bounds(confidence: np.ndarray, correct: np.ndarray, weights: np.ndarra
 
 
 def browsecomp_bounds(confidence: np.ndarray, correct: np.ndarray) -> Bounds:
-    r"""Return the exact bounds of `browsecomp_error`, $\sum_b |G_b| / n$ with $G_b$ the sum of c - a over a bin.
+    r"""Return the exact bounds of `browsecomp_error`, $\sum_b |G_b| / n$ with $G_b = \sum_{i \in b} (c_i - a_i)$.
+
+    $c$ is the confidence of an answer, and $a$ is 1 if it is right and 0 if it is wrong.
 
     Greatest value: $|G_b|$ is the larger of $G_b$ and $-G_b$, so the maximum is over one sign per bin and the missing
     confidences. For fixed signs, each missing confidence is chosen on its own. A wrong answer adds most at the upper
@@ -139,8 +141,8 @@ def hle_bounds(
 
     A missing confidence moves the boundaries of all later blocks. `block_error_bounds` searches through the
     arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones, tightened
-    by simpler bounds: no squared error is above the mean square of c - a over all answers, the Brier score, and, with
-    all blocks, no error is below the absolute signed gap.
+    by two simpler bounds: no squared error is above the Brier score, and, with all blocks, no error is below the
+    absolute signed gap.
 
     Args:
         confidence: Confidences (n,), NaN if missing.
@@ -173,21 +175,21 @@ def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:
 def _greatest_binned_sum(gap_sums: np.ndarray, right: int, wrong: int) -> float:
     """Return the greatest sum of |G_b| over all bins that the missing confidences may be in, as in `browsecomp_bounds`.
 
-    All wrong answers go to one bin, and all right answers to another. Wrong answers at 0 and right ones at 1 add
-    nothing to any sum: the last element of each array of gains, 0, stands for this choice.
+    All wrong answers go to one bin, and all right answers to another. Wrong answers with a confidence of 0, and right
+    answers with 1, add nothing to any sum: the last element of each array of gains, 0, stands for this choice.
 
     Args:
-        gap_sums: $G_b$ of the stated confidences.
+        gap_sums: $G_b$ of the stated confidences, one per bin.
         right: Number of right answers without a confidence.
         wrong: Number of wrong answers without a confidence.
     """
     size = np.abs(gap_sums)
-    # Gain if all wrong answers go to the upper end of a bin: its sign is +, and the sum G_b + wrong * u
+    # If all wrong answers go to the upper end u of a bin with the sign +, |G_b| becomes G_b + wrong * u
     wrong_gain = np.append(gap_sums + wrong * _UPPER - size, 0.0)
-    # Gain if all right answers go to the lower end of a bin: its sign is -, and the sum -G_b + right * (1 - l)
+    # If all right answers go to the lower end l of a bin with the sign -, |G_b| becomes -G_b + right * (1 - l)
     right_gain = np.append(right * (1 - _LOWER) - gap_sums - size, 0.0)
     gains = wrong_gain[:, None] + right_gain  # (bin of the wrong answers, bin of the right answers)
-    np.fill_diagonal(gains[:-1, :-1], -np.inf)  # a bin has one sign
+    np.fill_diagonal(gains[:-1, :-1], -np.inf)  # not the same bin: it would have both signs
     return float(size.sum() + gains.max())
 
 

@@ -17,10 +17,10 @@ MIN_LOG_CONFIDENCE = 0.01
 def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brier") -> float:
     r"""Return a proper score of a stated confidence c in an answer, from 0 (worst) to 1 (best).
 
-    With $p = c$ if the answer is right and $1 - c$ otherwise: "brier" is $1 - (1 - p)^2$, "log" is
-    $1 - \log p / \log 0.01$ with c in [0.01, 0.99], and "spherical" is $p / \sqrt{p^2 + (1 - p)^2}$. The mean is
-    largest if c is the probability that the answer is right (Gneiting & Raftery 2007), which must be in [0.01, 0.99]
-    for "log".
+    Let $p = c$ if the answer is right and $p = 1 - c$ otherwise. "brier" is $1 - (1 - p)^2$, "log" is
+    $1 - \log p / \log 0.01$, and "spherical" is $p / \sqrt{p^2 + (1 - p)^2}$. The expected score is largest if c is the
+    probability that the answer is right (Gneiting & Raftery 2007). "log" moves c into [0.01, 0.99], so that this
+    probability must be in the same range.
 
     >>> score_reward(0.8, True), round(score_reward(0.8, False), 2)
     (0.96, 0.36)

@@ -380,7 +380,7 @@ def _answers_to_grade(answers: Answers, probability: np.ndarray) -> tuple[tuple[
     """
     ungraded = np.flatnonzero(~answers.is_graded)
     count = min(len(ungraded), MAX_PLANNED_ANSWERS)
-    # `rows_to_label` prefers uncertain rows, but gives all rows with probabilities up to 0.1 the same chance. A tenth of
-    # the probabilities has the same order, along which it spreads the rows
+    # `rows_to_label` prefers uncertain rows, but gives all rows with probabilities up to 0.1 the same chance. A tenth
+    # of the probabilities has the same order, along which it spreads the rows
     plan = rows_to_label(0.1 * probability[ungraded], count)
     return tuple(answers.question_names[i] for i in answers.question[ungraded[plan.rows]])

@@ -75,7 +75,10 @@ def _set_thread_defaults(arguments: list[str]) -> None:
 
 
 def _count_bytes(argument: str) -> int:
-    """Return the size of a file or folder. A pattern counts as large, and other words as 0."""
+    """Return the size in bytes of the file or folder that an argument names.
+
+    A pattern counts as large, because its files are not searched for, and other arguments count as 0.
+    """
     if "*" in argument:
         return MIN_PARALLEL_BYTES
     path = Path(argument)

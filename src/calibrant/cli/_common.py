@@ -58,9 +58,13 @@ def show_status() -> Generator[Callable[[str], object], None, None]:
 
 
 def parse_event(text: str | None, predictions: Any = None) -> Any:
-    """Return the event of the option --of: the index of a class if the text is a number and no name of a class.
+    """Return the event of the option --of: the index of a class for a number, unless a class has it as its name.
 
-    Any other text is returned as it is, and refused later if it names no event; None stands for the default event.
+    Any other text is returned as it is, and refused later if it names no event. None stands for the default event.
+
+    Args:
+        text: The value of the option, None without the option.
+        predictions: Predictions with the names of the classes.
     """
     class_names = getattr(predictions, "class_names", None) or ()  # chunks of a file have no names
     index = None if text is None or text in class_names else parse_integer(text)  # a class may be named "1"
@@ -68,7 +72,7 @@ def parse_event(text: str | None, predictions: Any = None) -> Any:
 
 
 def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:
-    """Return the table options with the column of `--by` as groups, or unchanged without `--by`.
+    """Return the table options with the column that `--by` names as the column of groups, or unchanged without `--by`.
 
     Raises:
         InputError: If `--group` names another column.
@@ -173,7 +177,11 @@ def output_result(
 
 
 def print_input_notes(files: Iterable[tuple[Path, Any]]) -> None:
-    """Print the notes on how predictions were read, once if several files have the same."""
+    """Print the notes on how predictions were read, a note of several files only once.
+
+    Args:
+        files: Paths and the predictions read from them, None for a file that is read in chunks.
+    """
     whole_files = [(path, p) for path, p in files if p is not None]  # the others are read in chunks
     paths_by_note = group_pairs((note, str(path)) for path, p in whole_files for note in p.notes)
     for note, paths in paths_by_note.items():
@@ -241,7 +249,7 @@ LOG_OPTIONS = {
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Return a keyword-only parameter, of which typer makes an option of the command."""
+    """Return a keyword-only parameter of a command, which typer turns into an option."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -259,12 +267,12 @@ TABLE_PARAMETERS = [
 
 
 def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that imports the modules for predictions, and then runs a function.
+    """Return the function that typer runs as a command: it imports the modules for predictions and calls `function`.
 
     With `--json -`, standard output is JSON alone: the console is quiet.
 
-    A function with the parameter `options` reads tables: in place of this parameter, the command has `--with` and
-    `TABLE_PARAMETERS`. The function receives the options that the user set as one mapping from names to values.
+    If `function` has the parameter `options`, it reads tables. In place of this parameter, the command has the option
+    `--with` and one option for each of `TABLE_PARAMETERS`. Those that the user set become the mapping `options`.
     """
     signature = inspect.signature(function)
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values() if p.name != "options"]

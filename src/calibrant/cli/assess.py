@@ -242,14 +242,14 @@ def apply_command(
 def _load(
     path: Path, load_options: Mapping[str, Any], *, stream: bool | None, memory: float | None, num_calibrators: int
 ) -> tuple[Any, bool]:
-    """Return the predictions of a file and False, or an iterable of their chunks and True.
+    """Return the predictions of a file and False, or, if it is read in chunks, an iterator of chunks and True.
 
     Args:
         path: File of predictions.
         load_options: Keywords of `Predictions.load`.
         stream: Whether to read in chunks; None: if the file exceeds the memory.
         memory: Memory to use, in GB; default: see `exceeds_memory`.
-        num_calibrators: Number of calibrators whose results on every row are kept in memory.
+        num_calibrators: Number of calibrators whose results on every row are kept in memory, for the estimate of it.
     """
     from calibrant.io.columns import TableOptions
     from calibrant.io.reading import exceeds_memory, open_chunked

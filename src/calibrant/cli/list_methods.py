@@ -53,7 +53,10 @@ def registry_entries(registry: Any) -> Iterable[tuple[str, str]]:
 
 
 def describe_method(name: str, method: Any) -> tuple[str, str]:
-    """Return the call of a method with its defaults, and the summary of its docstring without formulas."""
+    """Return the call of a method with its defaults, such as focal(gamma=3), and the summary of its docstring.
+
+    Formulas between dollar signs are left out of the summary.
+    """
     from calibrant import registry
 
     settings = registry.hyperparameters(getattr(method, "fit", method))  # calibrators are made by their `fit`

@@ -303,7 +303,7 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
 
 
 def _show_verdict(verdict: Any) -> None:
-    """Print the verdict, the number of waiting rows if any wait, and the tests if any row counted."""
+    """Print the verdict, the number of rows that wait for labels or other rows, and the tests if any row counted."""
     style = "bold red" if verdict.alarm else "bold"
     for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:  # one per alarm, which can be many
         console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
@@ -315,7 +315,7 @@ def _show_verdict(verdict: Any) -> None:
 
 
 def _tests_table(verdict: Any) -> Any:
-    """Return a table of the event's test and the other tests with the strongest evidence."""
+    """Return a table of the tests of calibration with the strongest evidence, the test of the event always included."""
     rows = [
         (
             cut_middle(test.title, MAX_TITLE_CHARACTERS),

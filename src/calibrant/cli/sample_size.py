@@ -113,10 +113,11 @@ def sample_size_command(
 
 
 def _load_predictions(path: Path, options: dict[str, Any], *, needs_labels: bool, icc: float | None) -> Any:
-    """Return predictions, with or without labels unless they are needed.
+    """Return the predictions in a file. Labels may be missing unless `needs_labels`.
 
     Raises:
-        InputError: If labels are needed and missing. Clusters need them if their correlation `icc` is None.
+        InputError: If labels are needed and missing. If there are clusters, labels are also needed to estimate the
+            correlation of outcomes within clusters, unless it is given as `icc`.
     """
     from calibrant.predictions import Predictions, load_unlabeled
 

@@ -11,9 +11,14 @@ from calibrant.plots._predictions import LINE_COLOR, SERIES_COLORS, add_legend, 
 
 
 def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes:
-    """Draw `decisions.NetBenefit` against the threshold, one line and band per name, beside acting on all and on none.
+    """Draw net benefit against the threshold, one line and band per name, beside the benefit of acting on all or none.
 
     The limits hold at each threshold by itself. Values far below 0 are cut off.
+
+    Args:
+        curves: `decisions.NetBenefit` by name.
+        ax: Axes to draw on.
+        title: Title of the axes.
     """
     first = next(iter(curves.values()))  # its values for acting on all, which do not depend on the model
     for (name, curve), color in zip(curves.items(), cycle(SERIES_COLORS)):

@@ -152,7 +152,10 @@ def histograms(
 
 
 def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> Axes:
-    """Draw the error rate of the most confident predictions against their share, one line and band per name."""
+    """Draw the error rate of the most confident predictions against their share (coverage), one line and band per name.
+
+    `lines` has curves such as those of `metrics.curves.risk_coverage`.
+    """
     for (name, curve), color in zip(lines.items(), cycle(SERIES_COLORS)):
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
         if low is not None and high is not None:
@@ -165,7 +168,10 @@ def risk_coverage(lines: Mapping[str, Curve], *, ax: Axes, title: str = "") -> A
 
 
 def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0, xlabel: str = "") -> Axes:
-    """Draw estimates with intervals, one per row from the top. Intervals that contain the reference are gray."""
+    """Draw estimates with intervals, one per row from the top, and a vertical line at `reference`.
+
+    Intervals that contain the reference are gray.
+    """
     for i, row in enumerate(rows.values()):
         color = BAR_COLOR if (row.low > reference or row.high < reference) else LINE_COLOR
         ax.plot([row.low, row.high], [i, i], color=color, linewidth=2, solid_capstyle="round")
@@ -181,12 +187,16 @@ def intervals(rows: Mapping[str, Interval], *, ax: Axes, reference: float = 0.0,
 
 
 def _thin_points(x: Any, *arrays: Any) -> list[Any]:
-    """Return sorted points x in [0, 1] and arrays of values at them as thinned numpy arrays. None stays None.
+    """Return the points of a curve as numpy arrays, thinned to what a figure can show. None stays None.
 
-    Only the first and last point in each of MAX_CURVE_COLUMNS columns of equal width are kept: a figure shows no more.
+    Only the first and last point in each of `MAX_CURVE_COLUMNS` columns of equal width are kept.
+
+    Args:
+        x: Sorted positions in [0, 1], (n).
+        *arrays: Values at these positions, (n), or None.
     """
     column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
-    starts_column = np.diff(column, prepend=-1) != 0  # no column has the index -1
+    starts_column = np.diff(column, prepend=-1) != 0  # -1, which is no column, makes the first point a start
     ends_column = np.append(starts_column[1:], True)
     is_kept = starts_column | ends_column
     return [None if array is None else array.cpu().numpy()[is_kept] for array in (x, *arrays)]

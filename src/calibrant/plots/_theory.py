@@ -39,7 +39,7 @@ def curve_family(curves: Mapping[str, tuple[Any, Any]], *, ax: Axes, xlabel: str
 
 
 def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
-    """Draw arrows between rows of probabilities (p1, p2, p3)."""
+    """Draw an arrow from each row of `start` to the same row of `end`: probabilities (p1, p2, p3) of three classes."""
     (x, y), (end_x, end_y) = _to_plane(start), _to_plane(end)
     style: dict[str, Any] = {"color": CURVE_COLOR, "width": 0.0032, "headwidth": 4.5, "headlength": 5}
     scale: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1}  # arrows end at (end_x, end_y)
@@ -48,9 +48,16 @@ def simplex_arrows(start: Any, end: Any, *, ax: Axes, title: str = "") -> Axes:
 
 
 def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str = "") -> Any:
-    """Shade rows (p1, p2, p3) by signed values in [-limit, limit], and return the artist for a color bar.
+    """Shade the simplex by signed values in [-limit, limit], and return the matplotlib artist for a color bar.
 
     Contours are dashed for negative values, so that signs are visible in gray.
+
+    Args:
+        points: Rows (p1, p2, p3) of probabilities.
+        values: A value for each row.
+        ax: Axes to draw on.
+        limit: Value of the darkest shades.
+        title: Title of the axes.
     """
     mesh = Triangulation(*_to_plane(points))
     shades = ax.tripcolor(mesh, values, cmap="RdBu_r", vmin=-limit, vmax=limit, shading="gouraud")

@@ -1,4 +1,7 @@
-"""Methods by name: the text `focal(gamma=3)` means `partial(focal, gamma=3)`. One registry for each kind."""
+"""Methods by name: the text `focal(gamma=3)` means `partial(focal, gamma=3)`. One registry for each kind.
+
+A method is a loss, metric, calibrator, network and so on. Its settings are hyperparameters such as gamma.
+"""
 
 from calibrant.registry import _registry
 from calibrant.registry._registry import *

@@ -1,4 +1,8 @@
-"""The registries, and methods with hyperparameters."""
+"""The registries of losses, metrics, calibrators and other methods, and methods with hyperparameters.
+
+The settings of a method are its hyperparameters by name. A setting can name another method, such as the base of a
+calibrator.
+"""
 
 import importlib
 import inspect
@@ -86,7 +90,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         name = name or str(method.__name__)
         registered = self._methods.get(name)
         if registered is not None and registered is not method:
-            # A cell of a notebook that runs again replaces its method; two definitions in one file are a mistake
+            # A notebook cell that runs again may replace its own method, but a file must not define a name twice
             if not _is_same_definition(registered, method):
                 raise self._name_taken_error(name, registered, _qualified_name(method))
             if _qualified_name(registered) == _qualified_name(method) and is_defined_twice(method):
@@ -104,14 +108,18 @@ class Registry(Mapping[str, Callable[..., Any]]):
         return InputError(f"{text} Try another name.", code="name_taken")
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """Return a method by name, which an entry point may have to load first."""
+        """Return a method by name. If another package offers it by an entry point, it is imported first."""
         self._import_modules()
         if name in self._entry_points and name not in self._loaded_entry_points:
             self._load_entry_point(name)
         return self._methods[name]
 
     def _load_entry_point(self, name: str) -> None:
-        """Import and register a package's method. Raise `InputError` if this fails or the name is taken."""
+        """Import and register a method that another package offers by an entry point.
+
+        Raises:
+            InputError: If the import fails, or another method has the name.
+        """
         entry = self._entry_points[name]
         package = entry.dist.name if entry.dist is not None else entry.value
         try:
@@ -239,7 +247,7 @@ class Method:
 
     @cached_property
     def code(self) -> str:
-        """The versions of its code and of the methods that it names, as in `Registry.code`."""
+        """The versions, as in `Registry.code`, of the method's code and of the methods that its settings name."""
         hints = setting_types(self.function)
         named_methods = [m for key, value in self._all_settings.items() for m in _named_methods(value, hints.get(key))]
         return ", ".join(filter(None, [self.registry.code(self.name), *(method.code for method in named_methods)]))
@@ -254,7 +262,10 @@ class Method:
 
     @cached_property
     def bound_function(self) -> Callable[..., Any]:
-        """The function of data alone: an instance of a class that is "made", else the function with bound settings."""
+        """The function of data alone, with the settings bound.
+
+        It is an instance of a registered class if the registry's `class_handling` is "made".
+        """
         if isinstance(self.function, type) and self.registry.class_handling == "made":
             return self.function(**self.settings)
         return partial(self.function, **self.settings)
@@ -286,7 +297,10 @@ def _method_from_text(kind: str, text: str) -> Method:
 
 
 def _named_methods(value: Any, hint: Any) -> list[Method]:
-    """Return the methods that a hyperparameter names, such as the base of another calibrator."""
+    """Return the methods that the value of a setting names, such as the base of a calibrator.
+
+    `hint` is the annotation of the setting: a `MethodName` in it tells that texts name methods, and of which kind.
+    """
     return [_method_from_text(kind, text) for kind, text in nested_names(value, hint)]
 
 
@@ -340,7 +354,7 @@ def is_built_in(method: Callable[..., Any]) -> bool:
 def _is_same_definition(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
     """Whether two functions or classes may come from one definition that was run twice, as a notebook's cell can be.
 
-    They have the same name in one module, or in one file, which may be imported as several modules.
+    They may if they have the same qualified name in one module, or in one file that was imported as two modules.
     """
     if _qualified_name(first) == _qualified_name(second):
         return True

@@ -1,4 +1,7 @@
-"""Hyperparameters: calls such as `focal(gamma=3)`, defaults, and values held against the annotations."""
+"""Hyperparameters: calls such as `focal(gamma=3)`, defaults, and values compared with the annotations.
+
+A hint is the annotation of a parameter, such as `float` or `Annotated[float, Range(...)]`.
+"""
 
 import ast
 import functools
@@ -19,14 +22,20 @@ INT64_LIMIT = 1 << 63
 
 @functools.lru_cache(maxsize=1024)
 def hyperparameters(method: Callable[..., Any]) -> types.MappingProxyType[str, Any]:
-    """Return the keyword-only parameters of a loss, metric, calibrator's fit or class, with their defaults."""
+    """Return the hyperparameters of a method with their defaults: its keyword-only parameters other than data.
+
+    The default is `inspect.Parameter.empty` if there is none. A method is a loss, metric, calibrator's fit or a class.
+    """
     parameters = inspect.signature(method).parameters.values()
     named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in DATA_PARAMETERS}
     return types.MappingProxyType(named)
 
 
 def data_parameters() -> list[inspect.Parameter]:
-    """Return the first parameters of a public call: predictions, or logits with labels and weights."""
+    """Return the first parameters of every metric and calibrator's fit, for its signature.
+
+    They are `predictions`, in whose place there may be logits, followed by `labels` and `weights`.
+    """
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     defaults = {"predictions": empty, "labels": None, "weights": None}
     return [inspect.Parameter(name, kind, default=default) for name, default in defaults.items()]
@@ -34,7 +43,10 @@ def data_parameters() -> list[inspect.Parameter]:
 
 @functools.lru_cache(maxsize=1024)
 def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's or constructor's parameters, `Annotated` included."""
+    """Return the annotations of a function's or constructor's parameters by name, with `Annotated` kept.
+
+    They are empty if they cannot be evaluated, such as names that are imported for type checkers only.
+    """
     source: Any = method.__init__ if isinstance(method, type) else method  # pyright: ignore[reportUnknownMemberType]
     source = inspect.unwrap(getattr(source, "__func__", source))  # of a bound method, such as a calibrator's fit
     try:
@@ -44,9 +56,9 @@ def setting_types(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
-    """Yield the kind and text of each method that a setting names, where its annotation is a `MethodName`.
+    """Yield the kind and text of each method that a setting names, such as ("calibrators", "Temperature").
 
-    Such an annotation is searched for in unions and sequences too, and in the items of a list.
+    A text names a method if its annotation is `Annotated[str, MethodName(kind)]`, also within unions and sequences.
     """
     if not isinstance(value, str | tuple | list):
         return
@@ -64,9 +76,9 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
 
 
 def convert(value: Any, hint: Any, default: Any) -> Any:
-    """Return a hyperparameter with whole numbers as floats where its annotation or default has floats.
+    """Return a hyperparameter with integers as floats where its annotation or default has floats.
 
-    A list becomes a tuple where the default is one, so that equal settings have equal texts.
+    A list becomes a tuple where the default is a tuple. Thus equal settings have equal texts, such as for 3 and 3.0.
     """
     return _ints_to_floats(_match_default_type(default, value), hint)
 
@@ -82,12 +94,12 @@ def _match_default_type(default: Any, value: Any) -> Any:
 
 
 def _ints_to_floats(value: Any, hint: Any) -> Any:
-    """Return a value whose integers are floats where the type hint has floats, also in unions and sequences."""
+    """Return a value with integers as floats where the annotation `hint` has floats, also in unions and sequences."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _ints_to_floats(value, arguments[0])
     if origin in (types.UnionType, typing.Union):
-        # Parts of the union that accept the value. If int is one, an integer stays as it is
+        # Parts of the union that accept the value. If `int` is among them, an integer stays as it is
         matching = [part for part in arguments if not describe_mismatch(value, part)]
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list):
@@ -103,9 +115,9 @@ def _to_float(value: Any) -> Any:
 
 
 def describe_mismatch(value: Any, hint: Any) -> str:
-    """Return a description of the values that an annotation allows, or "" if this is one.
+    """Return "" if the annotation `hint` allows a value, else words for the allowed values, such as "a whole number".
 
-    Also "" for an annotation that cannot be checked. Numbers must be finite, unless a range includes infinity.
+    Annotations that cannot be checked allow every value. Numbers must be finite, unless a range includes infinity.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -140,7 +152,13 @@ def describe_mismatch(value: Any, hint: Any) -> str:
 
 
 def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
-    """Return a description of the tuple that an annotation allows, or "" if this is one."""
+    """Return "" if a tuple or sequence annotation allows a value, else words for the allowed tuples.
+
+    Args:
+        value: The value of a setting.
+        origin: `tuple` or `Sequence`.
+        arguments: The annotations in its brackets, such as (int, int) or (float, ...).
+    """
     if not isinstance(value, tuple | list):
         return "a tuple"
     items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -152,7 +170,10 @@ def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...])
 
 
 def _item_hints(origin: Any, arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Return the annotation of each item of a tuple or sequence with `count` items."""
+    """Return the annotation of each of `count` items, from those in the brackets of a tuple or sequence annotation.
+
+    There are fewer or more than `count` if the annotation fixes another length.
+    """
     has_fixed_length = origin is tuple and Ellipsis not in arguments
     return arguments if has_fixed_length else arguments[:1] * count
 
@@ -211,7 +232,7 @@ def check_name(name: str, names: Collection[str], description: str, code: str) -
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """Return a hint for a wrong name: the closest name, or all names.
+    """Return a hint for a wrong name: the closest of the known `names`, or all of them if none is close.
 
     >>> suggest("eze", ["ece", "nll"])
     "did you mean 'ece'?"

@@ -14,7 +14,7 @@ INCLUDED_SOURCES: list[str] = []  # for processes that start later, which includ
 
 
 def include(sources: Iterable[str]) -> None:
-    """Import Python files (`mine.py`) or packages (`mypackage`), each once.
+    """Import Python files (`mine.py`) or packages (`mypackage`), each once, so that they can register methods.
 
     This runs their code: include only sources that you trust. A file can import modules of its own folder, and a
     package is found in the current folder. Installed modules of the same name take precedence. If a source changes the

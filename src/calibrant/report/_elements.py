@@ -98,7 +98,7 @@ def breakable(name: str) -> Markup:
 
 
 def switchable_text(expert: Markup, lay: Markup) -> Markup:
-    """Return two versions of a text. The button "In plain words" switches to the second."""
+    """Return two versions of a text, of which the page shows one. The button "In plain words" switches to `lay`."""
     return render('<span class="exact">{}</span><span class="plain">{}</span>', expert, lay)
 
 

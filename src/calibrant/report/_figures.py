@@ -129,16 +129,17 @@ def _strip_svg(svg: str) -> str:
 
 
 def _svg_positions(drawing: Figure, svg: str, hover_points: Sequence[HoverPoint]) -> list[list[Any]]:
-    """Return [x, y, text] per visible point, in SVG coordinates.
+    """Return [x, y, text] for each hover point that is visible, in SVG coordinates.
 
-    Points left or right of the axes, or without a finite height, are left out. Points above or below are moved to the
-    edge.
+    Points left or right of the axes, or without a finite height, are left out. Points above or below the axes are moved
+    to their edge.
     """
     boxes = [_axes_box(svg, i) for i in range(len(drawing.axes))]
     positions: list[list[Any]] = []
     for point in hover_points:
         ax, (left, bottom, right, top) = drawing.axes[point.axes], boxes[point.axes]
-        x, y = (ax.transScale + ax.transLimits).transform((point.x, point.y))  # shares of width and height
+        # Shares of the width and height of the axes, 0 to 1 inside
+        x, y = (ax.transScale + ax.transLimits).transform((point.x, point.y))
         if 0 <= x <= 1.001 and math.isfinite(y):  # with room for rounding
             svg_x, svg_y = left + x * (right - left), bottom + min(max(y, 0.0), 1.0) * (top - bottom)
             positions.append([round(svg_x, 1), round(svg_y, 1), point.text])
@@ -286,7 +287,11 @@ def _caption(title: str, note: str) -> Markup:
 
 
 def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[HoverPoint]:
-    """Return a point per step of an isotonic curve: probabilities, frequency, examples, and mean band if calibrated."""
+    """Return a hover point for each step of an isotonic curve.
+
+    Its text has the range of probabilities in the step, the frequency of the event, the number of examples, and the
+    mean limits of the band in which the curve of a calibrated model lies.
+    """
     assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None
     assert curve.weight is not None
@@ -305,7 +310,7 @@ def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[H
 
 
 def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
-    """Return a point per nonempty bin: range of probabilities, number of rows, and their share."""
+    """Return a hover point for each nonempty bin of a histogram: range of probabilities, number of rows, and share."""
     return [
         HoverPoint(
             b.center,
@@ -318,7 +323,11 @@ def _histogram_points(bins: Bins, event: EventKind) -> list[HoverPoint]:
 
 
 def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[HoverPoint]:
-    """Return a point per nonempty bin: range, frequency, interval if there is a level, mean probability and rows."""
+    """Return a hover point for each nonempty bin of a reliability diagram.
+
+    Its text has the range of probabilities, the frequency of the event, its interval if there is a `level`, the mean
+    probability and the number of rows.
+    """
     lows, highs = frequency_limits(bins, level or 0.90)  # without a level they are not shown, and 0.90 has no meaning
     hover_points: list[HoverPoint] = []
     for b in _nonempty_bins(bins):
@@ -363,7 +372,10 @@ def _format_range(low: float, high: float) -> str:
 
 
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:
-    """Return a text that says for screen readers what a reliability diagram shows: ECE, direction and every bin."""
+    """Return the text of a reliability diagram for screen readers: ECE, direction of the gap, and every bin.
+
+    `subject` names the diagram.
+    """
     probability, frequency, rows = event.probability, event.frequency, _nonempty_bins(bins)
     weighted_gaps = [b.weight * (b.accuracy - b.confidence) for b in rows]
     ece = math.fsum(map(abs, weighted_gaps))

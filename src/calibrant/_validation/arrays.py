@@ -19,7 +19,7 @@ MIN_TOTAL_WEIGHT = 1 + 1e-3  # of several rows; below it, weights were normalize
 
 
 def num_elements(array: Any) -> int:
-    """Return the number of elements of an array, or 0 if it has no shape yet."""
+    """Return the number of elements of an array, or 0 for values without a shape, such as nested lists."""
     try:
         return int(math.prod(array.shape))
     except (AttributeError, TypeError, RuntimeError):
@@ -27,7 +27,10 @@ def num_elements(array: Any) -> int:
 
 
 def to_tensor(value: Any, name: str) -> Tensor:
-    """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`."""
+    """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`.
+
+    Tensors share memory with the result, other array-likes are copied.
+    """
     if isinstance(value, Tensor):
         is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
         is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()

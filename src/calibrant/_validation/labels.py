@@ -85,6 +85,13 @@ def _numeric_indices(
 
     Raises `InputError` if both are possible, unless `prefer_positions`, which takes them for class indices. Labels that
     are neither are returned unchanged, and refused later for their range.
+
+    Args:
+        labels: Numbers.
+        names: Class names, or None.
+        k: Number of classes.
+        ignore_index: Label to leave unchanged.
+        prefer_positions: Whether labels that may be both are class indices.
     """
     numbers = [parse_number(name) for name in names or ()]
     # Without names that are all numbers, and with names that equal the positions, labels can only be positions
@@ -108,7 +115,10 @@ def _numeric_indices(
 
 
 def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
-    """Convert labels -1 and +1 of two classes to 0 and 1, with a note. Other labels are unchanged."""
+    """Convert labels -1 and +1 to class indices 0 and 1, with a note, if k is 2. Other labels are unchanged.
+
+    The class `names` are returned as they are, and labels that equal `ignore_index` stay too.
+    """
     used_labels = labels if ignore_index is None else labels[labels != ignore_index]
     # Only if the smallest label is -1 can the labels be signs: this test is cheap, and sorting the labels is not
     may_be_signs = k == 2 and ignore_index not in (0, 1) and used_labels.numel() > 0 and int(used_labels.min()) == -1

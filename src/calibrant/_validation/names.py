@@ -14,7 +14,11 @@ from calibrant.types import InputError
 
 
 def to_unique_names(names: Any, argument: str) -> tuple[str, ...]:
-    """Return a list of names as strings. Raise `InputError` for duplicates and for anything but a list of names."""
+    """Return a list of names as strings. Errors call it `argument`.
+
+    Raises:
+        InputError: For duplicates, and for anything but a list of names.
+    """
     if isinstance(names, Tensor):
         names = to_tensor(names, argument)
     if isinstance(names, Tensor | np.ndarray):

@@ -42,7 +42,10 @@ class SingleScoreEvidence:
         return self.add(logits.diff(dim=1))
 
     def check(self, alternative: str = "Predictions.from_probs", *, min_scores: int = MIN_EVIDENT_SCORES) -> None:
-        """Raise `InputError`, which suggests an alternative, if the scores are probabilities."""
+        """Raise `InputError` if at least `min_scores` lie strictly between 0 and 1, and no score outside [0, 1].
+
+        The error suggests the `alternative`, a way to enter probabilities.
+        """
         if not self.any_outside and self.num_inside >= min_scores:
             raise InputError(
                 "Expected one logit per label, got scores that all lie in [0, 1], as probabilities do. Try "
@@ -185,7 +188,7 @@ def _check_single_probs(p: Tensor) -> None:
     if low >= 0 and high <= 1:
         return
     text = f"Expected probabilities in [0, 1], got {low:.4g} .. {high:.4g}."
-    if low >= 0 and 2 < high <= 100:
+    if low >= 0 and 2 < high <= 100:  # percentages that are all below 2 % are unlikely
         raise InputError(f"{text} {PERCENT_HINT}", code="percent")
     raise InputError(f"{text} Try Predictions.from_binary_logits if they are logits.", code="not_probabilities")
 

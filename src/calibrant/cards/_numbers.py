@@ -94,7 +94,10 @@ def stated_predictions(p: Predictions) -> Predictions:
 
 
 def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
-    """Return the mean of `hits`, a value in [0, 1] per answer, with its interval. Questions have equal weight."""
+    """Return the mean of `hits` (n), a value in [0, 1] for each of the answers, with its interval at `level`.
+
+    Every question has the same weight and is a cluster, however many answers it has.
+    """
     _, question = np.unique(answers.question, return_inverse=True)  # numbered from 0 without gaps
     arrays = hits.astype(np.float64), answers.question_weights, question
     outcomes, weights, clusters = map(torch.from_numpy, arrays)
@@ -121,8 +124,8 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
 def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
     """Return the score of answering only with a confidence of at least each target.
 
-    It is the net benefit of treating the answer as right above the threshold: the share of right answers minus
-    t / (1 - t) times the share of wrong ones.
+    For a target t, it is the net benefit of treating answers as right from the confidence t on: the share of those that
+    are right, minus t / (1 - t) times the share of those that are wrong. Weights are those of the predictions.
     """
     curve = net_benefit(p, thresholds=TARGETS, of=1, level=level)  # class 1 is a right answer
     rows: list[PolicyRow] = []
@@ -204,8 +207,9 @@ def rank_models(
     r"""Return the ranking of models by mean score per question, or None below two shared questions.
 
     A model ranks below every model that is significantly better. The paired differences of all pairs are tested
-    together: the critical value is the quantile of $\max_{i<j} |Z_i - Z_j| / s_{ij}$ over draws in which the deviation
-    of each question has a normal random weight (multiplier bootstrap; Mogstad et al. 2024).
+    together by the multiplier bootstrap (Mogstad et al. 2024). Each draw gives every question a normal random weight;
+    $Z_i$ is the weighted mean of model i's deviations from its mean score, and $s_{ij}$ the standard error of the
+    difference of models i and j. The critical value is the quantile of $\max_{i<j} |Z_i - Z_j| / s_{ij}$ over draws.
 
     Args:
         title: Name of the score.

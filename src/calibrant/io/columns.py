@@ -230,7 +230,7 @@ def _parse_suffixes(column_names: Iterable[str], prefix: str) -> dict[str, str]:
 
 
 def parse_class_suffix(name: str, prefix: str) -> str:
-    """Return the class in the name of a column, such as "cat" in prob_cat, p(cat) and prob cat, or ""."""
+    """Return the class after a prefix in a column's name, such as "cat" in prob_cat, p(cat) and prob cat, or ""."""
     remainder = strip_prefix(name, prefix)
     if remainder.startswith("_"):  # prob_cat
         return remainder[1:]
@@ -254,7 +254,10 @@ def strip_prefix(name: str, prefix: str) -> str:
 def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:
     """Return the score columns that the caller chose.
 
-    A text is the name of a column, or else the prefix of several; anything else is a list of names.
+    Args:
+        columns: All columns of the table.
+        kind: Kind of the scores, "probs" or "logits".
+        value: Name of a column, or else the prefix of several, or a list of names.
     """
     if not isinstance(value, str) or value in columns:
         names = (value,) if isinstance(value, str) else tuple(value)
@@ -338,7 +341,11 @@ class TableOptions:
 
 
 def _check_role(role: str, value: Any) -> Any:
-    """Return a column name, or several for scores, or raise `InputError` for anything else."""
+    """Return the value of a role: the name of a column, or several for the roles of scores.
+
+    Raises:
+        InputError: If the value is anything else.
+    """
     accepts_list = role in SCORE_COLUMN_NAMES
     names: Iterable[Any] = value if accepts_list and isinstance(value, Iterable) else [value]
     if not all(isinstance(name, str) for name in names):

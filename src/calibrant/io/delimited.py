@@ -229,9 +229,9 @@ def _parse_cells(body: bytes, separator: str, width: int, *, infer: bool = True)
 
 
 def _parse_typed_cells(body: bytes, separator: str, width: int) -> Any:
-    """Return records as a polars frame: typed if types can be inferred, else of texts, or None if neither works.
+    """Return records with `width` fields as a polars frame: typed if possible, else of texts, or None if neither works.
 
-    Types fail for digits of other scripts, texts for mismatched quotes.
+    Types cannot be inferred from digits of other scripts. Even texts cannot be read if quotes do not match.
     """
     for infer in (True, False):
         with suppress(Exception):  # polars has no common class of errors

@@ -153,7 +153,10 @@ def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> t
 def _read_scores_and_labels(
     frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arrays of probabilities or logits and of the labels beside them, and notes for the user."""
+    """Return the arrays of probabilities or logits and of the labels beside them, and notes for the user.
+
+    The arrays are named as the arguments of `Predictions`. A chunk (not `has_all_rows`) may lack some classes.
+    """
     scores = read_scores(frame, columns, options)
     arrays: dict[str, Any] = {columns.kind: scores}
     names, notes = columns.names, ()
@@ -210,6 +213,11 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
 
     They do if they have no class in common, if their numbers differ by 1 throughout, or if a class of one column alone
     is a word such as "NA".
+
+    Args:
+        columns: Roles of the columns, for errors.
+        label_keys: Class of the label in each row, as text (n).
+        predicted_keys: Predicted class in each row, as text (n).
     """
     labels, predicted = np.unique(label_keys).tolist(), np.unique(predicted_keys).tolist()
     for name, classes, compared_classes in ((columns.label, labels, predicted), (columns.predicted, predicted, labels)):
@@ -233,6 +241,12 @@ def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: n
 
 def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all_rows: bool) -> str:
     """Return a sentence on the sum of the weights.
+
+    Args:
+        columns: Roles of the columns.
+        weight_sum: Sum of the column of weights.
+        num_rows: Number of rows that it is summed over.
+        has_all_rows: False for a chunk of a table, whose sum is not checked.
 
     Raises:
         InputError: If weights of a whole table, found by name, do not sum to the number of rows within 20 %, because

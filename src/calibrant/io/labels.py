@@ -189,6 +189,13 @@ def _match_numbers(
     2. The two names mean yes and no: labels are 1 for yes, and 0 or -1 for no.
     3. The names end in numbers, such as class_1: labels are these numbers.
     4. Labels are the positions of the names, from 0.
+
+    Args:
+        column: Name of the column, for errors.
+        values: The labels.
+        classes: The sorted distinct labels.
+        names: Names of the classes, from the columns of scores.
+        may_be_one_based: Whether positions may be counted from 1 by mistake, since no label is below 1.
     """
     if all(parse_number(name) is not None for name in names):
         return to_texts(to_tensor(values, "labels")), ()
@@ -245,7 +252,7 @@ def _one_based_error(column: str, classes: list[Any], k: int) -> InputError:
 
 
 def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptions) -> NamedLabels:
-    """Return the labels beside a single score as 0 and 1, with the names of the two classes if they have names.
+    """Return labels beside a single score as 0 and 1, the names of the two classes if they have names, and notes.
 
     The positive class is the option `positive`, else the class that the column of scores is named after, else a word
     such as "yes", or 1 for numbers.

@@ -66,7 +66,10 @@ def infer_columns(frame: Any, options: TableOptions, *, has_all_rows: bool = Tru
 
 
 def _match_column_names(value: Any, columns: Sequence[str]) -> Any:
-    """Return chosen names as the table spells them, if they differ in case and surrounding blanks only."""
+    """Return a chosen name, or several, as the table spells them if they differ in case and surrounding blanks only.
+
+    Names that match no column, or several, are returned unchanged.
+    """
     if not isinstance(value, str):
         return tuple(_match_column_names(name, columns) for name in value)
     matches = [name for name in columns if name.strip().lower() == value.strip().lower()]
@@ -97,6 +100,11 @@ def _build_columns(
 
     Scores make a confidence superfluous. With a confidence, labels and predictions are needed only if no column tells
     which answers were correct.
+
+    Args:
+        search: The table, and the roles found by name.
+        scores: The columns of scores, None if the table has a confidence instead.
+        multilabel_columns: Columns of several labels per row, one for each score column; () for a single label.
 
     Raises:
         InputError: If a column is used whose name the table has twice.

@@ -179,12 +179,15 @@ CONFIDENCE = ScoreMeaning(None)
 def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
     """Decide whether a single number per row is the probability of a class or the confidence of an answer.
 
-    Without candidates, there may be a column that is named as a confidence, and must not be a probability. A candidate
-    without such a column is a probability, unless predictions or correctness beside it show otherwise.
+    A candidate is a probability, unless the predictions or the correctness beside it show that it is a confidence.
+    Without candidates, a column that is named as a confidence is checked: it must not be a probability.
+
+    Args:
+        search: The table, and the roles found so far. A candidate that is a confidence gets this role here.
+        candidates: Columns that may be a single score, as groups of one column.
 
     Returns:
-        The column of the probability; or None if there is none or it is a confidence, which is then noted among the
-        roles of the search.
+        The column of the probability, or None without one.
 
     Raises:
         InputError: If several candidates differ, or the values do not decide.

@@ -244,7 +244,7 @@ def write_tab_separated(frame: Any, path: Path, dialect: Dialect | None) -> None
 
 
 def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
-    """Write a JSON object per line, with infinite numbers as texts, because JSON has none."""
+    """Write a JSON object per line, with infinite numbers as texts, because JSON has none. `dialect` is ignored."""
     infinite_columns = [
         name for name, kind in frame.schema.items() if kind.is_float() and frame[name].is_infinite().any()
     ]

@@ -109,7 +109,10 @@ class _Blocks:
     """
 
     def __init__(self, confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray, *, with_last_block: bool) -> None:
-        """Sort the known answers, and count hits among the first of them in the best and in the worst order."""
+        """Sort the known answers, and count hits among the first of them in the best and in the worst order.
+
+        The arguments are those of `block_error_bounds`.
+        """
         is_missing = np.isnan(confidence)
         # A tie is a set of known answers with one confidence: its value, and the number of its answers
         values, tie_index, sizes = np.unique(confidence[~is_missing], return_inverse=True, return_counts=True)
@@ -245,7 +248,7 @@ class _Blocks:
         """Yield (bound, arrangement) for `prefix` and one more block, by increasing lower bound of the signed cost.
 
         The block has m missing answers and q hits; both take all possible values, m along rows and q along columns.
-        `cost` is the exact signed cost of the blocks of `prefix`.
+        `cost` is the exact signed cost of the blocks of `prefix`, and `tables` are those of `tables_of_costs`.
         """
         block = len(prefix.terms)
         end, weight = self.ends[block], self.weights[block]

@@ -140,6 +140,13 @@ def histograms(
 
     Papers draw maximum logits by learned epoch (Wang et al. 2021, Fig. 5) and gradient norms (Mukhoti et al. 2020,
     Fig. 4).
+
+    Args:
+        groups: Values of each group by name, of any shape.
+        ax: Axes to draw on.
+        bins: Number of bins from the smallest to the largest value.
+        xlabel: Label of the horizontal axis.
+        title: Title of the axes.
     """
     arrays = {name: np.asarray(values, dtype=float).ravel() for name, values in groups.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins).tolist()

@@ -72,7 +72,16 @@ def simplex_heat(points: Any, values: Any, *, ax: Axes, limit: float, title: str
 def simplex_contours(
     points: Any, values: Any, *, ax: Axes, levels: Sequence[float], mark: Sequence[float], title: str = ""
 ) -> Axes:
-    """Draw contours of values at rows (p1, p2, p3), and a cross at the probabilities `mark`."""
+    """Draw contours of a function on the simplex, and a cross at the probabilities `mark`.
+
+    Args:
+        points: Rows (p1, p2, p3) of probabilities.
+        values: Value of the function for each row.
+        ax: Axes to draw on.
+        levels: Increasing values of the contours.
+        mark: Probabilities (p1, p2, p3).
+        title: Title of the axes.
+    """
     shades = colormaps["viridis"](np.linspace(0.0, 0.75, len(levels)))  # without yellow, which is pale on white
     ax.tricontour(Triangulation(*_to_plane(points)), values, levels=levels, colors=shades, linewidths=1.6)
     x, y = _to_plane([mark])

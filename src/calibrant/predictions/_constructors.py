@@ -27,7 +27,10 @@ SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels fro
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
-    """Return the fields of `Predictions.from_probs` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions.from_probs` by name, from its arguments, which are validated.
+
+    `probs` are (n, k, ...), or single probabilities of class 1 of two, (n,) or (n, 1, ...).
+    """
     with thread_limit(num_elements(probs)):
         p = to_tensor(probs, "probs")
         logits, notes = log_probs(p, normalize=normalize)
@@ -42,7 +45,10 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
 def fields_from_confidence(
     confidence: Any, correct: Any, weights: Any, *, of: str = "correct", **options: Any
 ) -> Fields:
-    """Return the fields of `Predictions.from_confidence` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions.from_confidence` by name, from its arguments, which are validated.
+
+    The classes are 0, such as "wrong", and 1, such as "correct". `correct` may be a credit between 0 and 1.
+    """
     with thread_limit(num_elements(confidence)):
         c, y = to_tensor(confidence, "confidence").double(), to_tensor(correct, "correct").double()
         if c.ndim != 1:
@@ -61,10 +67,11 @@ def fields_from_confidence(
         if class_names is None:
             kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
             raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
-        rounded_y = y.round()  # labels of examples with a credit between 0 and 1 are replaced below
+        rounded_y = y.round()
         fields = fields_from_probs(c, rounded_y.long(), weights, of=1, class_names=class_names, **options)
         if bool((y == rounded_y).all()):
             return fields
+        # An answer with a credit y between 0 and 1 becomes a wrong row of weight 1 - y and a correct row of weight y
         return _divide_examples(fields, torch.stack([1 - y, y], 1))
 
 
@@ -101,7 +108,10 @@ def fields_from_soft_labels(
     groups: Any = None,
     class_names: Any = None,
 ) -> Fields:
-    """Return the fields of `Predictions.from_soft_labels` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions.from_soft_labels` by name, from its arguments, which are validated.
+
+    `scores` are logits, or probabilities if `probs`; `soft_labels` are probabilities of the classes. Both are (n, k).
+    """
     with thread_limit(num_elements(scores)):
         z, y = to_tensor(scores, "scores"), to_tensor(soft_labels, "soft_labels").double()
         if z.ndim != 2 or z.shape != y.shape:
@@ -149,7 +159,11 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
 def fields_from_binary_logits(
     scores: Any, labels: Any, weights: Any, *, logits: bool = False, **options: Any
 ) -> Fields:
-    """Return the fields of `Predictions.from_binary_logits` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions.from_binary_logits` by name, from its arguments, which are validated.
+
+    Every score s, one per label, becomes the pair of logits [0, s], whose softmax gives class 1 the sigmoid of s. With
+    `logits`, scores may all lie in [0, 1], as probabilities do.
+    """
     with thread_limit(num_elements(scores)):
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
@@ -189,7 +203,10 @@ def fields_from_labels(
     logits: bool = False,
     ignore_index: int | None = None,
 ) -> Fields:
-    """Return the fields of `Predictions.multilabel` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions.multilabel` by name, from its arguments, which are validated.
+
+    `scores` and `targets` are (n, l), for l labels of each of n samples. Targets that are not ignored become rows.
+    """
     if probs and logits:
         raise InputError("Expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
     with thread_limit(num_elements(scores)):

@@ -50,7 +50,15 @@ class LoadedFile(NamedTuple):
 def read_file(
     path: str | Path, ignore_index: int | None = None, of: Any = None, *, needs_labels: bool = True, **options: Any
 ) -> LoadedFile:
-    """Read a file, a folder or a pattern for `Predictions.load`. Labels may be missing unless `needs_labels`."""
+    """Read a file, a folder or a pattern for `Predictions.load`.
+
+    Args:
+        path: The file, folder or pattern.
+        ignore_index: Label of positions to leave out.
+        of: Event to evaluate; None: see `fields_from_arrays`.
+        needs_labels: Whether to refuse a file without labels. Otherwise missing labels become 0.
+        **options: Options for tables and logs, as `TableOptions.from_keywords` takes them.
+    """
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     with prefix_errors(f"{path}"):
         arrays, has_labels = read(path, table_options, needs_labels=needs_labels), True
@@ -82,7 +90,7 @@ def read_chunks(
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})
     num_classes, rows_read = 0, 0  # 0 classes before the first chunk
     incomplete = Counter[str]()
-    evidence = SingleScoreEvidence()
+    evidence = SingleScoreEvidence()  # that single logits are probabilities by mistake
     for chunk, arrays in reading.read_chunks(path, rows, table_options):
         rows_read = chunk.stop
         incomplete_rows: Counter[str] = arrays.get("incomplete", Counter())  # number of rows left out, by reason
@@ -122,6 +130,12 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool
     """Write predictions for `Predictions.save`.
 
     Names that a format may change, such as "1.0" or " a", are checked by reading the file back.
+
+    Args:
+        fields: All fields of the predictions by name.
+        path: The file, which is replaced only if writing succeeds.
+        with_labels: Whether to write the labels.
+        ids: Ids of the rows to write, None without ids.
 
     Raises:
         InputError: If the format cannot hold the predictions.

@@ -290,7 +290,8 @@ def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[H
     """Return a hover point for each step of an isotonic curve.
 
     Its text has the range of probabilities in the step, the frequency of the event, the number of examples, and the
-    mean limits of the band in which the curve of a calibrated model lies.
+    mean limits of the band in which the curve of a calibrated model lies. The number is a share of `total_weight`, the
+    weight of all examples.
     """
     assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None

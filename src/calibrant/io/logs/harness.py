@@ -75,7 +75,15 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
 
 
 def _select_filter(records: Sequence[Record], candidates: Sequence[str]) -> tuple[list[Record], list[str]]:
-    """Return the records of one filter, and a note on it unless it is the harness's "none"."""
+    """Return the records of one filter, and a note on it unless it is the harness's "none".
+
+    A filter extracts the answer from a response. The log has a record for each question and filter.
+
+    Args:
+        records: All records of a log.
+        candidates: Filters that the caller chose, of which the first in the log counts. Without any, the log must have
+            one filter only.
+    """
     names = list(dict.fromkeys(str(record.get("filter", NO_FILTER)) for record in records))
     # A task without filters has no use for a candidate
     name = select_single_name([] if names == [NO_FILTER] else candidates, names, "filter", "--filter")
@@ -193,6 +201,14 @@ def _choice_answer(
     """Return the answer to one question: its logits, the top probability, and whether it is correct.
 
     Without a label, the score `name` in the log tells whether it is. Logits may be -inf, but not all of them.
+
+    Args:
+        record: The record of the question.
+        task: Name of the task.
+        name: Name of the score, such as "acc".
+        logits: Log-likelihoods of the choices (k), as this score compares them.
+        label: Index of the right choice, or None if the log does not tell.
+        predicted: Index of the choice with the largest logit.
     """
     correct = read_grade(record.get(name)) if label is None else float(predicted == label)
     is_valid = not np.isnan(logits).any() and np.isfinite(logits).any() and not np.isposinf(logits).any()
@@ -256,7 +272,10 @@ def _select_score(records: Sequence[Record], candidates: Sequence[str]) -> str:
 
 
 def _generation_answer(record: Record, task: str, name: str, confidence: str | None) -> LogAnswer:
-    """Return the answer of a generation task, graded by the score `name`."""
+    """Return the answer to one question of a generation task, graded by the score `name` in its record.
+
+    If `confidence` is "stated", the confidence that the response states is kept, as text.
+    """
     response = _first_text(record["filtered_resps"])
     reason = "" if response.strip() else "empty response"
     if response == INVALID_RESPONSE:

@@ -120,9 +120,16 @@ def _read_answer(
     is_stated: bool,
     has_log_probs: bool,
 ) -> LogAnswer:
-    """Return the answer to a request, graded by the statistic `score` among the `means`.
+    """Return the answer to a request.
 
-    Its confidence is in the text if `is_stated`, else among the means if the model has log-probabilities.
+    Args:
+        request: The request with its response.
+        means: Mean of each statistic of the request's instance, by name.
+        score: Name of the statistic that grades the answer.
+        task: Name of the task.
+        subject: Subject of the run, None without one.
+        is_stated: Whether the confidence is stated in the text. Otherwise it is a statistic.
+        has_log_probs: Whether the model has log-probabilities; without them, this statistic means nothing.
     """
     instance, result = request["instance"], request.get("result") or {}
     completions = result.get("completions") or []

@@ -133,7 +133,15 @@ def _value_keys(samples: Sequence[Record], scorer: str) -> list[str]:
 
 
 def _read_sample(sample: Record, task: str, scorer: str, key: str | None, options: LogOptions) -> LogAnswer:
-    """Return the answer of a sample, graded by a scorer, with its confidence if there is one."""
+    """Return the answer of a sample, with its confidence if there is one.
+
+    Args:
+        sample: A question with its response and scores.
+        task: Name of the task.
+        scorer: Name of the scorer whose score grades the answer.
+        key: Key of the grade if the scorer's values are objects, else None.
+        options: Options for reading.
+    """
     score: Record = (sample.get("scores") or {}).get(scorer) or {}  # empty if the scorer did not grade the sample
     value = score.get("value")
     grade = value.get(key) if isinstance(value, dict) else value
@@ -159,6 +167,10 @@ def _read_grade(grade: Any, score: Record) -> tuple[float | None, str]:
 
     An answer that was not graded has no number. A question that is graded N, or 0 for an empty answer, has the number 0
     and a reason.
+
+    Args:
+        grade: The grade as the log spells it.
+        score: The scorer's object that holds it, which may state a reason.
 
     Raises:
         InputError: If the grade is neither a word such as C nor a number in [0, 1].

@@ -86,7 +86,15 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
 
 
 def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> LogAnswer:
-    """Return the answer of a record with these `fields` by role and its confidence from `source`."""
+    """Return the answer in a record.
+
+    Args:
+        record: The JSON object of a line.
+        index: Number of the record in its file, from 0, which names the question if the log has no ids.
+        path: The file, whose name is the task if no field tells it.
+        fields: Name of the field of each role.
+        source: "stated", one of `TOKEN_SOURCES`, or another value for the field of confidences.
+    """
     values = {role: record.get(name) for role, name in fields.items()}
     correct, no_grade_reason = _read_grade(values["correct"])
     question = values.get("question", index)

@@ -64,6 +64,11 @@ class LogOptions:
 def select_name(candidates: Sequence[str], names: Sequence[str], title: str) -> str | None:
     """Return the first candidate among names, or None without candidates.
 
+    Args:
+        candidates: Names that the caller chose, in order of preference.
+        names: Names that occur in the log.
+        title: Noun for the names in errors, such as "score".
+
     Raises:
         InputError: If no candidate is among the names, with the code `unknown_TITLE`.
     """
@@ -79,7 +84,7 @@ def select_name(candidates: Sequence[str], names: Sequence[str], title: str) -> 
 
 
 def select_single_name(candidates: Sequence[str], names: Sequence[str], title: str, option: str) -> str:
-    """Return the first candidate among names, or the only name.
+    """Return the first candidate among names, or the only name. Errors suggest the `option` of the command line.
 
     Raises:
         InputError: If there are several names, or none, and no candidates.

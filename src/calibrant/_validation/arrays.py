@@ -29,7 +29,7 @@ def num_elements(array: Any) -> int:
 def to_tensor(value: Any, name: str) -> Tensor:
     """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`.
 
-    Tensors share memory with the result, other array-likes are copied.
+    The result may share memory with a tensor. Other array-likes are copied.
     """
     if isinstance(value, Tensor):
         is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)

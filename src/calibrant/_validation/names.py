@@ -110,7 +110,7 @@ def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the class name of every label.
 
     It is the first of these that exists: the name that is the same string; the only name that is the same number; the
-    only name that is equal except for case and punctuation, unless two labels are.
+    only name that is equal except for case and punctuation, unless another label is equal to it in this way too.
 
     Raises:
         InputError: If a label matches no name.

@@ -232,7 +232,8 @@ def _rankings(logs: Mapping[str, EvaluationLog]) -> tuple[Ranking, ...]:
 
     A ranking is left out if the models share fewer than two questions.
     """
-    # If every log has a single task, and the name of one is only the name of a file, tasks are the same by assumption
+    # A task without a name is named after its file. If each log has one task, and one of them has no name, the names
+    # are left out, so that the questions of different files are paired
     is_single = all(len(log.tasks) == 1 for log in logs.values())
     ignores_tasks = is_single and not all(log.has_task_names for log in logs.values())
     accuracy: dict[str, dict[tuple[str, str], float]] = {}  # by model and by (task, question)

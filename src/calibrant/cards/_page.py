@@ -23,7 +23,7 @@ MAX_DIAGRAMS = 12
 def card_page(card: "Card", command: str) -> str:
     """Return the HTML page of a card."""
     models = card.models
-    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # no `models` for these
+    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # these are not in `models`
     num_models = len(models) + len(without_grades)
     num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
     lead = (

@@ -281,7 +281,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
         parameters += [_keyword("with_", list[str] | None, WITH_OPTION), *TABLE_PARAMETERS]
 
     @wraps(function)
-    def run(**arguments: Any) -> None:
+    def run(**arguments: Any) -> None:  # called by typer with the values of all options
         import_prediction_modules()
         if reads_tables:
             from calibrant import registry

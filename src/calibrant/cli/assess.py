@@ -247,9 +247,9 @@ def _load(
     Args:
         path: File of predictions.
         load_options: Keywords of `Predictions.load`.
-        stream: Whether to read in chunks; None: if the file exceeds the memory.
-        memory: Memory to use, in GB; default: see `exceeds_memory`.
-        num_calibrators: Number of calibrators whose results on every row are kept in memory, for the estimate of it.
+        stream: Whether to read in chunks; None: only if the file would take more than `memory`.
+        memory: Limit in GB; None: a quarter of the free memory.
+        num_calibrators: Number of calibrators whose results on every row take memory too.
     """
     from calibrant.io.columns import TableOptions
     from calibrant.io.reading import exceeds_memory, open_chunked

@@ -248,7 +248,7 @@ def watch_command(
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
     check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract_path], suffixes=suffixes)
     file_options: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
-    contract_seal = None  # digest of the contract, as `watch.contract` is
+    contract_seal = None  # digest of the contract, to compare with `watch.contract`, that of earlier calls
     if contract_path is not None:
         contract = Contract.load(contract_path)
         contract_seal = contract.seal
@@ -269,7 +269,7 @@ def watch_command(
             watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **file_options)
         if give_up:
             num_earlier_rows = int((watch.pending.periods < num_earlier_periods).sum())
-            watch = watch.give_up(num_earlier_rows)  # the first of the waiting rows
+            watch = watch.give_up(num_earlier_rows)  # waiting rows are in order of time, so that these are the first
         watch.save(state)
     for path in (page, prometheus):
         if path is not None:

@@ -221,6 +221,7 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
         task = bar.add_task("starting", total=None, details="")
 
         def show_step(step: "Progress") -> None:
+            """Print a note or failure as a line; show any other step in the bar, or print it if it finished a run."""
             kind = "" if step.event is None else step.event.kind
             if step.note or kind in ("note", "failed"):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)

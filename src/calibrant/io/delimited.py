@@ -156,7 +156,7 @@ def _detect_separator(sample: str, prefers_tabs: bool) -> str:
 
 
 def _count_fields(sample: str, separator: str) -> int:
-    """Return the number of fields of the first records in a sample, or 0 if records differ in it or a quote is open.
+    """Return the number of fields of the first records in a sample, or 0 if it varies or quotes do not match.
 
     Blank lines do not count.
     """

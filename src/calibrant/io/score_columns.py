@@ -347,10 +347,11 @@ def _infer_meaning(name: str, p: np.ndarray, predicted: np.ndarray, classes: lis
     # If the positive class is never predicted, only its name and many rows can tell
     if has_few_rows or (not above_half and (word is None or len(p) < MIN_TOP_CLASS_ROWS)):
         raise ambiguous_score_error(name, "too few rows show which")
+    # Only one class is predicted above 1/2, if any, and only the other one below
     has_threshold_at_half = len(above_half) <= 1 and len(below_half) == 1 and not above_half & below_half
     if has_threshold_at_half:
         positive = str(next(iter(above_half), word))
-    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:  # with another threshold
+    elif (positive := _find_separated_class(p, predicted, MIN_SEPARATED_ROWS)) is None:  # by another threshold
         raise ambiguous_score_error(name, "it is below 1/2 for some predictions of each class")
     if word is not None and positive != word:
         raise ambiguous_score_error(name, f"it seems to be the probability of {positive!r}")

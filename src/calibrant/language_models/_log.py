@@ -154,7 +154,7 @@ class Answers:
 
     @classmethod
     def from_rows(cls, rows: Iterable[LogRow]) -> "Answers":
-        """Read the rows of a log."""
+        """Return the rows of a log as arrays."""
         rows = tuple(rows)
         names = tuple(sorted({(row.task, row.question) for row in rows}))
         index = {name: i for i, name in enumerate(names)}

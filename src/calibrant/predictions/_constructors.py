@@ -168,7 +168,7 @@ def fields_from_binary_logits(
         ignore_index = options.get("ignore_index")
         labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
         s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
-        # Numpy converts a list to float64. Float32 is kept, as torch converts it
+        # Lists become float64 by way of numpy; they get float32, the type that torch gives to lists
         if s.dtype == torch.float64 and isinstance(scores, list):
             s = s.float()
         # Scores and labels may both be (n, 1, ...), or one of them beside (n, ...) of the other

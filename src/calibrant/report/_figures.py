@@ -216,6 +216,7 @@ def curve_diagram(
     curve = corp_of(by_score, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
 
     def draw(drawing: Figure) -> None:
+        """Draw the curve above the histogram, with one axis of probabilities."""
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
         reliability_curve(curve, ax=upper)
         confidence_histogram(bins, ax=lower)
@@ -290,8 +291,8 @@ def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[H
     """Return a hover point for each step of an isotonic curve.
 
     Its text has the range of probabilities in the step, the frequency of the event, the number of examples, and the
-    mean limits of the band in which the curve of a calibrated model lies. The number is a share of `total_weight`, the
-    weight of all examples.
+    mean limits of the band in which the curve of a calibrated model lies. `total_weight` is the weight of all examples,
+    from which the number of examples in a step is computed by its share.
     """
     assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None
@@ -329,7 +330,7 @@ def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[Hover
     Its text has the range of probabilities, the frequency of the event, its interval if there is a `level`, the mean
     probability and the number of rows.
     """
-    lows, highs = frequency_limits(bins, level or 0.90)  # without a level they are not shown, and 0.90 has no meaning
+    lows, highs = frequency_limits(bins, level or 0.90)  # not shown without a level, so that any level does
     hover_points: list[HoverPoint] = []
     for b in _nonempty_bins(bins):
         text = f"{event.probability} {b.span}: {event.frequency} {format_percent(b.accuracy, 1)}"

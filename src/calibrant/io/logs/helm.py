@@ -135,13 +135,13 @@ def _read_answer(
     completions = result.get("completions") or []
     text = str(completions[0].get("text", "")) if completions else ""
     is_scored_by_choice = request.get("reference_index") is not None  # the request is one choice, without a response
-    mapping = request.get("output_mapping")  # from the letters of choices
+    mapping = request.get("output_mapping")  # from the letters of choices, such as A, to their texts
     reason = ""
     if result and not result.get("success", True):
         reason = "request failed"
     elif not is_scored_by_choice and not text.strip():
         reason = "empty response"
-    elif mapping and text.strip() not in mapping and means.get(score) == 0:  # it may be graded right all the same
+    elif mapping and text.strip() not in mapping and means.get(score) == 0:  # unless it was graded right all the same
         reason = "response is no choice"
     return LogAnswer(
         task,

@@ -88,7 +88,7 @@ def read_logs(
             f"Expected different logs, got {'the same one twice' if sources else 'none'}. Try each file once.",
             code="repeated_log" if sources else "no_log",
         )
-    named_path = Path() if is_list else path  # errors name a source unless it is this path, which the caller adds
+    named_path = Path() if is_list else path  # errors do not name this path, because the caller does
     logs: list[LogContent] = [
         call_reader(source, partial(_read_source, source, options), named_path)
         for source in _sources_of_tasks(sources, options.task)
@@ -146,8 +146,8 @@ def list_logs(path: Path) -> list[Path]:
 def _is_log_name(path: Path, folder: Path) -> bool:
     """Whether a path below a folder is a log by its name, and none of its parts is hidden.
 
-    Without a task and a date, names of lm-evaluation-harness are common words, so that the first line of such a file
-    must be a record too.
+    A name such as samples_1.jsonl, without the task and date that lm-evaluation-harness writes, does not suffice: the
+    first line of the file must be a record of a log too.
     """
     if any(part.startswith(".") for part in path.relative_to(folder).parts):
         return False

@@ -318,8 +318,8 @@ class Predictions:
         """Read a .parquet, .arrow, .safetensors or .npy file of any size in chunks.
 
         The next chunk is read while the current one is used. Chunks in which every label is ignored are left out.
-        A file with one number per row is read as logits, and refused if all numbers are in [0, 1], as probabilities
-        are: after 1,000 rows, or at the end of a shorter file.
+        Logits with one number per row are refused if all numbers are in [0, 1], as probabilities are: after 1,000
+        rows, or at the end of a shorter file.
 
         Args:
             path: The file, or a folder or pattern of files.

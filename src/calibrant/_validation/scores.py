@@ -76,7 +76,7 @@ class RowScoreEvidence:
         return self
 
     def check(self) -> None:
-        """Raise `InputError` if the rows are probabilities."""
+        """Raise `InputError` if the rows are evidently probabilities, of one of the kinds in `SUM_MESSAGES`."""
         if self.possible_kinds and self.num_mixed_rows >= MIN_EVIDENT_ROWS:
             kind = next(kind for kind in SUM_MESSAGES if kind in self.possible_kinds)
             raise InputError(

@@ -73,7 +73,7 @@ def ensure_writable(path: str | Path) -> Path:
         raise InputError(f"Expected a file to write, got the folder {path}. Try a file name in it.", code="is_folder")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):  # permissions alone do not tell
+        with tempfile.TemporaryFile(dir=path.parent):  # only trying tells: a file system may be read-only
             pass
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Try another folder.", code="not_writable") from None

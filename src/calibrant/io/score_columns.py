@@ -273,7 +273,7 @@ def _is_confidence_of_score(search: RoleSearch, score: ScoreColumns) -> bool:
 
 
 def _check_not_positive_class(search: RoleSearch, name: str) -> None:
-    """Raise `InputError` if a confidence is above 1/2 exactly where one class of two is predicted."""
+    """Raise `InputError` if a confidence is high exactly where one class of two is predicted, as its probability is."""
     try:
         meaning = _infer_from_predicted(search, name)
     except InputError:  # without evidence, the name of the column decides

@@ -152,7 +152,7 @@ def _from_pandas(name: str, column: Any) -> Any:
 
 
 def restore_spelling(table: LoadedTable, columns: Columns) -> Any:
-    """Return the frame of a table, with labels and groups spelled as in the file where numbers lose the spelling.
+    """Return the frame of a table, with labels, groups and ids spelled as in the file where numbers lose the spelling.
 
     Labels that are names of classes stay texts, such as 1.0 beside a column prob_1.0, and so do groups such as 007.
     Apostrophes that protect from formulas are removed.

@@ -67,9 +67,9 @@ def _class_ranks(p: Predictions) -> Tensor:
 
 
 def _project(logits: Tensor, direction: Tensor) -> Tensor:
-    """Return the dot product of each row's centered logits with a direction (k), as (n).
+    """Return the dot product of each row's logits, minus their maximum, with a direction (k), as (n).
 
-    Impossible classes count as 1 below the lowest finite logit.
+    Impossible classes, with logit -inf, count as 1 below the lowest finite logit.
     """
     substitute = 0.0
     if bool(logits.isneginf().any()):

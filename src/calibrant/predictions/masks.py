@@ -19,7 +19,7 @@ MIN_MASK_RATIO = 50.0  # of the smallest depth of a mask to the next smaller dep
 
 
 def replace_masks(p: Predictions) -> Predictions:
-    """Return the predictions with -inf in place of every mask."""
+    """Return the predictions with -inf in place of every mask, a finite logit such as -1e4 that means impossible."""
     min_depth = mask_depth(p)
     if min_depth == math.inf:
         return p

@@ -252,7 +252,8 @@ def _agree(records: Sequence[Record], name: str, predicted: Sequence[int], label
 def _is_mispaired(records: Sequence[Record], scores: Sequence[ChoiceScores], labels: Sequence[int | None]) -> bool:
     """Whether the harness graded every other log-likelihood instead of the first half, as it did until 0.4.8.
 
-    It did so in tasks with acc_mutual_info, whose requests are all choices and then all choices alone.
+    It did so in tasks with acc_mutual_info, whose requests are all choices after the prompt, and then all choices after
+    an empty prompt. A log shows it if these wrong log-likelihoods and the labels reproduce its scores.
     """
     if any(score.unconditional is None for score in scores):
         return False

@@ -10,9 +10,22 @@ from calibrant import plots
 from calibrant.lab.study import Grid, Store, Study
 from calibrant.lab.study.drawing import add_legend
 from calibrant.lab.study.figures import draw
-from calibrant.lab.study.learning_curves import _curve_drawing, _drawings_by_loss_family, learning_drawings
+from calibrant.lab.study.learning_curves import (
+    _curve_drawing,
+    _drawings_by_loss_family,
+    _learned_epoch_drawings,
+    learning_drawings,
+)
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
+
+
+RELIABILITY_NAMES = [
+    f"{diagram}_2_{loss}_{split}"
+    for diagram in ("reliability", "confidences")
+    for loss in ("cross_entropy", "AdaFocal")
+    for split in ("train", "val")
+]
 
 
 @pytest.fixture
@@ -33,9 +46,15 @@ def store(tmp_path, calibrated_predictions):
                 "val_label_probability_wrong": 0.2,
                 "val_bin_gaps": [0.1 * i, 0.2, 0.3],
                 **({"gammas": [float(epoch), 5.0, 6.0]} if adaptive else {}),
-                "train_reliability_count": [0, 1 + i] if epoch == 2 else None,
-                "train_reliability_confidence": [math.nan, 0.75] if epoch == 2 else None,
-                "train_reliability_accuracy": [math.nan, 0.5 * (i % 2)] if epoch == 2 else None,
+                **{
+                    f"{split}_reliability_{name}": values if epoch == 2 else None
+                    for split in ("train", "val")
+                    for name, values in (
+                        ("count", [0, 1 + i]),
+                        ("confidence", [math.nan, 0.75]),
+                        ("accuracy", [math.nan, 0.5 * (i % 2)]),
+                    )
+                },
                 "gradient_norms": [3, 1] if epoch == 2 else None,
                 "gradient_edges": [0.0, 1.0, 2.0] if epoch == 2 else None,
                 "learned_counts": [[2, 0], [0, 1], [1, 0]] if epoch == 2 else None,
@@ -54,14 +73,12 @@ def test_every_recorded_column_is_drawn(store):
         *("train_loss", "val_error", "val_ece_bins_5", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3", "gammas_AdaFocal"),
         *("gradient_norms_2", "learned_cross_entropy", "learned_AdaFocal"),
-        *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
-        *("confidences_2_cross_entropy", "confidences_2_AdaFocal"),
+        *RELIABILITY_NAMES,
     }
     assert {name for name, drawing in drawings.items() if not drawing.is_main} == {
         *("train_loss", "val_label_probability_wrong"),
         *("val_nll_wrong", "val_bin_gaps_1", "val_bin_gaps_2", "val_bin_gaps_3"),
-        *("reliability_2_cross_entropy", "reliability_2_AdaFocal"),
-        *("confidences_2_cross_entropy", "confidences_2_AdaFocal"),
+        *RELIABILITY_NAMES,
     }
 
 
@@ -95,22 +112,35 @@ def test_histograms_hold_the_examples_of_all_seeds(store):
     assert groups == {"epoch 1": 4, "epoch 2": 2, "never": 2}
 
 
+def test_spans_without_an_epoch_are_left_out():
+    *spans, _ = np.linspace(1, 4, 6).tolist()  # five spans of three epochs
+    counts = [[1], [2], [0], [3], [0], [1]]
+    row = {"epoch": 3, "learned_counts": counts, "learned_edges": [0.0, 1.0], "learned_spans": spans}
+    (drawing,) = _learned_epoch_drawings({"focal": [[row]]})
+    assert [(r["group"], r["count"]) for r in drawing.data] == [
+        ("epoch 1", 1),
+        ("epoch 2", 2),
+        ("epoch 3", 3),
+        ("never", 1),
+    ]
+
+
 def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     drawings = {drawing.name: drawing for drawing in learning_drawings(STUDY, store)}
-    empty, full = drawings["reliability_2_AdaFocal"].data
+    empty, full = drawings["reliability_2_AdaFocal_train"].data
     assert (full["count"], full["confidence"]) == (3 + 4, 0.75)
     assert full["accuracy"] == pytest.approx((3 * 0 + 4 * 0.5) / 7)
     assert empty["count"] == 0
     assert math.isnan(empty["accuracy"])
-    assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal"].description
-    assert str(drawings["confidences_2_AdaFocal"].data) == str(drawings["reliability_2_AdaFocal"].data)
-    assert "75.00 % on average" in drawings["confidences_2_AdaFocal"].description
+    assert "ECE 50.00 ± 35.36 %" in drawings["reliability_2_AdaFocal_train"].description
+    assert str(drawings["confidences_2_AdaFocal_train"].data) == str(drawings["reliability_2_AdaFocal_train"].data)
+    assert "75.00 % on average" in drawings["confidences_2_AdaFocal_train"].description
 
 
 @pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
 def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")
-    assert len(paths) == 3 * (16 + 4)  # and diagrams of both losses before and after a temperature
+    assert len(paths) == 3 * (20 + 4)  # and diagrams of both losses before and after a temperature
     assert all(path.stat().st_size for path in paths)
 
 

@@ -137,6 +137,13 @@ def test_learned_parameters_stand_in_brackets(tmp_path, calibrated_predictions):
     assert learned == {names[0]: f"gamma {gamma}", names[1]: "gamma 2.0", "Temperature": "", "Identity": ""}
 
 
+def test_a_parameter_may_be_missing_in_some_seeds():
+    first, second = ROWS[:2]
+    (table,) = build_tables([first | {"learned_a": 1.0}, second])
+    (cell,) = table.cells.values()
+    assert cell.fitted_parameters == {"a": 1.0}
+
+
 def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, calibrated_predictions):
     shifts = "gaussian_noise(severity=3)", "digits"
     grid = Grid(("digits",), ("resnet8",), ("focal",), shifts=shifts)

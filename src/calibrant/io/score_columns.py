@@ -279,7 +279,7 @@ def _check_not_positive_class(search: RoleSearch, name: str) -> None:
     except InputError:  # without evidence, the name of the column decides
         return
     if meaning.positive is not None:
-        raise ambiguous_score_error(name, f"it is above 1/2 exactly where {meaning.positive!r} is predicted")
+        raise ambiguous_score_error(name, f"it is higher exactly where {meaning.positive!r} is predicted")
 
 
 def _infer_from_predicted(search: RoleSearch, name: str) -> ScoreMeaning:

@@ -201,11 +201,11 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
         ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
         title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
         description = f"Reliability diagram: {title}; {ece_over_seeds_text(ece_by_seed.tolist())}."
-        yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}", title, description, bins)
+        yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}_{split}", title, description, bins)
         title = f"confidences on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
         mean_confidence = format_percent(float(confidence_sum.sum() / counts.sum()))
         description = f"Histogram: {title}; {mean_confidence} on average."
-        name = f"confidences_{epoch}_{slug(loss)}"
+        name = f"confidences_{epoch}_{slug(loss)}_{split}"
         yield reliability_drawing(name, title, description, bins, plots.confidence_histogram)
 
 
@@ -249,12 +249,14 @@ def _learned_epoch_drawings(histories: Histories) -> Iterator[Drawing]:
             # the first and last epoch of each span; equal spans may begin between two epochs
             starts = [math.ceil(start) for start in row["learned_spans"]]
             ends = [*(start - 1 for start in starts[1:]), int(row["epoch"])]
-            names = [
-                f"epochs {start} to {end}" if end > start else f"epoch {start}"
-                for start, end in zip(starts, ends, strict=True)
+            *span_counts, never_counts = row["learned_counts"]
+            named_counts = [
+                (f"epochs {start} to {end}" if end > start else f"epoch {start}", counts)
+                for start, end, counts in zip(starts, ends, span_counts, strict=True)
+                if end >= start  # more spans than epochs leave some without an epoch
             ]
-            run_histograms = ((counts, row["learned_edges"]) for counts in row["learned_counts"])
-            histograms += zip([*names, "never"], run_histograms, strict=True)  # the last is of examples never learned
+            named_counts.append(("never", never_counts))
+            histograms += ((name, (counts, row["learned_edges"])) for name, counts in named_counts)
         title = f"maximum logits of training examples by learned epoch, {loss}"
         yield _histogram_drawing(f"learned_{slug(loss)}", title, group_pairs(histograms), "maximum logit")
 

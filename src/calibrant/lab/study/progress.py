@@ -41,12 +41,14 @@ MAX_TRIAL_BATCH_SECONDS = 0.5  # no larger batch is tried after a batch this slo
 def duration_text(seconds: float) -> str:
     """Return a rounded duration.
 
-    >>> duration_text(40.0), duration_text(600.0), duration_text(18000.0), duration_text(1e6)
-    ('less than a minute', 'about 10 minutes', 'about 5.0 hours', 'about 12 days')
+    >>> duration_text(80.0), duration_text(600.0), duration_text(18000.0), duration_text(1e6)
+    ('about a minute', 'about 10 minutes', 'about 5.0 hours', 'about 12 days')
     """
     minutes = seconds / 60
     if minutes < 1:
         return "less than a minute"
+    if minutes < 1.5:
+        return "about a minute"
     if minutes <= 90:
         return f"about {minutes:.0f} minutes"
     return f"about {minutes / 60:.1f} hours" if minutes < 100 * 60 else f"about {minutes / 1440:,.0f} days"

@@ -349,17 +349,20 @@ def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None
     """
     applicable = [result for result in results if not result.get("reason")]
     converged = [result for result in applicable if not result.get("diverged")]
-    parameter_columns = [key for key in converged[0] if key.startswith(PARAMETER_PREFIX)] if converged else []
+    # A calibrator may lack a parameter in some seeds
+    parameters = group_pairs(
+        (key.removeprefix(PARAMETER_PREFIX), value)
+        for result in converged
+        for key, value in result.items()
+        if key.startswith(PARAMETER_PREFIX)
+    )
     return Cell(
         values={result["seed"]: result["value"] for result in converged},
         temperature=mean(result["temperature"] for result in converged) if converged else math.nan,
         paper=paper_value,
         diverged=len(applicable) - len(converged),
         reason=next((result["reason"] for result in results if result.get("reason")), ""),
-        fitted_parameters={
-            column.removeprefix(PARAMETER_PREFIX): mean(result[column] for result in converged)
-            for column in parameter_columns
-        },
+        fitted_parameters={name: mean(values) for name, values in parameters.items()},
     )
 
 

@@ -203,6 +203,7 @@ def test_settings_of_sets_are_checked():
     assert code_of(Sets.fit, p, alpha=1.0) == code_of(Sets.fit, p, alpha=0.9) == "alpha_range"
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     assert code_of(Sets.fit, p, penalty=-1.0) == "penalty_range"
+    assert code_of(Sets.fit, p, seed=-1) == "seed_range"
     for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
         assert code_of(fitted, [[0.0] * 3]) == "num_classes"
         assert code_of(fitted, torch.full((2, p.k), torch.nan)) == "nan"

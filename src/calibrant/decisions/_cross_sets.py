@@ -61,7 +61,7 @@ class CrossSets(PredictionSets):
         Raises:
             InputError: If alpha is not in (0, 0.5), or predictions have weights or clusters.
         """
-        check_set_settings(alpha, score, penalty)
+        check_set_settings(alpha, score, penalty, seed)
         with as_predictions(predictions) as p:
             p = p.double()  # as in `__call__`, so that scores of the fit and of new logits are rounded alike
             p.require_independent_rows("Sets.fit on other data than the calibrator's")
@@ -120,7 +120,7 @@ class CrossSets(PredictionSets):
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty)  # raises
+        check_set_settings(self.alpha, self.score, self.penalty, self.seed)  # raises
         is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
         class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
         return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}  # 0: any number

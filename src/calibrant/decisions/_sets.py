@@ -166,7 +166,7 @@ class Sets(PredictionSets):
         Raises:
             InputError: If a setting is out of its range, or there are no groups.
         """
-        check_set_settings(alpha, score, penalty)
+        check_set_settings(alpha, score, penalty, seed)
         if by not in (None, "class", "groups"):
             raise InputError(f"Expected by as 'class' or 'groups', got {by!r}.", code="by")
         with as_predictions(predictions) as p:
@@ -240,7 +240,7 @@ class Sets(PredictionSets):
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty)  # raises
+        check_set_settings(self.alpha, self.score, self.penalty, self.seed)  # raises
         num_thresholds = {"class": self.k, "groups": len(self.names), None: 1}[self.by]
         return (
             len(self.names) == len(set(self.names)) == len(self.thresholds) == len(self.counts) == num_thresholds
@@ -250,12 +250,13 @@ class Sets(PredictionSets):
         )
 
 
-def check_set_settings(alpha: float, score: str, penalty: float) -> None:
+def check_set_settings(alpha: float, score: str, penalty: float, seed: int) -> None:
     """Raise `InputError` for settings of prediction sets that are out of range."""
     check_range("alpha", alpha, "(0, 0.5)", 0.1, code="alpha_range")  # no coverage such as 0.9
     if score not in SET_SCORES:
         raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
     check_range("a penalty", penalty, "[0, inf)", RANK_PENALTY, code="penalty_range")
+    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
 
 
 def checked_logits(logits: Any, k: int) -> Tensor:

@@ -26,8 +26,9 @@ def to_class_indices(
 ) -> LabelIndices:
     """Return labels as class indices, with the class names, or None, and notes.
 
-    Strings are class names. Without `names`, they are matched to the columns in alphabetical order, unless all of them
-    spell numbers. Numbers are class indices, or class names if all `names` are numbers.
+    Strings are class names. Without `names`, strings that all spell numbers are read as numbers, and others belong to
+    the columns in alphabetical order. Numbers are class indices. Only if all `names` are numbers, such as "3" and "7",
+    may they be class names instead; numbers in a tensor that may be either are class indices.
 
     Args:
         labels: Strings or numbers.

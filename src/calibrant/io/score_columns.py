@@ -69,11 +69,13 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
 
 
 def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return the columns with a score per class, or a list per row, or None without such a group.
+    """Return the group of columns with a score per class, or the column with a list per row, or None without one.
 
-    Groups that are not weak are certain. Without such a group, those whose rows sum to 1 are, if no column is the
-    confidence. If the table has confidences and correctness of answers, but no label, a group is returned only if each
-    of its classes has a column of labels.
+    A group with weak names, such as score_cat and score_dog, needs values that confirm it: rows that sum to 1. The
+    values decide only if the whole table is known, no column is the confidence, and no group has better names.
+
+    A table with confidence and correctness of answers, but without labels, has no scores of classes, unless each class
+    has a column of labels (label_cat, label_dog, ...).
 
     Raises:
         InputError: If two groups are certain, unless they are the logits and probabilities of the same classes.
@@ -84,7 +86,8 @@ def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
     certain_groups = [group for group in groups if not group.is_weak]
     if not certain_groups and search.has_all_rows and "confidence" not in search.roles:
         certain_groups = [group for group in groups if search.rows_sum_to_one(group.columns)]
-    if has_answers and not any(map(search.multilabel_columns, certain_groups)):
+    has_multilabels = any(search.multilabel_columns(group) for group in certain_groups)
+    if has_answers and not has_multilabels:
         return None
     if len(certain_groups) == 2 and search.probs_match_logits(*certain_groups):
         search.notes.append("Probabilities and logits agree, and the logits are read.")

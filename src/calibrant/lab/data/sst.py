@@ -151,7 +151,7 @@ def _tree_split(tensors: dict[str, Tensor], name: str, classes: int) -> Split:
     `tensors` holds the fields of `Trees` of all splits.
     """
     trees = Trees(*(tensors[f"{name}.{field}"].long() for field in ("start", *_NODE_FIELDS)))
-    root_label = trees.label[trees.start[1:] - 1]
+    root_label = trees.label[trees.start[1:] - 1]  # the last node of a tree is its root
     if classes == 5:
         return Split(trees, root_label)
     not_neutral = root_label != 2  # the labels are 0 .. 4, from very negative to very positive

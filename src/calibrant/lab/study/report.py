@@ -273,11 +273,12 @@ def _unbroken_value(value: str) -> Markup:
 
 
 def side_by_side(table: ResultTable) -> Markup:
-    """Return a table of losses against networks: uncalibrated and, in small print, with the best calibrator.
+    """Return a table of losses (rows) against networks with their data sets (columns).
 
-    In a study without the calibrator `Identity`, the first calibrator takes its place.
+    A cell has the metric without calibration, and in small print with the best calibrator. In a study without the
+    calibrator `Identity`, the first calibrator stands for no calibration.
     """
-    setups = list(first_rows(table.rows))
+    setups = list(dict.fromkeys(row.setup for row in table.rows))  # data set and network
     losses = list(dict.fromkeys(row.loss for row in table.rows))
     cells = {loss: [_best_cell_html(table, RunNames(*setup, loss)) for setup in setups] for loss in losses}
     head = [table.row_header, *map(str, setups)]

@@ -71,6 +71,7 @@ def adaptive_ece(
     by_score = events.by_score
     if edges == "equal_mass":
         return gap_norm(Bins.equal_mass(bins, by_score))
+    # each group of equal confidences counts as one example of its total weight
     cuts = mukhoti_edges(by_score.value, bins, by_score.total_weight)
     return gap_norm(Bins.from_edges(cuts, by_score.value, by_score.accuracy, by_score.total_weight))
 
@@ -113,14 +114,14 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
     tensor(0.2500, dtype=torch.float64)
     """
     cells = ClassBinSums(p, bins)
-    visit_probabilities(p.logits, cells.visitor)
+    visit_probabilities(p.logits, cells.visitor)  # adds all probabilities to the sums, in chunks
     errors = class_errors(cells.sums)
     return errors.mean() if reduction == "mean" else errors.sum()
 
 
 def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the debiased L2 error and its interval, as described at `debiased_l2`."""
-    square = squared_error(events.moments(bins), level)
+    square = squared_error(events.moments(bins), level)  # estimate and interval of the squared error
     value = math.sqrt(max(square.value, 0.0))  # an unbiased estimate of a square may be negative
     bias = signed_gap.interval(events, level=level)  # the error is at least the absolute mean of confidence - accuracy
     high = max(math.sqrt(square.high), value, -bias.low, bias.high)
@@ -163,20 +164,21 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
 
 
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
-    """Return the mean ECE of a calibrated model, and its central interval."""
+    """Return the mean ECE of a calibrated model with these confidences, and its central interval."""
     moments = events.moments(bins)
-    if moments.clusters is not None:  # their sums leave out the empty bins
+    if moments.clusters is not None:  # their sums leave out the empty bins, as the mask does here
         return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
-    # the deviation of a bin's sum of confidence - outcome, divided by n: the deviation of its part of the ECE
+    # `noise` is the variance of a bin's sum of confidence - outcome; its part of the ECE is this sum divided by n
     return noise_interval(moments.noise.sqrt() / moments.total_weight.sum(), level)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
-    """Return the mean adaptive ECE of a calibrated model, and its central interval."""
+    """Return the mean adaptive ECE of a calibrated model with these confidences, and its central interval."""
     by_score = events.by_score
     if by_score.clusters is not None:
         sums = by_score.clusters.equal_mass(bins)
-        # c (1 - c) per example; the dispersion is below 1 if outcomes are fractional, which vary less than 0 and 1
+        # of the events in each bin: c (1 - c) per example, times the dispersion, which is below 1 for fractional
+        # outcomes because they vary less than outcomes of 0 or 1
         variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * by_score.dispersion
         return cluster_noise_interval(sums, variance, level)
     return noise_interval(equal_mass_variance(bins, by_score).sqrt() / by_score.total_weight.sum(), level)

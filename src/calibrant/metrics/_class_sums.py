@@ -23,7 +23,7 @@ class ClassBinSums:
     def __init__(self, p: Predictions, bins: int) -> None:
         """Prepare empty sums, which `visitor` fills when it receives the probabilities."""
         self.labels, self.weights, self._k, self._bins = p.labels, p.weights, p.k, bins
-        # each chunk has sums of its own, 3 k * bins numbers, few beside its 128 k * bins probabilities
+        # each chunk has sums of its own, which are few beside its probabilities: 3 k * bins against 128 k * bins
         self.visitor = ChunkVisitor(self._begin_chunk, min_rows=128 * bins)
         self._edges = equal_width_edges(bins).numpy()
         self._chunk_sums: list[tuple[Tensor, Tensor]] = []  # of probabilities (k), and above the first bin (3 k*b)
@@ -62,7 +62,10 @@ class ClassBinSums:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Sums over the examples (k, b, 3): weight, probability, weight of the examples with the class as label."""
+        """Sums over all examples by class and bin of the class's probability, (k, b, 3).
+
+        The three are weight, probability, and weight of the examples with the class as label.
+        """
         prob_sums, bin_sums = (torch.stack(parts).sum(0) for parts in zip(*self._chunk_sums, strict=True))
         by_bin = bin_sums.view(3, -1, self._bins)
         label_weights = torch.bincount(self.labels, self.weights, minlength=self._k).double()
@@ -106,7 +109,7 @@ class ClassSums:
 
     @classmethod
     def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":
-        """Sum in one pass over the logits, which computes the outcomes too."""
+        """Sum labeled predictions in one pass over the logits, which also computes and keeps `p.outcomes`."""
         cells = ClassBinSums(p, bins)
         outcomes = p.compute_outcomes(cells.visitor)
 
@@ -117,7 +120,8 @@ class ClassSums:
 
         by_label = cells.sums[:, :, 2].sum(1)  # weight of the examples with each label
         by_prediction = torch.bincount(outcomes.predicted, p.weights, minlength=p.k).double()
-        hits = total(p.labels, outcomes.correct)  # of right predictions, the label is the predicted class
+        # weight of the right predictions of each class, the same by label and by prediction
+        hits = total(p.labels, outcomes.correct)
         confidences = total(outcomes.predicted, outcomes.confidence)
         return cls(cells.sums, torch.stack([by_label, hits, by_prediction, hits, confidences]))
 

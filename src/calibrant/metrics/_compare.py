@@ -71,11 +71,11 @@ def compare(
 ) -> Comparison:
     """Compare two models metric by metric, with the paired interval of the difference, second minus first.
 
-    Means over examples (accuracy, nll, brier, signed_gap) have the interval of the paired differences. Between two
-    calibrators, a difference is nearly the same for most examples. A sample may lack the rare examples with an unlikely
-    label, and Student's t alone then covers far too little. The interval is therefore at least as wide as the interval
-    of `mean_limits` for an unseen example whose difference is as large as with the observed or the most likely other
-    labels.
+    A metric that is a mean over examples (accuracy, nll, brier, signed_gap) has Student's interval for the mean of the
+    paired differences. Two calibrators may differ much on the rare examples with an unlikely label only, which a sample
+    may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as that of
+    `mean_limits`, which adds one unseen example. Its difference is as large as the differences of the examples with
+    their observed or most likely other labels (root mean square).
 
     Every other metric, `ece(bins=10)` and your own included, has the interval of the jackknife, which leaves out one
     random group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration
@@ -127,13 +127,21 @@ def compare(
 def _compare_metric(
     method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
 ) -> Difference:
-    """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife."""
+    """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife.
+
+    Args:
+        method: The metric with its settings.
+        scores: Both models, for the scores of each example.
+        first: Groups of the first model's examples, for the jackknife.
+        second: The same groups of the second model.
+        level: Probability that the interval holds the true difference.
+    """
     metric, a, b = declared_metric(method), first.predictions, second.predictions
     if metric.per_example is not None and not method.settings:  # scores per example are of the default settings
-        low, value, high = scores.values(metric)  # of the difference of each example's scores
+        low, value, high = scores.values(metric)  # smallest, observed and largest difference of each example's scores
         pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
-        squares = (Sample.from_values(end.square(), a.weights).mean for end in (low.clamp_max(0), high.clamp_min(0)))
-        unseen_range = _range_from_squares(*squares)
+        extremes = low.clamp_max(0), high.clamp_min(0)
+        unseen_range = _range_from_squares(*(Sample.from_values(x.square(), a.weights).mean for x in extremes))
         mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
         return _mean_difference(method.text, mean_a, mean_b, pair, unseen_range, level)
 
@@ -202,7 +210,8 @@ class PairedScores:
 def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, Tensor]:
     """Return the smallest, the observed and the largest score of each example of one model.
 
-    The extremes are over two labels, the observed and the most likely other one, or of the score's known range.
+    The extremes are over two labels, the observed and the most likely other one, or the ends of the score's range if it
+    is known.
     """
     if isinstance(metric.score_range, ScoreRange):
         value = metric.values(p).double()
@@ -225,17 +234,19 @@ def _other_labels(first: Predictions, second: Predictions) -> Tensor:
     If they evaluate the event of one class, it is that class for all examples with another label.
     """
     y, a, b = first.labels, first.predicted, second.predicted
-    # where the models suggest two classes, the one of lower index: the order of the models must not matter
+    # If the models suggest two classes, take the one of lower index: the order of the models must not matter
     runner_up = torch.minimum(first.runner_up, second.runner_up)
+    # A model suggests its prediction if that is not the label, otherwise the other model's; if both are right, the
+    # second most likely class
     alternative = torch.minimum(a.where(a != y, b), b.where(b != y, a))
     alternative = runner_up.where((a == y) & (b == y), alternative)
     return alternative.where(y == first.of, first.of) if isinstance(first.of, int) else alternative
 
 
 def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
-    """Yield the event's statistics, its rows or the predictions without one group at a time, as the metric needs."""
+    """Yield the input of the metric without one group at a time: the event's statistics, its rows or predictions."""
     if metric.takes == "statistics":
-        return iter(side)
+        return iter(side)  # computed from sums, without another pass over the rows
     source = side.events if metric.takes == "events" else side.predictions
     return (source[side.group != i] for i in range(side.groups))
 
@@ -290,7 +301,7 @@ def paired_difference(name: str, first: float, second: float, sums: Sequence[flo
 
 
 def paired_p_value(sums: Sequence[float]) -> float:
-    """Compute only the p-value of `paired_difference`, which is faster."""
+    """Compute only the p-value of `paired_difference`, from the sums of `PairedScores.sums`, which is faster."""
     return _p_value(*_read_sums(sums))
 
 
@@ -310,10 +321,14 @@ def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
 
 
 def _range_from_squares(low: float, high: float) -> ScoreRange:
-    """Return the range of an unseen example's difference, from mean squares of the most extreme differences.
+    """Return the range of an unseen example's difference, from mean squares of each example's extreme differences.
 
-    A root mean square lies between the mean over examples and the most extreme example. It comes near to the most
-    extreme example if few examples make up the mean difference.
+    The fewer examples make up a given mean difference, the larger is the root mean square, and the more may an unseen
+    example change the mean.
+
+    Args:
+        low: Mean square of the smallest differences, as far as they are below 0.
+        high: Mean square of the largest differences, as far as they are above 0.
     """
     return ScoreRange(-math.sqrt(low), math.sqrt(high))
 

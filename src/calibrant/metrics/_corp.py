@@ -61,7 +61,7 @@ def uncertainty(events: EventStatistics, *, score: Score = "brier") -> Scalar:
 
 
 def isotonic_fit(by_score: GroupedScores) -> Tensor:
-    """Return the isotonic regression of outcomes on confidence (g), at each of the g distinct confidences."""
+    """Return the isotonic regression of outcomes on confidence, (g), at each of the g distinct confidences."""
     from scipy.optimize import isotonic_regression  # slow to import
 
     fit = isotonic_regression(by_score.accuracy.cpu().numpy(), weights=by_score.total_weight.cpu().numpy())
@@ -73,7 +73,7 @@ def _score(by_score: GroupedScores, p: Tensor, score: Score) -> Scalar:
 
     "brier" is the mean of (p - a)^2 over outcomes a, "log" the mean of -log p if a is 1 and of -log(1 - p) if a is 0.
     """
-    hit, miss = by_score.correct, by_score.total_weight - by_score.correct
+    hit, miss = by_score.correct, by_score.total_weight - by_score.correct  # weights of outcomes 1 and 0
     if score == "brier":
         parts = hit * (1 - p).square() + miss * p.square()
     else:

@@ -75,7 +75,10 @@ def _skce_test(
     null = NullResiduals.draw(events.by_score, draws, seed)
 
     def sum_over_pairs(gaps: Tensor) -> Tensor:
-        """Return the sum of u_i u_j times the kernel over all pairs i != j, also those within a cluster."""
+        """Return the sum of u_i u_j times the kernel over all pairs i != j, also those within a cluster.
+
+        The gaps (r g) are the sums of u = correct - confidence of r samples in g groups of equal confidence v.
+        """
         # undo the scaling of `NullResiduals` for fractional outcomes, to get the weight of the events
         hits = gaps / math.sqrt(null.dispersion) + null.total_weight * null.value
         # the sum of u^2: (1 - v)^2 for each hit, and v^2 for each miss
@@ -144,7 +147,7 @@ def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: 
         tail: Probability that a Brownian motion on [0, 1] has a larger range or supremum.
     """
     statistic = float(size(cumulative_residuals(by_score)))
-    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # totals; variance of the number of events
+    weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # of all examples; variance of the event count
     sigma = math.sqrt(variance) / weight
     if not sigma:  # every confidence is 0 or 1
         return Evidence(statistic, float(statistic == 0))
@@ -152,7 +155,7 @@ def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: 
     if not is_clustered and len(by_score.value) > MAX_CLUSTER_SLOTS:
         return Evidence(statistic, asymptotic)
     simulated = NullResiduals.draw(by_score).p_value(lambda residuals: size(_running_sums(residuals)))
-    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE  # where few of the 999 draws decide
+    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE  # fewer than 10 of the 999 draws would decide
     return Evidence(statistic, min(simulated, asymptotic) if refines else simulated)
 
 
@@ -241,7 +244,7 @@ def supremum_tail(x: float) -> float:
     """
     if x < 0.15:  # where the probability is 1 in float64
         return 1.0
-    odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1
+    odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1  # 2 k + 1
     if x > 2:  # the reflected series: no cancellation in the tail
         return min(1.0, 2 * _alternating_sum(torch.special.erfc(odd * x / math.sqrt(2))))
     terms = (-(odd**2) * math.pi**2 / (8 * x**2)).exp() / odd

@@ -57,7 +57,7 @@ def decompose_score(
     with as_predictions(predictions, labels, weights) as validated:
         p = validated.double()
         recalibrated = map_out_of_fold(fit, p, folds=folds, seed=seed)
-        gains = metric.values(p) - metric.values(recalibrated)
+        gains = metric.values(p) - metric.values(recalibrated)  # of each example; their mean is the calibration part
         gain = Sample.from_values(gains, p.weights, p.clusters, p.examples)
         refinement = metric.interval(recalibrated, level=level)
         return ScoreDecomposition(metric.interval(p, level=level), refinement, gain.normal_interval(level))

@@ -39,7 +39,7 @@ def is_calibration_error(name: str) -> bool:
 
 
 def fits_summary(name: str, *, by_class: bool) -> bool:
-    """Return whether a `Summary`, made `by_class` or not, has a metric.
+    """Return whether a metric, given by name, can be computed from a `Summary` that was made `by_class` or not.
 
     >>> fits_summary("ece", by_class=False), fits_summary("classwise_ece", by_class=False)
     (True, False)

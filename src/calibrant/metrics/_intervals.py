@@ -23,10 +23,10 @@ _USES_STRICT_LIMITS: ContextVar[bool] = ContextVar("uses_strict_limits", default
 
 @contextmanager
 def strict_limits() -> Generator[None]:
-    """Compute conservative intervals of bounded means inside the block: each limit errs with at most its probability.
+    """Compute conservative intervals of bounded means inside the block, with kappa = 1 in `mean_limits`.
 
-    Outside, errors have about this probability. Inside, shares have the limits of Clopper & Pearson (1934) instead of
-    mid-p limits.
+    The truth then lies beyond a limit with at most the nominal probability, and otherwise with about this probability.
+    A share has the limits of Clopper & Pearson (1934) instead of mid-p limits.
     """
     token = _USES_STRICT_LIMITS.set(True)
     try:
@@ -110,9 +110,14 @@ class Sample:
         clusters: Tensor | None = None,
         examples: Tensor | None = None,
     ) -> "Sample":
-        """Compute from one value per row. Examples of a cluster may depend on each other.
+        """Compute the mean and its precision from one value per row.
 
-        Rows that are parts of one of the `examples` count as one value, their mean.
+        Args:
+            values: One number per row, (n).
+            weights: Weights, (n); 1 by default.
+            clusters: Index of the cluster of each row, (n), if examples of a cluster may depend on each other.
+            examples: Index of the example of each row, (n), if an example has several rows, which then count as one
+                value, their mean.
         """
         if examples is not None:
             values, weights, clusters = merge_examples(values, weights, clusters, examples)
@@ -140,18 +145,19 @@ class Sample:
 
     @property
     def equivalent_sample(self) -> tuple[float, float]:
-        """Number and variance of independent values whose mean is as precise.
+        """Number and variance of independent values whose mean is as precise, for `mean_limits`.
 
-        The number is the geometric mean of the number of clusters of equal weight and the effective number of examples,
-        as many independent examples of this variance as have a mean with this standard error. If all values are equal,
-        they do not show how alike the examples of a cluster are, and the clusters count.
+        The effective number of examples is the number of independent examples of this variance whose mean has this
+        standard error. The returned number is the geometric mean of it and the number of clusters of equal weight, and
+        the variance is adjusted to keep the standard error. If all values are equal, they do not show how alike the
+        examples of a cluster are, and the number is that of clusters.
         """
         clusters = self.degrees + 1
         if self.variance < MAX_ROUNDING_VARIANCE or clusters <= 1:
             return clusters, self.variance
         examples = min(max(self.n, clusters), 1 + self.variance / max(self.error**2, MIN_DIVISOR))
         count = math.sqrt(examples * clusters)
-        # chosen so that the squared standard error, variance / (count - 1), stays variance / (examples - 1)
+        # keeps the squared standard error: new variance / (count - 1) is variance / (examples - 1)
         return count, self.variance * (count - 1) / (examples - 1)
 
     def normal_interval(self, level: float) -> Interval:
@@ -181,14 +187,15 @@ class Sample:
         count, variance = self.equivalent_sample
         zero = min(max(-low / (high - low), 0.0), 1.0)  # where 0 is if the range is scaled to [0, 1]
         tails = _mean_tails(count, *_unit_moments(self.mean, variance, score_range))
-        lower_tail, upper_cdf = tails(np.full(2, zero))  # if 0 were the lower limit, and if it were the upper limit
+        # probabilities that `mean_limits` compares with the level, if 0 were the lower and if it were the upper limit
+        lower_tail, upper_cdf = tails(np.full(2, zero))
         tail = float(lower_tail if self.mean > 0 else 1 - upper_cdf)
         return min(1.0, 2 * tail)
 
     def bounded_interval(self, score_range: ScoreRange, level: float, effective_share: float = 1.0) -> Interval:
         """Return the interval of a mean of values in a known range, by `mean_limits`.
 
-        With an `effective_share` below 1, only this share of the sample size counts; the standard error stays.
+        With an `effective_share` below 1, the sample counts as this share of its size, but keeps its standard error.
         """
         if math.isinf(self.mean) or math.isinf(self.variance):  # such as the NLL of an impossible class
             return Interval(self.mean, -math.inf, math.inf, level)
@@ -202,7 +209,7 @@ class Sample:
 
 
 def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level: Any) -> tuple[Any, Any]:
-    r"""Return limits of the mean of n values in a known range that neither collapse nor leave the range.
+    r"""Return limits of the mean of n values in a known range that neither collapse to a point nor leave the range.
 
     One unseen example joins the sample, at the low or the high end of the range. If the n + 1 weights have the flat
     Dirichlet distribution, the weighted mean has a distribution (Rubin 1981): $F_0$ if the unseen example is at the low
@@ -271,8 +278,9 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
 def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
     r"""Return limits of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
 
-    The estimate is `value`. If the square is 0, its noise has the mean `mean` and the variance `variance`; the root of
-    the estimate has the variance `root_variance`. Under $\theta$ the estimate plus `mean` is a weighted sum of
+    The estimate is `value`. If the square is 0, the estimate before its bias was subtracted has the mean `mean` and the
+    variance `variance`; the root of the estimate has the variance `root_variance`. Under $\theta$ the estimate plus
+    `mean` is a weighted sum of
     noncentral chi-squares: positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`,
     $\lambda$ the `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does
     not reject (Patnaik 1949), each at the error rate $\Phi(-t)$. `t` is the quantile of the level, as of
@@ -325,11 +333,11 @@ def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor
 
 
 def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
-    """Return the interval of a share of hits in [0, 1], by `mean_limits`.
+    """Return the interval of a share of hits in [0, 1] over independent clusters, by `mean_limits`.
 
     Args:
-        weight: Weight of each cluster.
-        total: Weight of the hits in each cluster.
+        weight: Weight of each cluster, (m).
+        total: Weight of the hits in each cluster, (m).
         level: Probability that the interval holds the true share.
     """
     n = float(weight.sum())

@@ -61,16 +61,19 @@ class Jackknife:
 
     @cached_property
     def cells(self) -> Tensor:
-        """Weight, confidence and outcome by cell, in increasing order of confidence, (3, groups + 1, cells)."""
+        """Sums of weight, confidence and outcome by group and cell, as `sums` returns them, (3, groups + 1, cells).
+
+        Cells are in increasing order of confidence.
+        """
         c, a = self.events.confidence, self.events.outcome
         value, cell = distinct_values(c)
         num_cells = len(value)
-        if num_cells > MAX_DISTINCT_CONFIDENCES:
+        if num_cells > MAX_DISTINCT_CONFIDENCES:  # cells in the log odds instead
             cell, num_cells = NUM_ODDS_CELLS - 1 - odds_cell(c), NUM_ODDS_CELLS  # `odds_cell` starts at the highest
         return self.sums(cell, num_cells, torch.ones_like(c), c, a)
 
     def moments(self, bins: int) -> Tensor:
-        """Return the sums of `Moments` by bin of equal width, (6, groups + 1, bins)."""
+        """Return the six sums of `Moments` by group and bin of equal width, (6, groups + 1, bins)."""
         cache: dict[int, Tensor] = self.__dict__.setdefault("_moments", {})  # by number of bins
         if bins not in cache:
             c, a = self.events.confidence, self.events.outcome
@@ -80,7 +83,7 @@ class Jackknife:
     def cluster_sums(self, bins: int) -> ClusterSums | None:
         """Return the sums of sets of clusters in equal-width bins, or None without clusters.
 
-        There are at most 512 sets, and set s holds clusters of group s % `groups`.
+        Clusters are joined into at most 512 sets, to bound the memory. Set s holds clusters of group s % `groups`.
         """
         cache: dict[int, ClusterSums] = self.__dict__.setdefault("_cluster_sums", {})
         clusters = self.events.clusters
@@ -101,19 +104,22 @@ class LeaveOneGroupOut(EventStatistics):
     left_out: int
 
     def _remainder(self, table: Tensor) -> Tensor:
-        """Return the sums without the group, (values, cells), from `Jackknife.sums`, which start with the weight."""
+        """Return the sums over all other groups, (values, cells).
+
+        `table` is a result of `Jackknife.sums` whose first value is the weight.
+        """
         remaining = table[:, -1] - table[:, self.left_out]  # the last row holds the sums of all groups
         return remaining * (remaining[0] > SUM_ROUNDING * table[0, -1])  # a smaller weight is rounding
 
     @cached_property
     def by_score(self) -> GroupedScores:
-        """Confidences, sorted and grouped."""
+        """Confidences of all other groups, sorted and grouped by cell."""
         cells = self._remainder(self.jackknife.cells)
         weight, confidence, outcome = cells[:, cells[0] > 0]
         return GroupedScores((confidence / weight).clamp_max_(1), weight, outcome)  # a mean of ones may round up
 
     def moments(self, bins: int) -> Moments:
-        """Return sums over bins of equal width."""
+        """Return sums over bins of equal width, of all other groups."""
         sums = self.jackknife.cluster_sums(bins)
         if sums is not None:
             # the group of each set of clusters, as `Jackknife.cluster_sums` numbers them

@@ -137,7 +137,10 @@ class Metric(Generic[P]):
             return self._compute(view, self._check_settings(self.function, settings, view))
 
     def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
-        """Return the number, from a summary's sums or by the function, which takes event statistics or arrays."""
+        """Return the metric of an input that `_read` yields: predictions, an event's rows, or an event's statistics.
+
+        A metric that needs rows is computed for a `Summary`, which has none, as a mean from its sums.
+        """
         if isinstance(view, BinSums) and not view.total("rows"):
             return torch.tensor(math.nan, dtype=torch.float64)  # a summary of no examples
         if isinstance(view, BinSums) and self.takes != "statistics":
@@ -161,7 +164,7 @@ class Metric(Generic[P]):
         return value
 
     def values(self, p: Predictions) -> PerExample:
-        """Return one value per example, whose mean is the metric."""
+        """Return one value per example (n), whose weighted mean is the metric with default settings."""
         assert self.per_example is not None  # called only for means over examples
         return self.per_example(self.view(p))
 
@@ -192,7 +195,10 @@ class Metric(Generic[P]):
             return sample.normal_interval(level) if score_range is None else sample.bounded_interval(score_range, level)
 
     def _sample(self, view: Any, settings: dict[str, Any]) -> Sample:
-        """Return the metric as a mean with its precision. Raises `InputError` if a summary lacks its sums."""
+        """Return a metric that is a mean over examples as a `Sample`: the mean with its precision.
+
+        Raises `InputError` if a summary lacks its sums.
+        """
         if not isinstance(view, BinSums):
             assert self.per_example is not None  # `has_interval` is true
             return Sample.from_values(self.per_example(view), view.weights, view.clusters, view.examples)
@@ -206,11 +212,14 @@ class Metric(Generic[P]):
         return InputError(text, code="summary_only")
 
     def _compute_range(self, view: Any) -> ScoreRange | None:
-        """Return the range of the metric, computed from the event's bins if it depends on the confidences."""
+        """Return the smallest and largest mean over all labels that the examples could have, or None if undeclared.
+
+        A range that depends on the confidences, such as that of NLL, is computed from the event's bins.
+        """
         if self.score_range is None or isinstance(self.score_range, ScoreRange):
             return self.score_range
         statistics = view
-        if isinstance(view, Predictions):  # "classes" names no single event, whose confidences could be binned
+        if isinstance(view, Predictions):  # `of="classes"` names no single event to bin: take the top class
             statistics = (view.with_event("top") if view.of == "classes" else view).events
         bins = getattr(statistics, "bins", NUM_INTERVAL_BINS)  # a `Summary` has its own
         ends = self.score_range(statistics.moments(bins), getattr(view, "k", 2))  # an event happens or not: 2 classes
@@ -351,7 +360,11 @@ def declared_metric(method: registry.Method) -> Metric[...]:
 
 
 def _input_kind(parameter: inspect.Parameter | None) -> str:
-    """Return the kind of input by the annotation of the first parameter: a type, or its name with or without module."""
+    """Return the kind of input by the annotation of a metric's first parameter.
+
+    It is "predictions", "events", "statistics", or "arrays" for logits and labels. An annotation may be a type, or its
+    name with or without the module.
+    """
     annotation = None if parameter is None else parameter.annotation
     type_name = str(getattr(annotation, "__name__", annotation)).rpartition(".")[2]
     return INPUT_KINDS.get(type_name, "arrays")
@@ -360,6 +373,7 @@ def _input_kind(parameter: inspect.Parameter | None) -> str:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature of the public call: predictions or logits, labels, weights, then the settings."""
     signature = inspect.signature(function)
+    # keyword-only parameters, except those that hold data, such as `weights`
     settings = [
         p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name not in registry.DATA_PARAMETERS
     ]

@@ -57,7 +57,8 @@ def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
       variance of $\mu_b^2$ over the examples, and $\theta$ at least the mean of the noise.
 
     Returns:
-        The estimate; mean and variance of its noise if $\theta$ is 0; and the variance of its root.
+        The estimate; the mean of its noise if $\theta$ is 0, which was subtracted to make the estimate unbiased; the
+        variance of this noise; and the variance of the root of the estimate.
     """
     m, n = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
     has_pairs = m > 1 + SUM_ROUNDING  # at least two examples
@@ -66,11 +67,12 @@ def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean_product = (moments.u_sum.square() - moments.u_square_sum) / pairs
     mu_square = mean_product.clamp_min(0)
     sigma_square = torch.maximum(moments.u_square_sum / m - mu_square, moments.noise / m)
-    spread = share * sigma_square / pairs.sqrt()
+    spread = share * sigma_square / pairs.sqrt()  # mean of the noise of each bin; its variance is 2 spread^2
     value, mean = (share * mean_product).sum(-1), spread.sum(-1)
+    # the two terms of the variance of the root: sum w mu^2 sigma^2 / theta, and V
     weight = share * ((moments.u_sum / m).square() + MIN_SQUARED_GAP)
-    between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
     within = (weight * sigma_square).sum(-1) / weight.sum(-1)
+    between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
     root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(MIN_DIVISOR)) / n.squeeze(-1)
     return value, mean, 2 * spread.square().sum(-1), root_variance
 
@@ -86,10 +88,10 @@ def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
 
 
 def noise_interval(sigma: Tensor, level: float) -> Interval:
-    r"""Return the distribution of $\sum_b |N(0, \sigma_b^2)|$: its mean $\sqrt{2/\pi} \sum_b \sigma_b$ and quantiles.
+    r"""Return the mean $\sqrt{2/\pi} \sum_b \sigma_b$ of $\sum_b |N(0, \sigma_b^2)|$, and quantiles as an interval.
 
-    The distribution of the sum is the convolution of half-normal distributions: on a grid, the product of their Fourier
-    transforms.
+    This is the ECE of a calibrated model, in whose bins accuracy minus confidence is nearly normal. The distribution of
+    the sum is the convolution of half-normal distributions: on a grid, the product of their Fourier transforms.
 
     >>> print(noise_interval(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
     0.7979 [0.0627, 1.9600]
@@ -101,19 +103,19 @@ def noise_interval(sigma: Tensor, level: float) -> Interval:
     cells = NUM_NOISE_CELLS
     width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells  # a mass of about 1e-15 lies beyond
     ends = torch.arange(cells + 1, dtype=torch.float64) * width
-    probability = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)
+    probability = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)  # half-normal, of each cell (b cells)
     # padded to twice the length, so that the cyclic convolution does not wrap around
     density = torch.fft.irfft(torch.fft.rfft(probability, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
     density /= density.sum()
     shift = mean - float((density * ends[:-1]).sum())  # makes the mean of the grid exact
     cumulative = torch.nn.functional.pad(density.cumsum(0), (1, 0))
-    points = ends - width / 2 + shift
+    points = ends - width / 2 + shift  # a cell's probability counts from half a cell below its start to half above
     low, high = np.interp([(1 - level) / 2, (1 + level) / 2], cumulative.numpy(), points.numpy())
     return Interval(mean, max(float(low), 0.0), max(float(high), 0.0), level)
 
 
 def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
-    """Return the bins of equal width or of equal mass."""
+    """Return the table of accuracy and confidence in bins of equal width or of equal mass."""
     return Bins.equal_mass(bins, events.by_score) if edges == "equal_mass" else events.equal_width(bins)
 
 
@@ -160,8 +162,9 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
 def _noise_residuals(sums: ClusterSums) -> Tensor:
     """Return the part of every cluster's residual that is noise, (m b), by a jackknife.
 
-    Each residual is compared with the mean residual of the other clusters in the bin, which removes the miscalibration
-    that they share. Without other clusters in the bin, the whole residual counts as noise.
+    A residual is a sum of outcomes minus confidences of a cluster in a bin. It is compared with the mean residual of
+    the other clusters in the bin, which removes the miscalibration that they share. Without other clusters in the bin,
+    the whole residual counts as noise.
     """
     n = sums.total_weight.sum(0)
     share = sums.total_weight / n  # of each cluster in the bin
@@ -206,7 +209,7 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[
     product = (residual.sum(0).square() - residual.square().sum(0)) / pairs
     product = product.where(pairs > SUM_ROUNDING * n.square(), 0.0)
     value = (share * product).sum()
-    # C is the sum over clusters of the outer products of these rows
+    # (m b): C is the sum over clusters of the outer products of these rows
     deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
     direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
     root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)

@@ -29,9 +29,15 @@ class NullResiduals:
 
     @classmethod
     def draw(cls, by_score: GroupedScores, draws: int = NUM_NULL_DRAWS, seed: int = 0) -> "NullResiduals":
-        """Draw residuals of a calibrated model. Examples in clusters are drawn by `_draw_clustered_residuals`.
+        """Draw residuals of a calibrated model, in which events happen with the probability of their confidence.
 
-        Fractional outcomes vary less than events, by the square root of their dispersion.
+        Examples in clusters are drawn by `_draw_clustered_residuals`. Residuals of fractional outcomes are smaller by
+        the square root of the dispersion.
+
+        Args:
+            by_score: Sorted examples; many distinct confidences are merged into 512 groups (64 with clusters).
+            draws: Number of draws, d.
+            seed: Seed of the draws.
         """
         generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device has the same draws
         if (sums := by_score.clusters) is not None:
@@ -57,7 +63,13 @@ class NullResiduals:
 
 
 def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the weight of events in groups of given weight and confidence, as if each had ceil(weight) examples."""
+    """Draw the total weight of the events in groups of examples, with the shape of `weight` (... g).
+
+    Args:
+        weight: Total weight of each group, (... g). It counts as ceil(weight) examples.
+        value: Confidence of each group, (g), the probability of every event.
+        generator: Random generator.
+    """
     count = weight.ceil()
     hits = torch.binomial(count, value.expand_as(count).contiguous(), generator=generator)
     return hits * weight / count.clamp_min(1)  # back from ceil(weight) examples to the weight
@@ -73,7 +85,10 @@ def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> Groupe
 
 
 def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
-    """Merge groups of neighboring confidences into at most `max_groups` groups of nearly equal weight."""
+    """Merge groups of neighboring confidences into at most `max_groups` groups of nearly equal weight.
+
+    The confidence of a merged group is the mean. A `GroupedScores` with fewer groups is returned as it is.
+    """
     if len(by_score.value) <= max_groups:
         return by_score
     cumulative_weight = by_score.cumulative_weight
@@ -107,9 +122,9 @@ def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Ge
     remaining_weight = (~is_unanimous).double() @ weight
     residuals = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
     squares, products = (~is_unanimous).double() @ model.independent, residuals.new_zeros(draws)
-    pairs = is_unanimous.nonzero()  # rows of a draw and a cluster that is unanimous there
+    pairs = is_unanimous.nonzero()  # indices of a draw and a cluster that is unanimous there
     for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
-        is_event = uniform[draw, cluster, None] < value
+        is_event = uniform[draw, cluster, None] < value  # (pairs g)
         of_cluster = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
         residuals.index_add_(0, draw, of_cluster)
         drawn_u = of_cluster.sum(1)
@@ -153,11 +168,11 @@ class ClusterModel:
         return cls(independent * dispersion, unanimous * dispersion, n - 2 * expected, num_events)
 
     def variance(self, share: Tensor) -> Tensor:
-        """Return the variance of the summed residuals if this share of the clusters is unanimous."""
+        r"""Return the variance of the sum of all residuals if the share $\lambda$ of the clusters is unanimous."""
         return share * self.unanimous + (1 - share) * self.independent.sum()
 
     def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:
-        r"""Estimate the share that explains how the outcomes of a cluster depend on each other.
+        r"""Estimate $\lambda$, the share of unanimous clusters, from how far the clusters deviate from expectation.
 
         The method of moments would solve $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$. But whenever rare events
         did not happen, $u^2$ and with it $\lambda$ would be small, and a test would take their absence for strong

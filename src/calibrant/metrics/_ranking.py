@@ -40,17 +40,19 @@ def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
 
 
 def _placements(p: Predictions) -> PerExample:
-    """Return one number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988).
+    """Return one number per example (n): the mean is the AUROC, and its standard error is as in DeLong et al. (1988).
 
-    Of more than two classes, it is the mean over the classes with positives and negatives.
+    For more than two classes, each number is the mean over the classes that have positives and negatives.
     """
+    # nan for a class without positives or negatives
     return torch.stack([placements(*forecast(), p.weights) for forecast in _forecasts(p)]).nanmean(0)
 
 
 def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     """Return the interval with DeLong's standard error and the sample size of the rarer of positives and negatives.
 
-    Of more than two classes, the sample size is the mean over the classes that occur.
+    For more than two classes, the sample size is the mean of that of each class against the rest, over the classes that
+    occur.
     """
     if p.k == 2 and p.clusters is None:  # faster: without a number per example
         sample = _sum_placements(GroupedScores.from_scores(*_forecasts(p)[0](), p.weights))
@@ -120,7 +122,8 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
         weight = sums.total_weight.sum(1)
         clusters = weight, deviation + value * weight  # sums whose mean is the AURC and which vary as the influences
     sample = Sample.from_sums(n, value, float(square.sum()), clusters)
-    # The errors have the weights w = -log G, and (E w)^2 / E w^2 is 1/2: they are as precise as half of the examples
+    # An error has the weight w = -log G, with G the share of examples at least as confident, which is uniform. So
+    # (E w)^2 / E w^2 is 1/2, and the errors are as precise as half of the examples (Kish 1965)
     return sample.bounded_interval(SHARE, level, effective_share=0.5)
 
 
@@ -146,7 +149,10 @@ def aurc(events: EventStatistics) -> Scalar:
 
 
 def auroc_of(by_score: GroupedScores) -> Scalar:
-    """Return the area under the ROC curve of sorted scores for the outcomes."""
+    """Return the area under the ROC curve of sorted scores, with outcome 1 as the positive class.
+
+    It is the share of pairs of a positive and a negative in which the positive has the higher score.
+    """
     positive, negative = by_score.correct, by_score.total_weight - by_score.correct
     below = negative.cumsum(0).sub_(negative / 2)  # negatives with a lower score, and half of those with the same
     return below.mul_(positive).sum() / (positive.sum() * negative.sum())
@@ -168,7 +174,10 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
 
 
 def _placement_shares(hits: Tensor, misses: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the shares of negatives below and of positives above each distinct score, counting ties half."""
+    """Return the shares of negatives below and of positives above each distinct score, (g) each, counting ties half.
+
+    `hits` and `misses` are the weights of positives and negatives at the g scores, in increasing order.
+    """
     below = (misses.cumsum(0) - misses / 2) / misses.sum()
     return below, 1 - (hits.cumsum(0) - hits / 2) / hits.sum()
 
@@ -209,8 +218,9 @@ def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     """
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)
     cumulative_weight, total = weight.cumsum(0), weight.sum()
+    # the sum of 1/m over the ranks m of this group, and over those of this group and of all below
     harmonic = torch.digamma(cumulative_weight + 1) - torch.digamma(cumulative_weight - weight + 1)
-    from_here = sums_from(harmonic)[:-1]  # the sum of 1/m over the ranks of this group and of all below
+    from_here = sums_from(harmonic)[:-1]
     added = 1 - (cumulative_weight / weight) * harmonic + from_here  # -log G, averaged over the ranks of the group
     lowered = wrong * harmonic / weight
     lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2  # of its own group, half
@@ -219,7 +229,10 @@ def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
 
 
 def risk_coverage(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
-    """Return the coverage and the error among the covered, at every distinct confidence from the highest down."""
+    """Return the share of covered examples and their error rate, (g) each, at g confidences from the highest down.
+
+    Covered are the examples whose confidence is at least this high.
+    """
     weight = by_score.total_weight.flip(0).cumsum(0)
     wrong = (by_score.total_weight - by_score.correct).flip(0).cumsum(0)
     return weight / weight[-1], wrong / weight

@@ -41,7 +41,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each bin's share, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
+    """Return each bin's share of the weight, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
     weight = moments.total_weight
     c, v = (x / weight.clamp_min(MIN_DIVISOR) for x in (moments.confidence_sum, moments.variance))
     return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)  # c (1 - c) is at most 1/4
@@ -64,7 +64,7 @@ def _nll_range(moments: Moments, k: int) -> ScoreRange:
 
 
 def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the event's mean Brier score if always the likelier outcome happens, and if it never does.
+    """Return the event's mean Brier score if the likelier outcome always happens, and if it never does.
 
     With b the larger of c and 1 - c, the means are of (1 - b)^2 = 1 - b - b (1 - b) and of b^2 = b - b (1 - b).
     """
@@ -74,10 +74,10 @@ def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
 
 
 def _brier_range(moments: Moments, k: int) -> ScoreRange:
-    """Return a range from the event's Brier score: the smallest value spreads 1 - c evenly over the other classes.
+    """Return the range of the mean Brier score over classes, from that of an event of probability c.
 
-    For two classes, Brier is twice the event's Brier score. For more, it is largest, 2 (1 - c (1 - c)), if a single
-    wrong class has the remaining probability.
+    For two classes it is twice the event's range. For more, the smallest score spreads the remaining 1 - c evenly over
+    the other classes. The largest, 2 (1 - c (1 - c)), gives it to a single class, which is wrong.
     """
     share, _, v = _bin_averages(moments)
     low, high = _event_brier_range(moments, k)
@@ -289,7 +289,7 @@ def _confidence_minus_outcome(events: Events) -> PerExample:
 def signed_gap(events: Events) -> Scalar:
     """Return the mean confidence minus the accuracy: positive if overconfident, negative if underconfident.
 
-    The interval is computed by `mean_limits`, which do not collapse when all examples are right.
+    The interval is that of a mean in a known range, which does not collapse when all examples are right.
 
     >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(-0.2500, dtype=torch.float64)

@@ -31,12 +31,13 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
 
     width = float(smooth_ece(events))
     null = NullResiduals.draw(events.by_score, draws, seed)
-    gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)  # in the cosine basis
+    # factors of the window in the cosine basis, in which smoothing is a product (see `smooth_ece`)
+    gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)
 
     def errors_in_window(residuals: Tensor) -> Tensor:
         """Return the error (r), seen through the window, of each row of residuals (r g)."""
         grid = deposit(null.value, residuals, NUM_TEST_CELLS).numpy()
-        smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))
+        smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))  # without division by n
         return torch.from_numpy(np.abs(smoothed).sum(1))
 
     def errors(residuals: Tensor) -> Tensor:
@@ -93,10 +94,15 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
 
 def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
-    """Return residuals, (g) or in rows (r g), of distinct confidences (g), spread over the two nearest cells of a grid.
+    """Return the residuals spread over a grid of [0, 1], (cells) or (r cells): each over the two nearest cells.
 
-    Cell i of [0, 1] has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly; beyond the
-    outermost centers, the first or last cell gets all.
+    Cell i has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly. Beyond the outermost
+    centers, the first or last cell gets all.
+
+    Args:
+        confidences: Distinct confidences, (g).
+        residuals: Sums of outcomes minus confidences at each, (g) or in rows (r g).
+        cells: Number of cells.
     """
     # total[i]: sum of the residuals at confidences between the centers i - 1 and i; right[i]: the part of it for cell i
     total, right = residuals.new_zeros(2, *residuals.shape[:-1], cells + 1)

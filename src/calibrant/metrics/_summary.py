@@ -85,7 +85,15 @@ class Summary(BinSums):
         device: torch.device | str = "cpu",
         by_class: bool = False,
     ) -> "Summary":
-        """Return the summary of no predictions, with its state on `device`. Batches may come from any device."""
+        """Return the summary of no predictions, to which `add` adds batches.
+
+        Args:
+            k: Number of classes, 0 to take it from the first batch.
+            bins: Number of bins of equal width.
+            of: Event to evaluate: "top", the index of a class, or "classes".
+            device: Device of the sums. Batches may come from any device.
+            by_class: Whether to sum every class, of at most 1000.
+        """
         check_settings(Summary.empty, {"bins": bins, "of": of}, "Summary")  # raises for an invalid number or event
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
@@ -256,14 +264,15 @@ class Summary(BinSums):
     @cached_property
     def by_score(self) -> GroupedScores:
         """The cells that are not empty, in increasing order of confidence."""
-        low, high = self.cells.cpu().double()  # the two words of each sum, in units of 2^-52
+        low, high = self.cells.cpu().double()  # the two words of each sum, an integer in units of 2^-52
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)
         weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)  # cells start at the highest confidence
         return GroupedScores(confidence / weight, weight, outcome, self._clusters)
 
 
 def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
-    """Summarize predictions by one pass over their logits and one over the rows' statistics."""
+    """Summarize one batch, in chunks of rows: sums over bins, sums in cells of log odds, and sums of every class."""
+    # First, because this pass over the logits also computes and keeps the outcomes that the chunks need
     classes = ClassSums.from_predictions(p, bins) if by_class and p.k <= Summary.MAX_CLASSES else None
     builder = SumBuilder(p, bins)
     cells = torch.zeros(2, 3, NUM_ODDS_CELLS, dtype=torch.int64, device=p.labels.device)
@@ -301,7 +310,10 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
 
 
 def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
-    """Add `row_features` of rows to `sums`, and their weights and events to `cells`, in place, by one compiled pass."""
+    """Add rows to the `sums` and `cells` of a `Summary` in place, by one compiled pass.
+
+    The sums get the `row_features`, the cells the weight, outcome and confidence of each row.
+    """
     outcomes, events = p.outcomes, p.events
     weights = torch.empty(0) if p.weights is None else p.weights  # length 0 stands for weights of 1
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)

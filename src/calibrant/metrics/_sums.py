@@ -72,7 +72,13 @@ class BinSums(EventStatistics):
         return self.total(name) / n if n else math.nan
 
     def sample(self, name: str, square: str, weight: str) -> Sample:
-        """Return the mean of a feature and its precision, from the sums of the feature, its square and a weight."""
+        """Return the mean of a feature and its precision.
+
+        Args:
+            name: Feature, of `FEATURES`, whose sum is divided by the sum of the weight.
+            square: Feature that holds its square, such as "nll_square".
+            weight: Feature that holds the weight.
+        """
         n, mean = self.total(weight), self.mean(name, weight)
         clusters = None if self.slots is None else (self._per_slot(weight).sum(1), self._per_slot(name).sum(1))
         return Sample.from_sums(n, mean, self.total(square) - n * mean**2, clusters)  # sum of (value - mean)^2
@@ -92,7 +98,7 @@ class BinSums(EventStatistics):
 
     @cached_property
     def _clusters(self) -> ClusterSums | None:
-        """Sums of the sets of clusters in the bins that are not empty."""
+        """Sums of the sets of clusters in the bins that are not empty, or None without clusters."""
         if self.slots is None:
             return None
         weight, a, u = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
@@ -128,7 +134,7 @@ class GroupSums:
         return GroupSums(names, add_words(a.sums, b.sums), add_optional(a.slots, b.slots, add_words))
 
     def _align(self, names: tuple[str, ...]) -> "GroupSums":
-        """Return the sums for these groups, which include all groups of `self`; new groups have sums of 0."""
+        """Return the sums for the groups `names`, which include all groups of `self`; new groups have sums of 0."""
         if names == self.names:
             return self
         index_of = {name: i for i, name in enumerate(names)}
@@ -162,7 +168,13 @@ class SumBuilder:
         self.row_groups = self._group_target(p.row_groups, p.row_group_names, slot)
 
     def _target(self, num_features: int, index: Tensor | None, *shape: int) -> Tensor:
-        """Return a table of zeros (3 f shape b), to which `add` adds each row at its index in the shape."""
+        """Return a table of zeros (3 f *shape b) for `add`: three words of f features in b bins.
+
+        Args:
+            num_features: Number f of features.
+            index: Flat index in `shape` at which each row is added, (n), or None if there is no shape.
+            *shape: Sizes of the dimensions of groups and sets of clusters, if any.
+        """
         sums = torch.zeros(3, num_features, *shape, self.bins, dtype=torch.int64, device=self._device)
         self._targets.append((sums, index))
         return sums
@@ -191,14 +203,20 @@ class SumBuilder:
         return GroupSums(names, sums, slots)
 
     def add(self, rows: slice, features: Tensor, index: Tensor) -> None:
-        """Add the features (f n) of some rows, each with the index of its bin."""
+        """Add rows to all tables.
+
+        Args:
+            rows: Slice of the rows of the batch.
+            features: Their `row_features`, (f rows).
+            index: Index of the bin of each, (rows).
+        """
         words = to_words(features, 3, WORD_BITS)
         for sums, outer_index in self._targets:
             flat_index = index if outer_index is None else outer_index[rows] * self.bins + index
             add_rows(sums, words[:, : sums.shape[1]], flat_index)  # sets of clusters in groups have fewer features
 
     def carry(self) -> None:
-        """Bring all words into their range."""
+        """Bring the words of all sums into their range, so that equal sums have equal words."""
         for sums, _ in self._targets:
             carry(sums, WORD_BITS)
 
@@ -237,7 +255,10 @@ def cluster_slots(p: Predictions) -> Tensor:
 
 
 def to_words(values: Tensor, num_words: int, bits: int) -> Tensor:
-    """Round values to units of 2^-52 and split them into words of so many bits, the lowest first, in float64."""
+    """Round values (...) to multiples of 2^-52, and split these integers into words, (num_words ...), the lowest first.
+
+    All words but the last have `bits` bits. They are whole numbers in float64.
+    """
     rest, words = (values * 2.0**UNIT_BITS).round_(), list[Tensor]()
     for i in range(num_words - 1, 0, -1):
         word = (rest * 2.0 ** (-i * bits)).floor_()
@@ -250,6 +271,7 @@ def from_fixed_point(words: Tensor, name: str) -> Tensor:
     """Return the sums of a feature from their three words (3 b), in float64 on the CPU."""
     unit = COARSE_UNIT_BITS if name == "nll_square" else UNIT_BITS
     low, middle, high = words.tolist()  # integers of Python, which have no largest value
+    # integers in units of 2^-unit
     sums = (a + (b << WORD_BITS) + (c << 2 * WORD_BITS) for a, b, c in zip(low, middle, high, strict=True))
     return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)  # exact integers up to this division
 
@@ -260,7 +282,10 @@ def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
 
 
 def carry(words: Tensor, bits: int) -> Tensor:
-    """Bring every word but the last below 2^bits, in place, and return the words (w ...), the lowest first."""
+    """Carry what exceeds `bits` bits of a word to the next word, in place, and return the words.
+
+    Words (w ...) are the digits of integers, the lowest first. The last word takes any size.
+    """
     for lower, higher in pairwise(words):
         higher += lower >> bits
         lower &= (1 << bits) - 1
@@ -273,7 +298,7 @@ def add_words(first: Tensor, second: Tensor) -> Tensor:
 
 
 def add_optional(first: Sums | None, second: Sums | None, add: Callable[[Sums, Sums], Sums]) -> Sums | None:
-    """Add two sums, or return the other one if one is None."""
+    """Add two sums by `add`, or return the sum that is not None if only one is given."""
     if first is None or second is None:
         return second if first is None else first
     return add(first, second)

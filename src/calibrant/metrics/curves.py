@@ -70,7 +70,7 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
 
 
 def risk_coverage_of(by_score: GroupedScores, level: float = 0.90) -> Curve:
-    """Return the risk-coverage curve of sorted examples with its band."""
+    """Return the risk-coverage curve of sorted examples with its band (see `risk_coverage`)."""
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
     low, high = precision_limits(by_score, by_score.value.flip(0), level)  # the error rate is 1 - precision
     return Curve(*_ranking.risk_coverage(by_score), 1 - high, 1 - low)
@@ -80,6 +80,14 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
     """Return limits of the frequency of the event above each threshold that hold for all thresholds at once.
 
     Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
+
+    Args:
+        by_score: Sorted examples.
+        cuts: Thresholds, (t).
+        level: Probability that all limits hold.
+
+    Returns:
+        The lower and the upper limits, (t) each.
     """
     pointwise = simultaneous_level(by_score, level)
     first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
@@ -109,8 +117,8 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     """
     generator = torch.Generator().manual_seed(0)
     if by_score.clusters is None:
-        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m
-        # numbers of groups, denser at the start, where the ratio changes fastest
+        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m after each group
+        # groups at which the walk is read, denser at the start, where |W_m| / sqrt(m) changes fastest
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
         steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
@@ -119,6 +127,7 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     else:
         # without the last column, the empty range above all bins
         weight, outcome = (x[:, :-1] for x in _cluster_sums_above(by_score.clusters))
+        # of each cluster's number of events above a confidence from its expectation at the frequency of all clusters
         deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
         walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
         walks = walks / deviation.square().sum(0).sqrt().clamp_min(MIN_CLUSTER_DEVIATION)
@@ -127,7 +136,7 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
 
 
 def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
-    """Return weight and outcomes of every cluster in each bin and above, and 0 above all bins, (m g+1) each."""
+    """Return the weight and the events of every cluster in each bin and above, and 0 above all bins, (m g+1) each."""
     outcome = sums.total_weight * sums.value + sums.residual
     return _ranking.sums_from(sums.total_weight), _ranking.sums_from(outcome)
 
@@ -146,8 +155,9 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
 
 
 def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Curve:
-    """Return the CORP curve of sorted examples and its band, after merging them into at most 4,096 groups.
+    """Return the CORP curve of sorted examples with its band (see `corp`).
 
+    Examples are first merged into at most 4,096 groups of confidence.
     The band is a `simultaneous_band` from curves of a calibrated model, drawn with `seed`; without draws there is none.
     """
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
@@ -175,13 +185,14 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
     rare curve that is not would move the whole band.
     """
     angles = fits.clamp(0, 1).sqrt().asin()
+    # every other curve; a single one is both halves
     first_half, second_half = (angles[::2], angles[1::2]) if len(angles) > 1 else (angles, angles)
     tail = fits.new_tensor([(1 - level) / 2, (1 + level) / 2])
     mean, (low, high) = first_half.mean(0), first_half.quantile(tail, dim=0)
     min_width = float(torch.cat([mean - low, high - mean]).median().clamp_min(MIN_BAND_WIDTH))
     below, above = (mean - low).clamp_min(min_width), (high - mean).clamp_min(min_width)
     # the factor that a band needs to hold each curve; of the sorted factors, the rank-th holds a further curve
-    needed = torch.maximum((mean - second_half) / below, (second_half - mean) / above).amax(1)
+    needed = torch.maximum((mean - second_half) / below, (second_half - mean) / above).amax(1)  # (curves)
     rank = min(len(needed), math.ceil(level * (len(needed) + 1)))
     factor = needed.sort().values[rank - 1].clamp_min(1.0)
     lower, upper = (mean - factor * below).clamp_min(0), (mean + factor * above).clamp_max(math.pi / 2)

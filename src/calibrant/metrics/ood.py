@@ -100,8 +100,8 @@ def detection(
     Detection(auroc=0.75, aupr_in=0.8333333333333333, aupr_out=0.8333333333333333, fpr95=0.5)
     """
     passing_in, passing_out, by_score = _pass_rates(inside, outside, score)
-    outside_mass = by_score.total_weight - by_score.correct
-    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])  # 0.95 up to rounding
+    outside_mass = by_score.total_weight - by_score.correct  # number of outside examples at each score
+    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])  # index of the highest score; 0.95 up to rounding
     return Detection(
         auroc=float(auroc_of(by_score)),
         aupr_in=float(_average_precision(by_score.correct.flip(0), outside_mass.flip(0))),
@@ -148,6 +148,9 @@ def _pass_rates(
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the precision averaged over the positives, best score first. Ties count together."""
+    """Return the average precision: the mean, over the positives, of the precision among all examples ranked as high.
+
+    `positive` and `negative` are numbers of examples at each distinct score, best score first.
+    """
     true_positives = positive.cumsum(0)
     return (positive * true_positives / (true_positives + negative.cumsum(0))).sum() / true_positives[-1]

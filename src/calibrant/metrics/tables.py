@@ -79,7 +79,7 @@ class Groups:
 def groups(
     p: Predictions | Summary, *, bins: int = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
 ) -> Groups | None:
-    """Return a row for every group with examples, or None if there are no groups.
+    """Return the table of gaps, ECE and NLL with a row for every group with examples, or None without groups.
 
     Args:
         p: Predictions with groups, or a summary of them.
@@ -108,7 +108,7 @@ def groups(
     with as_predictions(p):
         events, loss, sizes = p.events, 0.0 - p.log_likelihood, torch.bincount(group, minlength=len(names)).tolist()
         rows = []
-        for name, index in zip(names, group.argsort(stable=True).split(sizes), strict=True):
+        for name, index in zip(names, group.argsort(stable=True).split(sizes), strict=True):  # index: rows of the group
             w = None if p.weights is None else p.weights[index]
             if len(index) and (w is None or float(w.sum()) > 0):  # a group without weight has no means
                 rows.append((name, events[index], float(weighted_mean(loss[index], w))))
@@ -116,7 +116,7 @@ def groups(
 
 
 def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int, level: float) -> Groups | None:
-    """Build the table from the name, event and NLL of every group."""
+    """Build the table of `groups` from the name, event and NLL of every group, or return None without groups."""
     if not rows:
         return None
     gap_level = 1 - (1 - level) / len(rows)  # Bonferroni: the intervals of all groups hold together
@@ -125,7 +125,10 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
 
 
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
-    """Return the columns of `Groups` for one group, in their order."""
+    """Return the columns of `Groups` for one group, in the order of its fields after `level`.
+
+    `level` is that of the interval of the noise floor, `gap_level` that of the interval of the gap.
+    """
     moments, gap = events.moments(bins), signed_gap.interval(events, level=gap_level)
     if moments.clusters is not None and gap_level <= MAX_SIMULATED_LEVEL:  # enough simulations decide
         gap = _decide_zero(gap, events.by_score)
@@ -135,11 +138,13 @@ def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap
 
 
 def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
-    """Return the interval of a gap with 0 inside if and only if a simulation of the calibrated model explains the gap.
+    """Move the ends of a gap's interval so that it holds 0 if and only if a calibrated model explains the gap.
 
-    The interval holds for any true gap, and must allow for rare errors that the clusters do not show. Whether the gap
-    is 0 can be tested with more power, because the confidences tell how rare the errors of a calibrated model are.
+    The given interval holds for any true gap, and must allow for rare errors that the clusters do not show. Whether the
+    gap is 0 can be tested with more power by simulations, because the confidences tell how rare the errors of a
+    calibrated model are.
     """
+    # the statistic is the absolute value of the gap times n, of each row of simulated outcomes minus confidences
     p_value = NullResiduals.draw(by_score).p_value(lambda residuals: residuals.sum(1).abs())
     if p_value > 1 - gap.level:  # chance explains the gap
         return replace(gap, low=min(gap.low, 0.0), high=max(gap.high, 0.0))
@@ -213,13 +218,14 @@ def thresholds(
 
 
 def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
-    """Return the table of thresholds of sorted events."""
+    """Return the table of thresholds of sorted events, with the arguments of `thresholds`."""
     check_level(level)
     cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
     first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
     columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
+    # sums over the examples at or above each threshold
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = by_score.total_weight.sum(), by_score.correct.sum()
     if by_score.clusters is None:

@@ -52,7 +52,7 @@ class ClusterSums:
             bins: Number of bins.
             weights: Weights, (n).
             c: Confidences, (n).
-            a: Outcomes, 0 or 1, (n).
+            a: Outcomes, 0 or 1 or fractional, (n).
         """
         num_clusters = min(int(clusters.max()) + 1, MAX_CLUSTER_SLOTS)  # more are joined by their index modulo 512
         index = (clusters % num_clusters) * bins + bin_index
@@ -70,7 +70,10 @@ class ClusterSums:
         return cls(value, n[:, occupied], total(weights * (a - c))[:, occupied])
 
     def equal_mass(self, bins: int) -> "ClusterSums":
-        """Return the sums over bins of equal mass. An edge inside a bin of this object divides its sums by weight."""
+        """Return the sums over `bins` bins of equal mass, merged from the finer bins of this object.
+
+        If an edge lies inside one of the finer bins, its sums are divided between both sides by weight.
+        """
         n = self.total_weight.sum(0)
         # rows: weight, weighted confidence, then the weights and the residuals of the m clusters
         running = _cumulative_sums(n, n * self.value, *self.total_weight, *self.residual)
@@ -156,7 +159,7 @@ class GroupedScores:
         return self.cumulative_sums[0]
 
     def equal_mass_cuts(self, bins: int) -> Tensor:
-        """Return the cumulative weight at the b + 1 ends of bins of equal mass."""
+        """Return the cumulative weight at the b + 1 ends of b bins of equal mass, from 0 to the total."""
         return _equal_mass_cuts(bins, self.cumulative_weight[-1], self._has_integer_weights)
 
     @cached_property
@@ -165,9 +168,10 @@ class GroupedScores:
         return _is_integer(self.total_weight)
 
     def slot_indices(self, max_slots: int) -> Tensor:
-        """Return the slot of each group, (g): its own index, or one of `max_slots` slots of nearly equal mass.
+        """Return an index below `max_slots` for each group of equal confidence, (g), in increasing order.
 
-        Groups share slots only if there are more than `max_slots` of them.
+        It is the group's own index if there are few enough groups. Otherwise neighboring groups share slots, which have
+        nearly equal mass.
         """
         if len(self.value) <= max_slots:
             return torch.arange(len(self.value), device=self.value.device)
@@ -220,7 +224,12 @@ class Moments:
 
     @staticmethod
     def terms(c: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        """Return the summed terms of every row, in the order of the fields."""
+        """Return six numbers per row, (n) each, whose sums over a bin are the first six fields.
+
+        Args:
+            c: Confidences, (n).
+            a: Outcomes, (n).
+        """
         u = c - a
         return torch.ones_like(c), c, a, u, u.square(), c * (1 - c)
 
@@ -268,7 +277,10 @@ class Events(EventStatistics):
 
     @cached_property
     def merged(self) -> "Events":
-        """Events with one row per example, whose outcome is the weighted mean over its parts and may be fractional."""
+        """Events with one row per example, whose confidence and outcome are weighted means over its parts.
+
+        A mean outcome may be fractional.
+        """
         if self.examples is None:  # every row is an example
             return self
         columns = torch.stack([self.confidence.double(), self.outcome.double()])
@@ -296,7 +308,7 @@ class Events(EventStatistics):
         return cache[bins]
 
     def _compute_moments(self, bins: int) -> Moments:
-        """Sum over the rows of each bin, by the compiled kernel if there is one, otherwise by torch."""
+        """Sum the rows of each of `bins` bins, by the compiled kernel if there is one, otherwise by torch."""
         c, a = self.confidence.double(), self.outcome.double()
         w = None if self.weights is None else self.weights.double()
         compiled, clusters = kernels(c), None
@@ -320,7 +332,7 @@ def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None 
     1965). A cluster counts as one example.
     """
     square = (a - c).square()
-    # `events`: expected sum of squared gaps of outcomes 0 or 1
+    # `total`: sum of squared gaps; `events`: its expectation if outcomes were 0 or 1
     total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
     if events == 0 or total <= MIN_DISPERSION * events:  # all confidences are 0 or 1, or all gaps are rounding errors
         return MIN_DISPERSION if events else 1.0
@@ -457,8 +469,8 @@ class Bins:
 
 
 def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
-    """Return, for every equal-mass bin, the variance of its number of events if every confidence is true."""
-    cumulative_weight_and_variance = by_score.cumulative_sums[::3]  # a view: indexing by [0, 3] would copy
+    """Return, for each of b equal-mass bins, the variance of its number of events if every confidence is true, (b)."""
+    cumulative_weight_and_variance = by_score.cumulative_sums[::3]  # rows 0 and 3, as a view without a copy
     return _sums_between_cuts(by_score.equal_mass_cuts(bins), cumulative_weight_and_variance)[1]
 
 
@@ -485,7 +497,7 @@ def equal_width_index(bins: int, confidence: PerExample) -> Tensor:
     tensor([0, 0, 1, 9])
     """
     scaled = confidence.double() * bins
-    is_clear = (scaled - scaled.round()).abs_() > _NEAR_EDGE  # False for nan
+    is_clear = (scaled - scaled.round()).abs_() > _NEAR_EDGE  # far enough from every edge; False for nan
     near_edge = (~is_clear).nonzero().squeeze(1)
     index = scaled.ceil_().sub_(1).clamp_(0, bins - 1).long()
     edges = equal_width_edges(bins).to(confidence.device)
@@ -517,12 +529,15 @@ def mukhoti_edges(confidence: PerExample, bins: int, weights: PerExample | None 
     AdaECE values have this property, and so has AdaFocal (Ghosh et al. 2022).
     """
     positions, copies, n = sorted_copies(confidence, weights)
+    # the sorted confidences, interpolated at b + 1 evenly spaced ranks from 0 to n
     edges = np.interp(np.linspace(0, n, bins + 1), positions, copies)
     return torch.from_numpy(edges).to(confidence.device)
 
 
 def sorted_copies(values: Tensor, weights: Tensor | None = None) -> tuple[np.ndarray, np.ndarray, float]:
-    """Describe the sorted list that has `weight` copies of each value, for interpolation without building it.
+    """Describe the sorted list that has as many copies of each value as its weight, without building the list.
+
+    `np.interp` can then interpolate the list between positions.
 
     Returns:
         The positions in the list of the first and the last copy of each value, (2n) in increasing order; the values
@@ -545,7 +560,7 @@ def _is_integer(weights: Tensor) -> bool:
 
 
 def _equal_mass_cuts(bins: int, total: Tensor, integer_weights: bool) -> Tensor:
-    """Return the cumulative mass at the b + 1 ends of bins of equal mass.
+    """Return the cumulative mass at the b + 1 ends of b bins of equal mass that divide a total.
 
     With integer weights the masses are whole numbers, and the first bins have one more than the last ones.
     """
@@ -576,8 +591,8 @@ def _sums_between_cuts(cuts: Tensor, running: Tensor) -> Tensor:
     The running sums are interpolated at each cut: a group that it divides adds to both sides by its weight there.
     """
     cumulative_weight = running[0]
-    # the ends of the groups that the cuts divide
+    # index of the end of the group that each cut divides
     right = torch.searchsorted(cumulative_weight, cuts).clamp_(1, len(cumulative_weight) - 1)
-    low, high = running[:, right - 1], running[:, right]
-    share = (cuts - low[0]) / (high[0] - low[0])
+    low, high = running[:, right - 1], running[:, right]  # running sums before and after this group
+    share = (cuts - low[0]) / (high[0] - low[0])  # of the group's weight below the cut
     return (low + (high - low) * share.clamp(0, 1)).diff(dim=1)

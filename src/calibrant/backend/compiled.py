@@ -60,8 +60,8 @@ def _compile_sums(function: Callable[..., Any]) -> Any:
 def _exp2(x):
     """Return 2^x for x in [-1020, 1020]. The compiler can vectorize it, unlike the library's function.
 
-    x is its nearest integer plus f. A polynomial gives 2^f. The power of the integer is the float64 whose 52 bits of
-    mantissa are 0 and whose exponent bits are the integer plus 1023.
+    x is an integer plus f in [-1/2, 1/2], and 2^x is 2^f, by a polynomial, times the power of the integer. That power
+    is the float64 whose 52 bits of mantissa are 0 and whose exponent bits are the integer plus 1023.
     """
     t = x + _ROUNDING_SHIFT  # whose lowest bits are the nearest integer
     f = x - (t - _ROUNDING_SHIFT)
@@ -107,9 +107,12 @@ def _exp(x):
 @_compile
 @no_type_check
 def _log(x):
-    """Return log x for normal x > 0, from x = m 2^exponent with m in [.7, 1.42]: log m = 2 atanh(s), by its series."""
+    """Return log x for normal float64 x > 0, as exponent log 2 + log m, where x = m 2^exponent with m in [.7, 1.42].
+
+    log m is 2 atanh(s) with s = (m - 1) / (m + 1), by its series.
+    """
     bits = np.float64(x).view(np.int64)
-    exponent = (bits - _SQRT_HALF_BITS) >> 52  # so that m is at least sqrt(1/2), and s near 0
+    exponent = (bits - _SQRT_HALF_BITS) >> 52  # floor(log2(x / sqrt(1/2))), so that m is near 1, and s near 0
     m = np.int64(bits - (exponent << 52)).view(np.float64)
     s = (m - 1.0) / (m + 1.0)
     w = s * s
@@ -238,7 +241,10 @@ def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood
 @_compile
 @no_type_check
 def _brier(squares, powers, total):
-    """Return a row's Brier score from its sum of squared powers, the power of the label and the sum of all powers."""
+    """Return a row's Brier score, sum p^2 - 2 p_y + 1, where probabilities p are powers divided by their total.
+
+    `squares` is the sum of the squared powers, `powers` the power of the label y, and `total` the sum of all powers.
+    """
     return max(squares / (total * total) - 2.0 * (powers / total) + 1.0, 0.0)
 
 
@@ -289,7 +295,10 @@ def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, b
 @_compile
 @no_type_check
 def _bin_indices(c, edges, index):
-    """Fill index with the bin of every c, ceil(c * bins) - 1, or by a search if some c is almost an edge."""
+    """Fill `index` with the equal-width bin of every confidence c, ceil(c * bins) - 1.
+
+    If some c is almost an edge, which rounding could move across it, all bins come from a search among the edges.
+    """
     bins = len(edges) - 1
     is_near_edge = 0
     for i in range(len(c)):
@@ -297,7 +306,7 @@ def _bin_indices(c, edges, index):
         nearest = (scaled + _ROUNDING_SHIFT) - _ROUNDING_SHIFT  # integer
         is_near_edge |= np.int64(abs(scaled - nearest) <= 1e-6)  # rounding may have moved it across
         below = nearest - 1.0 if nearest >= scaled else nearest
-        # the low bits of the sum are the integer; most processors do not convert vectors of numbers
+        # the low bits of the sum are the integer; most processors cannot convert vectors of floats to integers
         index[i] = np.float64(below + _ROUNDING_SHIFT).view(np.int64) & 0xFFFFFFFF
     if is_near_edge:
         for i in range(len(c)):
@@ -307,9 +316,14 @@ def _bin_indices(c, edges, index):
 @_compile
 @no_type_check
 def event_bin_sums(c, outcome, w, edges, total):
-    """Add the sums of `bins.Moments` to total (6, b), in the order of its fields. w is empty without weights."""
+    """Add the sums of `bins.Moments` over rows to total (6, b), in the order of its fields.
+
+    c, outcome and w are the confidences, outcomes and weights (n); w is empty without weights. `edges` (b + 1) are
+    those of bins of equal width.
+    """
     index = np.empty(BLOCK_ROWS, np.uint64)
-    sums = np.zeros((2, total.shape[1], len(total)))  # rows alternate, so that an addition need not await the last one
+    # Rows alternate between two tables, so that an addition need not wait for that of the row before
+    sums = np.zeros((2, total.shape[1], len(total)))
     for first in range(0, len(c), BLOCK_ROWS):
         rows = range(first, min(first + BLOCK_ROWS, len(c)))
         _bin_indices(c[first : first + len(rows)], edges, index)
@@ -329,10 +343,11 @@ def event_bin_sums(c, outcome, w, edges, total):
 @_compile
 @no_type_check
 def add_class_bins(p, y, w, edges, by_row, class_sums):
-    """Add to class_sums (3, k b) the weights, probabilities and outcomes of every class and bin.
+    """Add to class_sums (3, k b) the weights, probabilities and label weights of every class and bin.
 
-    Probabilities in the first bin are left out. The lines of p are the rows of examples if `by_row`, otherwise the
-    columns of classes.
+    Probabilities in the first bin, which are most of them, are left out. A line of p has the probabilities of an
+    example if `by_row`, otherwise those of a class. y and w are the labels and weights of the examples (n), and `edges`
+    (b + 1) those of bins of equal width.
     """
     bins = np.uint64(len(edges) - 1)
     num_lines, size = p.shape
@@ -357,7 +372,7 @@ def add_class_bins(p, y, w, edges, by_row, class_sums):
 @_compile
 @no_type_check
 def add_weighted_bits(bits, keys, total):
-    """Add to total (n) the sums over columns of bits (n, m) times keys, all uint64, as `overlap.hash_rows` does."""
+    """Add to total (n) the sums over columns of bits (n, m) times keys (m), modulo 2^64, for `overlap.hash_rows`."""
     for i in range(len(bits)):
         weighted = np.uint64(0)
         for j in range(bits.shape[1]):
@@ -368,9 +383,10 @@ def add_weighted_bits(bits, keys, total):
 @_compile
 @no_type_check
 def sort_integers(keys, scratch):
-    """Sort keys (n) uint64 by a radix sort on their bytes, the lowest byte first.
+    """Sort keys (n) uint64 by a radix sort: a stable counting sort by each byte, the lowest byte first.
 
-    Keys move between the two arrays with every byte. Returns the array that holds them at the end.
+    Keys move between `keys` and `scratch`, an array of the same length, with every byte. Returns the array that holds
+    them at the end.
     """
     counts = np.zeros((8, 256), np.uint64)  # of the values of every byte
     for key in keys:
@@ -382,7 +398,7 @@ def sort_integers(keys, scratch):
             continue
         for value in range(256):
             end += count[value]
-            count[value] = end - count[value]  # where the keys with this value start
+            count[value] = end - count[value]  # becomes the index at which the keys with this value start
         for key in keys:
             value = (key >> shift) & np.uint64(255)
             scratch[count[value]] = key
@@ -397,7 +413,10 @@ venn_abers_pass = _compile(minorant.venn_abers_pass)
 @_compile
 @no_type_check
 def _column_moments(m, row_max, b, s):
-    """Fill s (4, BLOCK_ROWS) with the sums of 2^t, t 2^t, t^2 2^t and t^3 2^t, t = b (z - max z)."""
+    """Fill s (4, BLOCK_ROWS) with each row's sums over classes of 2^t, t 2^t, t^2 2^t and t^3 2^t, t = b (z - max z).
+
+    m (k, BLOCK_ROWS) holds the logits z of a block, a row to a column, and `row_max` their maxima.
+    """
     s[:] = 0.0
     for j in range(len(m)):
         for i in range(BLOCK_ROWS):
@@ -500,6 +519,10 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
 
     Sums (3, f, b) of f features over b bins and cells (2, 3, g) of three features over g odds are fixed-point numbers
     of several words, so that they do not depend on the order of the rows.
+
+    Columns of the rows, (n): confidence c of the event, its outcome, whether the prediction is correct, log-likelihood,
+    Brier score, and weights w, which are empty without weights. `edges` (b + 1) are those of the bins, and `first_cell`
+    the number of the lowest odds in `bins.odds_cell`.
     """
     bins, features = len(edges) - 1, sums.shape[1]
     low, high = np.zeros((bins, features), np.int64), np.zeros((bins, features), np.int64)
@@ -518,7 +541,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
         )
         b = index[i]
         for f in range(len(values)):
-            units = np.rint(values[f] * _FIXED_POINT_SCALE)
+            units = np.rint(values[f] * _FIXED_POINT_SCALE)  # in multiples of 2^-52
             integer_part = np.floor(units * (1.0 / _FIXED_POINT_SCALE))
             low[b, f] += np.int64(units - integer_part * _FIXED_POINT_SCALE)
             high[b, f] += np.int64(integer_part)
@@ -531,6 +554,7 @@ def add_to_summary(c, outcome, correct, log_p, brier, w, edges, high_confidence,
             upper = np.floor(units * (1.0 / _LOWER_WORD_SPAN))
             cells[0, f, cell] += np.int64(units - upper * _LOWER_WORD_SPAN)
             cells[1, f, cell] += np.int64(upper)
+        # Move the sums over bins to their words before they overflow
         if (i + 1) % _MAX_ROWS_BEFORE_CARRY == 0 or i + 1 == len(c):
             # `low` has 52 bits of each number, in two words of 26 bits; `high` has the whole numbers
             sums[0] += (low & 0x3FFFFFF).T

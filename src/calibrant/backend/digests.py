@@ -15,7 +15,7 @@ def json_digest(content: Any) -> str:
 
 
 def tensors_digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 hex digest of metadata and CPU tensors, in the order of their names."""
+    """Return the SHA-256 hex digest of metadata, and of the names, types, shapes and bytes of CPU tensors by name."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for key in sorted(tensors):
         value = tensors[key]

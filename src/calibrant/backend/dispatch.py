@@ -16,8 +16,8 @@ _IMPORT_LOCK = Lock()
 def kernels(x: Tensor) -> Any:
     """Return the module `calibrant.backend.compiled`, or None if torch does the work.
 
-    Torch does the work for tensors on a GPU, without numba (`calibrant[fast]`), and with NUMBA_DISABLE_JIT=1. The size
-    of x plays no part, so that summaries of any sharding agree to the last bit.
+    Torch does the work if x is on a GPU, if numba (`calibrant[fast]`) is not installed, and with NUMBA_DISABLE_JIT=1.
+    The size of x plays no part, so that batches of any size give the same sums to the last bit.
     """
     return cpu_kernels() if x.device.type == "cpu" else None
 
@@ -41,7 +41,7 @@ def cpu_kernels() -> Any:
 
 
 def _import_kernels() -> Any:
-    """Import the compiled kernels and prepare numba's compiler, unless compilation is switched off (None).
+    """Import the compiled kernels and prepare numba's compiler. Return None if compilation is switched off.
 
     The lock lets one thread at a time do this: numba's preparation fails in two at once, and an interrupt can leave
     the first thread running.
@@ -51,6 +51,7 @@ def _import_kernels() -> Any:
         if config.DISABLE_JIT:
             return None
         compiled = importlib.import_module("calibrant.backend.compiled")
+        # The preparation, which numba otherwise starts when it first compiles
         target: Any = importlib.import_module("numba.core.registry").cpu_target
         target.typing_context.refresh()
         target.target_context.refresh()

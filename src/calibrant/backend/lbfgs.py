@@ -33,10 +33,10 @@ def minimize(
     tolerance: float = 1e-9,
     curvature_pairs: CurvaturePairs = (),
 ) -> Minimum:
-    """Minimize a smooth convex function by L-BFGS.
+    """Minimize a smooth convex function by L-BFGS, from the last 20 curvature pairs (Nocedal 1980).
 
     Args:
-        f: Returns value and gradient. The Hessian should be near the unit matrix in its coordinates.
+        f: Returns value and gradient. The Hessian should be near the unit matrix in its coordinates, for few steps.
         start: Float64 vector.
         steps: Largest number of steps.
         tolerance: Largest absolute entry of the gradient at the end.
@@ -52,6 +52,7 @@ def minimize(
         slope = float(gradient @ step)
         if not slope < 0:  # no descent direction: forget the curvature
             curvature_pairs, step, slope = (), -gradient, -float(gradient @ gradient)
+        # The length is a multiple of the step
         length, value, new_gradient, passes = _line_search(f, x, value, step, slope)
         evaluations += passes
         if length == 0:
@@ -59,7 +60,7 @@ def minimize(
         movement, change = length * step, new_gradient - gradient
         product = float(change @ movement)
         if product > 1e-10 * float(change @ change):  # positive curvature; other pairs would spoil the inverse Hessian
-            scale = product**-0.5
+            scale = product**-0.5  # the scaled pair has the product 1
             curvature_pairs = (*curvature_pairs, (scale * movement, scale * change))[-MAX_CURVATURE_PAIRS:]
         x, gradient = x + movement, new_gradient
     return Minimum(x, value, float(gradient.abs().max()), evaluations, (gradient,), curvature_pairs)
@@ -68,7 +69,7 @@ def minimize(
 def descent_direction(curvature_pairs: CurvaturePairs, gradient: Tensor) -> Tensor:
     """Return minus the approximate inverse Hessian times the gradient, by two loops over the pairs (Nocedal 1980).
 
-    The formulas are simple because the product s'y of each step and its change of the gradient is 1.
+    The formulas are simple because the product s'y of each step s and its change y of the gradient is 1.
     """
     direction, products = -gradient, list[Tensor]()
     for step, change in reversed(curvature_pairs):

@@ -9,12 +9,13 @@ def venn_abers_pass(widths, heights, slopes):
 
     Widths are the weights of the points, and heights are their weights times means. Isotonic regression is the slope of
     the greatest convex minorant of a path, whose x are cumulative widths and whose y are cumulative heights. An example
-    of label 1 and weight 1 is added to the left of all points, and slope i is its fitted value at point i, which it
-    then moves past. The minorant is kept as a stack of corners, whose top is the left end.
+    of label 1 and weight 1 is added to the left of all points. Slope i is its fitted value before it moves past point
+    i, which is the slope of the minorant's first segment. The minorant is kept as a stack of corners, whose top is the
+    left end.
     """
 
     def turn(a: Any, b: Any, c: Any) -> Any:
-        # the cross product of b - a and c - b, positive if the path a, b, c turns left, so that b is a corner
+        # the cross product of b - a and c - b: positive if the path a, b, c turns left, so that b stays a corner
         return (b[0] - a[0]) * (c[1] - b[1]) - (b[1] - a[1]) * (c[0] - b[0])
 
     moving = (-1.0, -1.0)  # the start of the added example, of weight 1 and label 1, which ends at the origin

@@ -21,8 +21,8 @@ _HASH_CHUNK_ELEMENTS = 1 << 18  # elements hashed at a time, to stay in cache
 def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     r"""Return a 64-bit hash of every row and its label, (n) uint64.
 
-    The hash is $\sum_j a_j w_j + a y$ with its bits mixed, where the a are odd random numbers, each word w holds the
-    bits of two float32 logits, and y is the label.
+    The hash is $\sum_j a_j w_j + a y$ modulo $2^{64}$ with its bits mixed. The a are odd random numbers, a word w holds
+    the bits of two neighboring logits in float32, and y is the label.
     """
     k = logits.shape[1]
     words = (k + 1) // 2
@@ -32,6 +32,7 @@ def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
     def sums(z: Tensor, y: Tensor) -> Tensor:
         """Return the sum of each row before its bits are mixed. Sums and products wrap around at 64 bits."""
         values = z.detach().float() + 0.0  # -0 becomes 0
+        # the words; an odd number of logits is followed by a 0
         bits = (pad(values, (0, 1)) if k % 2 else values.contiguous()).view(torch.int64)
         label_sums = y.long() * keys[words]
         if compiled is None:
@@ -140,7 +141,7 @@ class Overlap:
 
     @classmethod
     def compare(cls, first: Sketch, second: Sketch) -> "Overlap":
-        """Compare two data sets by their sketches, thinned to the same level."""
+        """Compare two data sets by their sketches, thinned to one level so that common rows are kept in both."""
         level = max(first.level, second.level)
         first, second = first.thin_to_level(level), second.thin_to_level(level)
         pairs = (first, second), (second, first)
@@ -198,9 +199,10 @@ def _expected_share(rows: np.ndarray, other_hashes: np.ndarray) -> float:
 
 
 def _standard_error(share: float, expected: float, a: Sketch, b: Sketch) -> float:
-    """Return the standard error of a share minus its expectation, as for two shares with the same mean p.
+    """Return the standard error of a share of common rows minus the share expected by chance.
 
-    It is sqrt(p (1 - p) (1 / d_a + 1 / d_b)) for d distinct rows in each set: copies of a row count once.
+    It is that of the difference of two shares with the same mean p, sqrt(p (1 - p) (1 / d_a + 1 / d_b)), for the d
+    distinct rows of each set: copies of a row count once.
     """
     p = (share + expected) / 2
     distinct = [max(1, len(np.unique(sketch.hashes))) for sketch in (a, b)]
@@ -213,7 +215,7 @@ def _thin(hashes: np.ndarray, level: int) -> np.ndarray:
 
 
 def _is_member(rows: np.ndarray, sorted_hashes: np.ndarray) -> np.ndarray:
-    """Return for each hash in `rows` whether it is among the sorted hashes."""
+    """Return for each hash in `rows` whether it is among the sorted hashes, as a mask."""
     if not len(sorted_hashes):
         return np.zeros(len(rows), dtype=bool)
     return sorted_hashes[np.searchsorted(sorted_hashes, rows).clip(max=len(sorted_hashes) - 1)] == rows

@@ -53,7 +53,10 @@ class Outcomes:
         return Outcomes(*(None if column is None else column[rows] for column in columns))  # pyright: ignore
 
     def with_labels(self, logits: Logits, labels: Labels, new_labels: Labels) -> "Outcomes":
-        """Return the outcomes if the labels were others, without another pass over the logits."""
+        """Return the outcomes for `new_labels` in place of `labels`, without another pass over the logits.
+
+        Only the logits of the two labels are read: log p_y changes by their difference.
+        """
         old, new = (logits.gather(1, y[:, None]).squeeze(1).double() for y in (labels, new_labels))
         log_likelihood = new - old + self.log_likelihood
         # The Brier score is sum_j p_j^2 - 2 p_y + 1, in which only p_y changes
@@ -102,13 +105,13 @@ def runner_up(logits: Logits, predicted: Labels) -> Labels:
 
 
 def top_label(logits: Logits, labels: Labels) -> tuple[PerExample, PerExample]:
-    """Return the probability of the predicted class, and whether it is right: `confidence` and `correct`."""
+    """Return the probability of the predicted class, (n), and 1 where it is the label, else 0, (n), both in float64."""
     confidence, is_right = _row_stats(logits, labels, "confidence", "correct")
     return confidence, is_right
 
 
 def correct(logits: Logits, labels: Labels) -> PerExample:
-    """Return 1 where the predicted class is the label, else 0, in half the time of torch's argmax."""
+    """Return 1 where the predicted class is the label, else 0, (n), in half the time of torch's argmax."""
     return _row_stats(logits, labels, "correct")[0]
 
 
@@ -160,7 +163,7 @@ def _row_stats(
     chunk_rows = max(1, chunk_elements(z, _CHUNK_ELEMENTS) // k // _SUM_COLUMNS) * _SUM_COLUMNS
     large_chunk_rows = max(chunk_rows, PARALLEL_CHUNK_ELEMENTS // k, visitor.min_rows if visitor else 1)
     # Threads share the work in large chunks; each of these is computed in chunks that stay in cache
-    if compiled and not visitor:  # a kernel keeps only a few rows in cache
+    if compiled and not visitor:  # a kernel divides its rows into blocks that stay in cache by itself
         chunk_rows = large_chunk_rows
 
     def compute(rows: slice, buffer: np.ndarray) -> Tensor:
@@ -198,8 +201,9 @@ def _row_stats(
 def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index: int = 0) -> dict[str, Tensor]:
     """Return the named statistics of a chunk, each (rows). "probs" gives the probabilities of all classes (rows, k).
 
-    The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns. `margin` is
-    z - max z, and `powers` are the probabilities before division by their total.
+    The logits are transposed, a row to a column, and padded to a multiple of `_SUM_COLUMNS` columns, so that torch adds
+    the classes of every row in the same order. `margin` is z - max z, and `powers` are e^margin, the probabilities
+    before division by their total.
     """
     n, k = logits.shape
     missing = -n % _SUM_COLUMNS
@@ -217,7 +221,8 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
         "correct": lambda: is_predicted(logits, labels, margin_y[:n], total[:n]).double(),
         "log_likelihood": lambda: margin_y - total.log(),
         "brier": lambda: (powers.square().sum(0) / total.square() - 2 * margin_y.exp() / total + 1).clamp_min(0),
-        "entropy": lambda: total.log() - (powers * margin.nan_to_num(neginf=0.0)).sum(0) / total,  # 0 log 0 = 0
+        # minus the mean of log p = margin - log total; 0 log 0 = 0
+        "entropy": lambda: total.log() - (powers * margin.nan_to_num(neginf=0.0)).sum(0) / total,
         "class_probability": lambda: powers[index] / total,
         "probs": lambda: (powers / total).T,
     }
@@ -227,11 +232,13 @@ def reference_stats(logits: Logits, labels: Labels, names: Sequence[str], index:
 def is_predicted(logits: Tensor, labels: Tensor, margin_y: Tensor, total: Tensor) -> Tensor:
     """Return whether the label is the first largest logit of each row, in a fraction of the time of torch's argmax.
 
+    Only rows in which another logit may equal the largest one need the argmax.
+
     Args:
         logits: Logits, (n k).
         labels: Labels y, (n).
         margin_y: z_y - max z, (n).
-        total: Sums of e^(z - max z), (n). Where one is below 2, the largest logit has no equal.
+        total: Sums of e^(z - max z), (n). Each largest logit adds 1, so that below 2 there is only one.
     """
     is_right = margin_y == 0
     tied = (is_right & (total >= 2)).nonzero().squeeze(1)
@@ -250,7 +257,7 @@ def chunked_logits(
         hidden: Hidden states (n, d), or logits (n, k) if there is no weight.
         weight: Weight of the last layer (k, d).
         bias: Bias of the last layer (k).
-        max_elements: Number of logits at a time, if a row has no more.
+        max_elements: Largest number of logits at a time, unless a single row has more.
     """
     rows = max(1, max_elements // (hidden.shape[1] if weight is None else len(weight)))
     for start in range(0, len(hidden), rows):

@@ -140,30 +140,32 @@ def increasing_root(
                 x = low
             elif x >= upper == high:
                 x = high
-            else:
+            else:  # bisection
                 x = (lower + upper) / 2
         evaluation = f(x)
     return Root(x, 0.0, evaluation, 100, is_interior=lower > low and upper < high)
 
 
 def _halley_step(point: PointEvaluation) -> float:
-    """Return 0 at the root, a step of 2 toward it where f does not rise, or the step of Halley's method elsewhere.
+    """Return the step from a point to the estimated root of an increasing function f, by Halley's method.
 
-    The latter is n / (1 + n f'' / (2 f')) for Newton's step n = -f / f', limited to half or twice Newton's step.
+    It is n / (1 + n f'' / (2 f')) for Newton's step n = -f / f', limited to half or twice Newton's step. Where f does
+    not rise, so that Newton's step is undefined, it is 2 toward the root.
     """
     if point.value == 0:
         return 0.0
     if not point.slope > 0:
         return math.copysign(2.0, -point.value)
-    newton_length = -point.value / point.slope
-    divisor = 1 + newton_length * point.second_derivative / (2 * point.slope)
-    return newton_length / max(0.5, min(2.0, divisor))
+    newton_step = -point.value / point.slope
+    divisor = 1 + newton_step * point.second_derivative / (2 * point.slope)
+    return newton_step / max(0.5, min(2.0, divisor))
 
 
 def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> list[Tensor]:
     """Apply `f` to chunks of rows and return the results in order, using several threads for many chunks.
 
-    A chunk has about `elements` elements of the first array, so that it stays in cache; on a GPU chunks are larger.
+    `f` takes the same rows of all arrays. A chunk has about `elements` elements of the first array, so that it stays in
+    cache; on a GPU chunks are larger.
     """
     elements = chunk_elements(arrays[0], elements)
     rows_per_chunk = max(1, elements // arrays[0][0].numel())
@@ -172,7 +174,10 @@ def map_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 
 
 
 def sum_row_chunks(f: Callable[..., Tensor], *arrays: Tensor, elements: int = 1 << 17) -> Tensor:
-    """Sum the results of `map_row_chunks` in order, so that the number of threads changes no bit."""
+    """Return the sum of f over all chunks of rows, added in order, so that the number of threads changes no bit.
+
+    The arguments are those of `map_row_chunks`.
+    """
     parts = map_row_chunks(f, *arrays, elements=elements)
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
@@ -283,10 +288,10 @@ def cholesky_with_jitter(hessian: Tensor) -> Tensor:
 
 
 def _bounded_step(root: Tensor, gradient: Tensor, min_step: Tensor) -> Tensor:
-    r"""Minimize $g^T s + \frac12 s^T L L^T s$ over steps $s$ with entries of at least `min_step`, by BVLS.
+    r"""Minimize $g^T s + \frac12 s^T L L^T s$ over steps $s$ with entries of at least `min_step`, (d).
 
     L is the Cholesky root of the Hessian, g the gradient. Up to a constant, the quadratic is $\frac12 \lVert L^T s +
-    L^{-1} g \rVert^2$, a least-squares problem.
+    L^{-1} g \rVert^2$, which bounded-variable least squares (BVLS) minimizes.
     """
     from scipy.optimize import lsq_linear  # slow to import, needed by few fits
 
@@ -326,7 +331,7 @@ def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
     """
     a = likelihoods.double()
     top = a.amax(1, keepdim=True)
-    is_informative = top[:, 0] > 0
+    is_informative = top[:, 0] > 0  # a row of zeros says nothing about the shares
     a = (a / top)[is_informative]  # a factor for each row does not move the maximum, and prevents underflow
     w = a.new_full((a.shape[1],), 1 / a.shape[1])
     if not len(a):
@@ -342,7 +347,7 @@ def fit_mixture(likelihoods: Tensor, weights: Tensor | None = None) -> Mixture:
         candidate = w * g**exponent
         candidate /= candidate.sum()
         candidate_density = a @ candidate
-        # The log of the ratio of the likelihoods; also if it is NaN, the accelerated step is not taken
+        # Take an accelerated step only if it raises the log-likelihood; a NaN does not
         if exponent > 1 and not float(row_weights @ (candidate_density / density).log()) > 0:
             exponent = 1.0  # plain EM from the old weights, which never lowers the likelihood
             continue

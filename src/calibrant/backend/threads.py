@@ -26,8 +26,8 @@ def thread_limit(elements: int, threshold: int = MIN_PARALLEL_ELEMENTS, *, in_ch
     than the operation itself, and several times as long on a busy machine.
 
     Args:
-        elements: Size of the largest array of the work.
-        threshold: Elements from which several threads pay.
+        elements: Number of elements of the largest array of the work.
+        threshold: Number of elements from which several threads are faster.
         in_chunks: Keep torch itself in one thread; only `map_chunks` uses several.
     """
     torch_threads, outer_limit = torch.get_num_threads(), _current_limit.get()
@@ -47,6 +47,7 @@ def thread_limit(elements: int, threshold: int = MIN_PARALLEL_ELEMENTS, *, in_ch
 def map_chunks(function: Callable[[T], R], chunks: Sequence[T], elements_per_chunk: int) -> list[R]:
     """Return `[function(chunk) for chunk in chunks]`, using several threads for large inputs.
 
+    Input is large from 4 million elements and 8 chunks on. The number of threads is at most that of `thread_limit`.
     A thread takes the next chunk as soon as it is free, so that a busy machine delays only one chunk. The first
     exception cancels every chunk that has not started; if several chunks fail, the exception of the earliest is raised.
     """

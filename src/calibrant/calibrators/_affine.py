@@ -1,4 +1,8 @@
-"""Affine maps of logits or log-probabilities: bias-corrected temperature, vector, matrix and Dirichlet calibration."""
+"""Affine maps of logits or log-probabilities: bias-corrected temperature, vector, matrix and Dirichlet calibration.
+
+All are fitted by `fit_affine`. A `Solution` is a fitted calibrator before `with_certificate` adds the record of its
+fit, the `Certificate`.
+"""
 
 import math
 from collections.abc import Callable
@@ -33,8 +37,8 @@ AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 def structured_ridges(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
     r"""Return the ridge penalties of a matrix, (k, k), and of its intercepts (Berta et al. 2025, SMS).
 
-    They are `strength` times k/n for the diagonal and the intercepts, and times k(k-1)/n elsewhere. They vanish as the
-    number of examples n grows.
+    They are `strength` times k/n for the diagonal and the intercepts, and `strength` times k(k-1)/n elsewhere, for n
+    examples of k classes. They vanish as n grows.
     """
     eye = torch.eye(k, dtype=torch.float64)
     ridge_bias = strength * k / n
@@ -74,7 +78,7 @@ class BiasCorrectedTemperature:
     def fit(cls, p: Predictions) -> "BiasCorrectedTemperature":
         """Fit T and c by NLL."""
         initial_temperature = fit_nll_temperature(p).finite_temperature
-        # In this scale the search starts, with w = 1, at the fitted temperature
+        # x = z / initial T, so that the search starts at temperature scaling with w = 1 and c = 0
         x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
         identity = torch.ones((), dtype=torch.float64)  # w is one number, the initial over the final temperature
         fit = fit_affine(x, identity, ridge=0.0, ridge_bias=0.0, min_ridge=MIN_RIDGE)
@@ -270,7 +274,13 @@ def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
 
 
 def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
-    """Fit `Vector` without a certificate."""
+    """Fit `Vector` without a certificate.
+
+    Args:
+        data: The predictions, with the temperature to scale the logits by.
+        start: A fit to similar data, to start from.
+        ridge: As in `Vector.fit`.
+    """
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
     x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
@@ -288,8 +298,14 @@ def fit_matrix(
 ) -> Solution[Matrix]:
     """Fit `Matrix` without a certificate.
 
-    With a ridge, the penalties of Berta et al. (2025); otherwise ODIR with the given penalty, or with one chosen by
-    cross-validation.
+    With a ridge, it has the penalties of Berta et al. (2025); otherwise ODIR with the given penalty, or with one chosen
+    by cross-validation.
+
+    Args:
+        data: The predictions, with the temperature to scale the logits by.
+        start: A fit to similar data, to start from.
+        penalty: As in `Matrix.fit`.
+        ridge: As in `Matrix.fit`.
     """
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
@@ -334,7 +350,7 @@ def _choose_penalty(
     one: of another fold, or of the next stronger penalty. The search ends when two penalties in a row are worse than
     the best, because weaker ones overfit more and take more steps. Without two folds, it is the strongest penalty.
     """
-    folds = min(3, num_units(x))
+    folds = min(3, num_units(x))  # as many rows or clusters are needed
     if folds < 2:
         return PENALTY_GRID[0], None
     splits = [(training, x[in_fold]) for training, in_fold in split_folds(x, folds)]
@@ -347,7 +363,7 @@ def _choose_penalty(
         for training, validation in splits:
             last_fit = fit(training, strength, last_fit, COARSE_GRADIENT_TOLERANCE)
             mean_log_p = example_mean(validation.apply(last_fit).log_likelihood, validation)
-            loss -= float(mean_log_p) * validation.total_weight
+            loss -= float(mean_log_p) * validation.total_weight  # the total NLL over all folds
         if loss < lowest_loss:
             best_penalty, best_fit = strength, last_fit
             lowest_loss, num_worse = loss, 0

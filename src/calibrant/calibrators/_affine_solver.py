@@ -46,7 +46,7 @@ class AffineFit:
 
     @property
     def status(self) -> Status:
-        """Whether the search converged: for separable data of many classes the optimum may be too far away."""
+        """Whether the search converged. For separable data of many classes it may not, as the optimum is far away."""
         has_converged = self.gradient <= MAX_CONVERGED_GRADIENT and self.remaining_gap <= MAX_OPTIMUM_GAP_NATS
         return "converged" if has_converged else "not converged"
 
@@ -96,7 +96,8 @@ def fit_affine(
     problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, is_coarse=is_coarse, min_ridge=min_ridge)
     start = start or AffineFit(identity, torch.zeros_like(problem.center))
     change = start.weight - identity
-    packed = pack(change, start.bias + _transform_center(change, problem.center))  # intercepts of centered columns
+    # The parameters of the search are the changes of w, and the intercepts for centered columns
+    packed = pack(change, start.bias + _transform_center(change, problem.center))
     preconditioner = start.preconditioner or problem.build_preconditioner(packed)
     curvature_pairs, passes = start.curvature_pairs, 0
     remaining_steps = 1000 if p.logits.numel() < 1_000_000 else 300
@@ -169,7 +170,7 @@ class _Problem:
             mean = example_mean(logits, p)
             variance = example_mean((logits - mean).square(), p).cpu()
             column_scale = torch.where(variance > 0, variance, 1.0).clamp_max(1.0)
-            # For a number w, a diagonal, or a matrix, whose off-diagonal entries have a ridge of their own
+            # For w with 0, 1 or 2 dimensions; the off-diagonal entries of a matrix have a ridge of their own
             scale_number, scale_diagonal, scale_matrix = column_scale.mean(), column_scale, column_scale.diag()
             min_ridge_weight = min_ridge * (scale_number, scale_diagonal, scale_matrix)[identity.ndim]
             if ridge_bias == 0:  # columns may be centered: a shift changes nothing but a penalty of c
@@ -240,9 +241,9 @@ class _Problem:
         return len(self.ridge) <= MAX_HESSIAN_PARAMETERS
 
     def centered_map(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w and the intercepts of the scores of `logits`, whose columns are centered.
+        """Return w, and the intercepts (k) with which w x + c has the scores for centered columns x, as in `logits`.
 
-        The packed c lacks the term of the identity, so that it is 0 if nothing changes.
+        The packed c lacks the part of the intercepts that comes from the identity, so that it is 0 if nothing changes.
         """
         change, c = self.unpack(packed)
         return self.identity + change, c + _transform_center(self.identity, self.center)

@@ -134,6 +134,7 @@ class Auto:
         families, left_out = _eligible_families(p, folds, accuracy_preserving)
         is_binary = p.k == 2
         if num_units(p) >= folds and p.total_weight >= MIN_STACKING_EXAMPLES:
+            # Out-of-fold log-odds of the labels for two classes, log-probabilities for more, (n m) for m families
             scores, warm_starts = _out_of_fold_scores(families, p, folds)
             log_p = logsigmoid(scores) if is_binary else scores
             held_out = (-example_mean(log_p, p)).tolist()
@@ -142,7 +143,7 @@ class Auto:
             minimum = fit_weights(scores, p, prior)
             weights = minimum.x.where(minimum.x >= MIN_MEMBER_WEIGHT, 0.0)
             w = weights.to(scores)
-            mixed_log_p = logsigmoid(scores @ w) if is_binary else (scores + w.log()).logsumexp(1)
+            mixed_log_p = logsigmoid(scores @ w) if is_binary else (scores + w.log()).logsumexp(1)  # of the mixture
             # The first family is the uncalibrated probabilities
             gain, error = (float(x) for x in _mean_gains(mixed_log_p - log_p[:, 0], p))
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
@@ -175,10 +176,10 @@ class Auto:
         return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0)
 
     def _extrapolated_log_odds(self, z: Tensor) -> Tensor:
-        """Return the mixed log-odds, with a slope of 0 to 1 outside the range of the fitting data.
+        """Return the mixed log-odds of logits (n 2), (n), with a slope of 0 to 1 outside the range of the fitting data.
 
         Beyond an end of the range, the mixed log-odds are those at the end plus a change that has the sign of the
-        excess over the end and is no larger.
+        excess of the input log-odds over the end and is no larger.
         """
         log_odds, mixed = _log_odds(z), self._mixed_log_odds(z)
         excess = log_odds - log_odds.clamp(*self.ends)
@@ -247,14 +248,15 @@ def _eligible_families(
 
 
 def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, folds: int) -> tuple[Tensor, WarmStarts]:
-    """Return out-of-fold scores of the labels, (n m), and warm starts for a fit to all data.
+    """Return out-of-fold scores of the labels by m families, (n m), and warm starts for a fit to all data.
 
     A score is log p of the label; for two classes, its log-odds. The fits are coarse, because they are only compared.
     """
     scores, warm_starts = p.logits.new_empty(len(p), len(families), dtype=torch.float64), WarmStarts()
     for training, in_fold in split_folds(p, folds):  # each fold starts from the fits of the previous one
         fitted = FittedFamilies.fit_all(families, training, warm_starts, COARSE_GRADIENT_TOLERANCE)
-        scores[in_fold] = torch.stack([_label_scores(q) for q in fitted.apply_each(families, p[in_fold])], 1)
+        calibrated = fitted.apply_each(families, p[in_fold])
+        scores[in_fold] = torch.stack([_label_scores(q) for q in calibrated], 1)
         warm_starts = fitted.warm_starts
     return scores, warm_starts
 
@@ -281,7 +283,8 @@ def _log_odds_range(p: Predictions) -> tuple[float, float]:
 def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:
     """Return prior weights (m), which fall with the number of standard errors by which a family is behind the best one.
 
-    As in `Auto`: the softmax of the gains over the best one, usually negative, in standard errors, less the handicap.
+    As in `Auto`, they are the softmax of gains less handicaps. A gain is the mean log p less that of the best family,
+    usually negative, in standard errors. A handicap is a penalty for families that overfit, in the same unit.
 
     Args:
         families: The m families; only those without a handicap can be the best one.
@@ -300,7 +303,7 @@ def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predi
 
 
 def _mean_gains(gains: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
-    """Return the mean of gains (n m) over examples, (m), and its standard error, (m)."""
+    """Return the weighted mean of gains (n ...) over examples, (...), and its standard error, (...)."""
     mean = example_mean(gains, p)
     variance = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)  # unbiased
     return mean, (variance / p.total_weight).sqrt()
@@ -336,7 +339,7 @@ def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Mini
     def penalized_nll(w: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian at w."""
         mixed, deviation = scores @ w.to(scores), w - prior
-        error = (-mixed).sigmoid() * shares  # probability of the wrong class, weighted
+        error = (-mixed).sigmoid() * shares  # probability of the wrong class, times the example's share of the weight
         value = -float(shares @ logsigmoid(mixed)) + penalty * float(deviation @ deviation)
         hessian = ((scores * (error * mixed.sigmoid())[:, None]).mT @ scores).cpu()
         slope = (error @ scores).cpu()

@@ -1,4 +1,7 @@
-"""Logistic regressions on functions of the score s = z_1 - z_0 of two classes."""
+"""Logistic regressions on functions of the score s = z_1 - z_0 of two classes.
+
+A `Solution` is a fitted calibrator before `with_certificate` adds the record of its fit, the `Certificate`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,26 +145,28 @@ def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
     n0 = p.total_weight - n1
     targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
-    reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # the map s / scale
+    reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # (w, c) of `_Logistic` for the map s / scale
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
     return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone=monotone, slack=slack)
 
 
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
-    """Fit `Beta` without a certificate."""
+    """Fit `Beta` without a certificate: a logistic regression on log p and -log(1 - p)."""
     s, scale, limit = _fitting_scores(p, "Beta")
-    reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])  # the map s / scale
+    # (w, c) of `_Logistic` for the map s / scale, as log p - log(1 - p) is s
+    reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])
     problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
     return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone=monotone)
 
 
 def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadratic]:
-    """Fit `Quadratic` without a certificate."""
+    """Fit `Quadratic` without a certificate: a logistic regression whose weights are the slopes at both ends."""
     s, scale, limit = _fitting_scores(p, "Quadratic")
     low, high = s.min(), s.max()
     ends = torch.stack([low, high])
-    reference = torch.stack([1 / scale, 1 / scale, low / scale])  # the map s / scale, by its slopes and lower end
+    # (w, c) of `_Logistic` for the map s / scale: its slopes at both ends, and its value at the lower end
+    reference = torch.stack([1 / scale, 1 / scale, low / scale])
     problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
     return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone=monotone)
 
@@ -281,7 +286,13 @@ class _Logistic:
         return value, gradient.cpu() + ridge_gradient, hessian.cpu() + self.ridge
 
     def fit(self, build: Callable[[Tensor, Tensor], Fitted], monotone: bool, slack: float = 0.0) -> Solution[Fitted]:
-        """Minimize the loss and build the calibrator from w (m) and c. With `monotone`, all of w is nonnegative."""
+        """Minimize the loss and build the calibrator from the weights w (m) of the features and the intercept c.
+
+        Args:
+            build: Function of w and c that returns the calibrator.
+            monotone: Whether all of w must be nonnegative, so that the map increases.
+            slack: As in `Solution`: increase of the NLL that the method allows.
+        """
         # The coordinates are w times positive spreads, so that they have the same signs
         lower = torch.full_like(self.reference, 0.0 if monotone else -torch.inf)
         lower[-1] = -torch.inf  # c may be negative

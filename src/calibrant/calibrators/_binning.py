@@ -70,6 +70,7 @@ class HistogramBinning:
         events = p.with_event(event).events
         table = _equal_mass_bins(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
         fitted = cls(table.edges, table.accuracy, event)
+        # No metric was minimized: the certificate reports the ECE before and after
         return Solution(fitted, "closed form", criterion=f"ece(bins={bins})").with_certificate(p)
 
     @calibrator_call
@@ -117,8 +118,8 @@ class TopLabelBinning:
         weights = example_weights(p)
         # One of two classes, if it is evaluated, has the shared bins alone
         has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
-        group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # 0 for classes that share their bins
-        masks = [group[class_index] == g for g in range(int(group.max()) + 1)]
+        group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # (k): 1, 2, ..., or 0 for the shared bins
+        masks = [group[class_index] == g for g in range(int(group.max()) + 1)]  # the examples of each set of bins
         bins = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
         edges, means, counts = map(list, zip(*bins, strict=True))
         pad = partial(pad_sequence, batch_first=True)  # with edges that no score exceeds, and empty bins
@@ -144,7 +145,7 @@ class TopLabelBinning:
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
-        """Return log p. A confidence in an empty bin is unchanged."""
+        """Return log p, with the accuracy of its bin as confidence, unchanged in an empty bin."""
         class_index = _binned_class(logits, self.of)
         row = self.group[class_index]
         bin_index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
@@ -310,10 +311,15 @@ def _beta_binning(bins: int, events: Events, total_weight: float) -> _BetaBinnin
     """Fit an equal-mass binning.
 
     The prior of the accuracy in a bin is Beta(a, b) with a + b = 2 / bins and its mean at the middle of the bin.
+
+    Args:
+        bins: Number of bins.
+        events: Confidences and outcomes.
+        total_weight: Number n of examples.
     """
     table = _equal_mass_bins(bins, events)
-    n = table.weight * total_weight
-    m = table.accuracy.nan_to_num() * n  # number right, 0 in an empty bin
+    n = table.weight * total_weight  # number of examples in each bin
+    m = table.accuracy.nan_to_num() * n  # number of right ones, 0 in an empty bin
     middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(MIN_PRIOR_MEAN, 1 - MIN_PRIOR_MEAN)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     # Logarithms of the Beta functions that normalize prior and posterior; their ratio is the marginal likelihood

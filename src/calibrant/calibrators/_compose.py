@@ -137,7 +137,7 @@ def pool(*members: Predictions) -> Predictions:
                 code="different_examples",
             )
     stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
-    return first.with_logits(stack.logsumexp(0) - math.log(len(members)))
+    return first.with_logits(stack.logsumexp(0) - math.log(len(members)))  # the log of the mean probabilities
 
 
 def fitting_digests(calibrator: object) -> set[str]:

@@ -43,10 +43,12 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
     log_p = logits.double().log_softmax(-1)
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(-1, logits.argmax(-1, keepdim=True), True)
     log_p_without_top = log_p.masked_fill(top, -torch.inf)
-    is_certain = log_p_without_top.isneginf().all(-1, keepdim=True)  # then the others have no proportions: equal shares
+    # If all others have probability 0, they have no proportions and get equal shares
+    is_certain = log_p_without_top.isneginf().all(-1, keepdim=True)
     log_share = torch.where(is_certain, -math.log(log_p.shape[-1] - 1), log_p_without_top.log_softmax(-1))
     other_log_p = (log_remainder[:, None] + log_share).masked_fill(top, -torch.inf)
-    lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)  # survives rounding to the precision of the logits
+    # The others stay below the confidence by a relative lead that survives rounding to the precision of the logits
+    lead = max(MIN_TOP_LEAD, 8 * torch.finfo(logits.dtype).eps)
     log_limit = log_confidence + math.log1p(-lead)
     exceeds = other_log_p.amax(-1) > log_limit
     if bool(exceeds.any()):

@@ -53,7 +53,7 @@ class EnsembleTemperature:
             t, steps, status = _brier_temperature(p.double(), nll_fit.logit_spread)
         temperature = torch.tensor(t, dtype=torch.float64)
         z = p.logits.double()
-        members = [(z / temperature).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / p.k)]
+        members = [(z / temperature).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / p.k)]  # (n k) each
         if criterion == "nll":
             index = p.labels[:, None]
             mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), p.weights)
@@ -75,6 +75,10 @@ class EnsembleTemperature:
 
 def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
     """Minimize the Brier score over T: a grid in log T around the spread of the logits, then Brent's method.
+
+    Args:
+        p: The predictions.
+        spread: Typical distance of a logit from the top one of its row, the scale of T.
 
     Returns:
         The temperature, the number of evaluations, and the status.

@@ -59,7 +59,7 @@ class CalibratorFamily:
 
 
 def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
-    """Return the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
+    """Return the map to the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
     temperature, count = torch.tensor([1.0, data.p.total_weight], dtype=torch.float64)
     return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(data.p))
 
@@ -109,7 +109,14 @@ class FittedFamilies:
         warm_starts: WarmStarts,
         tolerance: float = GRADIENT_TOLERANCE,
     ) -> "FittedFamilies":
-        """Fit every family, and the base of each, to predictions."""
+        """Fit every family, and the base of each, to predictions.
+
+        Args:
+            families: The families to fit.
+            p: Predictions.
+            warm_starts: Searches on similar data that the fits start from, by name of the family.
+            tolerance: Tolerance of the searches.
+        """
         fitted = cls({"": FitInput(p, tolerance)}, {})
         for family in families:
             fitted._fit_family(family, warm_starts)
@@ -143,7 +150,7 @@ class FittedFamilies:
                 yield base_outputs[family.base].apply(self.solutions[family.name].calibrator)
 
     def certified(self, family: CalibratorFamily) -> Any:
-        """Return the calibrator of a family with its certificate, chained to its base."""
+        """Return the calibrator of a family with its certificate, in a `Chain` after its base if it has one."""
         fitted = self.solutions[family.name].with_certificate(self.inputs[family.base].p)
         if not family.base:
             return fitted

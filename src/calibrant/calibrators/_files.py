@@ -91,7 +91,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
 
 def content_digest(value: object) -> str:
-    """Return the SHA-256 hex digest of a value's fields, as `save` writes them."""
+    """Return the SHA-256 hex digest of a calibrator, or another value that `save` takes, from its fields."""
     tensors: dict[str, Tensor] = {}
     encoded = _encode(value, "", tensors)
     return tensors_digest({"content": json.dumps(encoded, sort_keys=True)}, tensors)
@@ -217,12 +217,13 @@ def _class_name(cls: type) -> str:
     """Return the registered name of a class, the dotted path of any other."""
     if NESTED_CLASSES.get(cls.__name__) is cls or CALIBRATORS.get(cls.__name__) is cls:
         return cls.__name__
-    names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)  # under which a user registered the class
+    # A user may have registered the class under another name
+    names = (name for name in CALIBRATORS if CALIBRATORS[name] is cls)
     return next(names, f"{cls.__module__}.{cls.__qualname__}")
 
 
 def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON, and add its tensors to `tensors` under the path of their field."""
+    """Return a value as JSON, and add its tensors to `tensors` under the path of their field, such as ".first.bias"."""
     if isinstance(value, Tensor):
         key = field_path or "value"
         # safetensors takes only contiguous tensors that share no memory
@@ -250,7 +251,7 @@ def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[str, type]) -> Any:
-    """Return the value that `_encode` wrote."""
+    """Return the value that `_encode` wrote as a JSON node. Raise `ValueError` for any other node."""
     match node:
         case {"tensor": str(key)}:
             return tensors[key]
@@ -270,7 +271,13 @@ def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[st
 
 
 def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
-    """Build a calibrator from its fields, after checking their names, types, shapes and ranges."""
+    """Build a calibrator, or a part of one, from its fields, after checking their names, types, shapes and ranges.
+
+    Args:
+        name: Class name in the file.
+        values: Decoded fields.
+        custom_classes: Classes that may be built although they are not registered, by name.
+    """
     cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     if not isinstance(cls, type):  # unknown, or a fit function
         # --with is the option of commands that loads a user's file, which may register the class

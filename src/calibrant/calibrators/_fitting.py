@@ -117,10 +117,11 @@ def fit_function(calibrator: Any) -> FitFunction:
     """
     if isinstance(calibrator, str):
         calibrator = registry.CALIBRATORS.method(calibrator)
+    # The fit with the settings of the text, the method `fit` of a class, or the function itself
     function = (
         calibrator.bound_function if isinstance(calibrator, registry.Method) else getattr(calibrator, "fit", calibrator)
     )
-    # Without __call__ but with a class method `fit`: the result of a fit to features, such as a Fusion
+    # An object without __call__ whose `fit` is a class method: the result of a fit to features, such as a Fusion
     is_result = not callable(calibrator) and getattr(function, "__self__", None) is type(calibrator)
     if is_result or not callable(function):
         kind = type(calibrator).__name__
@@ -152,7 +153,17 @@ def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = No
 
 
 def _fit_arrays(function: Callable[..., Any], name: str, p: Predictions, **warm_start: Any) -> Any:
-    """Call a user's own fit with logits, labels and, if there are any, weights."""
+    """Call a user's own fit with logits, labels and, if there are any, weights.
+
+    Args:
+        function: The fit.
+        name: Name of the calibrator, for the message.
+        p: Predictions.
+        **warm_start: An earlier fit to start from, as `warm_start`, if the fit takes one.
+
+    Raises:
+        InputError: For weighted predictions if the fit takes no weights.
+    """
     if p.weights is None:
         return function(p.logits, p.labels, **warm_start)
     if not has_parameter(function, "weights"):
@@ -211,7 +222,10 @@ def example_mean(values: Tensor, p: Predictions) -> Tensor:
 
 
 def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the lower weighted median of values (n), 1 if there are none."""
+    """Return the lower weighted median of values (n), the smallest at which half of the weight is reached.
+
+    It is 1 if there are no values.
+    """
     if not len(values):
         return values.new_ones(())
     if weights is None:

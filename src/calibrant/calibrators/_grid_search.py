@@ -47,7 +47,13 @@ class _Evaluation(NamedTuple):
 
 
 def search_points(p: Predictions, criterion: str, points: Sequence[tuple[float, float]]) -> GridMinimum:
-    """Return the point (gamma, T) with the smallest value, the first of equal ones."""
+    """Return the point (gamma, T) with the smallest value of a metric, the first of equal ones.
+
+    Args:
+        p: The predictions that temperature and focal map are applied to.
+        criterion: The metric to minimize, such as "ece".
+        points: The points to evaluate.
+    """
     metric, p = registry.METRICS.method(criterion), p.double()
     (gamma, t), value = first_minimum(lambda point: float(metric(_apply_point(p, *point))), points)
     return GridMinimum(gamma, t, value)
@@ -59,6 +65,12 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
     Branch and bound over intervals of temperatures: in an interval, the part of the metric that falls with T is at
     least that at its right end, and the part that rises at least that at its left end. Always takes the interval with
     the lowest bound and evaluates its middle, until all bounds lie above the lowest value so far.
+
+    Args:
+        p: The predictions that temperature and focal map are applied to.
+        criterion: The metric to minimize, such as "ece".
+        gammas: Gammas of the grid.
+        ts: Temperatures of the grid, in any order.
     """
     metric, p = registry.METRICS.method(criterion), p.double()
     bound_parts = _bound_parts(metric, p)
@@ -76,12 +88,12 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
         return value
 
     def interval(i: int, left: int, right: int) -> tuple[float, int, int, int]:
-        """Return the lower bound of the metric between two ranks, and the interval."""
+        """Return the lower bound of the metric between two ranks of temperatures, and the interval."""
         return combine((evaluated[i, right].falling, evaluated[i, left].rising)), i, left, right
 
     last = len(ts) - 1
     lowest = min(evaluate(i, rank) for i in range(len(gammas)) for rank in (0, last))
-    queue = [interval(i, 0, last) for i in range(len(gammas))]
+    queue = [interval(i, 0, last) for i in range(len(gammas))]  # a heap, with the lowest bound first
     heapq.heapify(queue)
     while queue:
         bound, i, left, right = heapq.heappop(queue)
@@ -110,7 +122,11 @@ def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
 
 
 def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, Callable[..., float]] | None:
-    """Return the functions that compute the parts of a metric and combine them, or None if it has no bound."""
+    """Return two functions that bound a metric between temperatures, or None if it has no bound.
+
+    The first computes the falling and the rising part of the metric at a temperature. The second combines a falling and
+    a rising part to the bound.
+    """
     settings = registry.hyperparameters(metric.function) | metric.settings
     if metric.canonical == "nll(among='all')":
         return _nll_parts, sum

@@ -125,7 +125,7 @@ class GroupCalibrated:
         slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])  # the last one is for new groups
         biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
         groups = columns["groups"]
-        # First for each group of the predictions, which may be new, then for each row
+        # Row of `slopes` and `biases`: first for each group of the predictions, which may be new, then for each row
         indices = group_positions(groups.names, self.names, len(self.names))
         index = torch.tensor(indices, device=logits.device)[groups.index]
         return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
@@ -213,6 +213,8 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
 def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
     """Return a group's differences from the common calibrator under c priors, and the evidence of its data for each.
 
+    The d differences are of the slope from 1 and, unless d is 1, of the k biases from 0.
+
     Args:
         p: Predictions of the common calibrator for the examples of the group.
         precision: Inverse variances of the normal priors, (c d).
@@ -248,7 +250,9 @@ def _design_effect(log_probs: Tensor, p: Predictions) -> float:
 
 
 def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximize the concave log posterior for all priors at once by Newton's method with step halving.
+    """Maximize the concave log posterior of a group's d differences for all c priors at once, by Newton's method.
+
+    A step is halved while the log posterior falls.
 
     Args:
         x: Log-probabilities, (n k).
@@ -260,7 +264,7 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
         The modes, (c d), and Laplace's approximation of the logarithm of the marginal likelihood, (c).
     """
     theta = torch.zeros_like(precision)
-    value, gradient, hessian = _log_posterior(theta, x, y, w, precision)
+    value, gradient, hessian = _log_posterior(theta, x, y, w, precision)  # the last one is minus the Hessian
     for _ in range(100):
         step = torch.linalg.solve(hessian, gradient)
         if float((step * gradient).sum(1).max()) < MIN_GAIN:  # twice the gain that the quadratic model predicts

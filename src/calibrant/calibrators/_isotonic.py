@@ -54,7 +54,7 @@ class Isotonic:
     def __call__(self, logits: Logits) -> Logits:
         """Return the logarithm of the fitted class probabilities, divided by their sum."""
         probs = logits.double().softmax(-1)
-        bounds = pairwise(self.start.tolist())  # of each class's knots in `self.p` and `self.value`
+        bounds = pairwise(self.start.tolist())  # of the points of each class in `self.p`
         fitted = [interpolate(self.p[a:b], self.value[a:b], p_j) for (a, b), p_j in zip(bounds, probs.T, strict=True)]
         return _log_shares(torch.stack(fitted, 1).clamp_min(self.floor))
 
@@ -145,7 +145,7 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     points: list[tuple[Tensor, ...]] = []
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
         x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
-        high = _venn_abers_pass(mean, weight)
+        high = _venn_abers_pass(mean, weight)  # p1 at each x
         low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]  # label 0 is label 1 of the reversed problem
         points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))  # torch cannot view a reversal
     x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
@@ -191,7 +191,7 @@ def _class_starts(lengths: list[int], points: Tensor) -> Tensor:
 
 
 def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct x in increasing order, with the mean of y and the total weight at each."""
+    """Return the distinct x in increasing order, with the weighted mean of y and the total weight at each."""
     by_score = GroupedScores.from_scores(x, y, weights)
     return by_score.value.cpu().numpy(), by_score.accuracy.cpu().numpy(), by_score.total_weight.cpu().numpy()
 

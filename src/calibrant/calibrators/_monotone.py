@@ -85,7 +85,14 @@ class Monotone:
 def fit_monotone(
     data: FitInput, start: Tensor | None = None, *, pieces: int = 8, smoothness: float = 1.0
 ) -> Solution[Monotone]:
-    """Fit `Monotone` without a certificate, from slopes `start`."""
+    """Fit `Monotone` without a certificate.
+
+    Args:
+        data: The predictions, with the temperature to divide the logits by.
+        start: Slopes of a fit to similar data, to start from.
+        pieces: As in `Monotone.fit`.
+        smoothness: As in `Monotone.fit`.
+    """
     p, temperature = drop_impossible(data.p), data.nll_fit.finite_temperature
     v = p.apply(lambda z: -(z.double() / temperature).log_softmax(-1).clamp_min(-MAX_NEG_LOG_PROB))
     knots = _place_knots(v, pieces)
@@ -118,13 +125,14 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
     smallest_v = v.logits.topk(2, largest=False).values
     samples = torch.cat([smallest_v, label_v], 1).flatten()
     weights = None if v.weights is None else v.weights.repeat_interleave(3)  # three samples of each row
-    quantiles = np.unique(weighted_quantiles(samples, weights, np.linspace(0, 1, pieces + 1)[1:-1]))
+    inner_shares = np.linspace(0, 1, pieces + 1)[1:-1]
+    quantiles = np.unique(weighted_quantiles(samples, weights, inner_shares))
     positive = quantiles[quantiles > MIN_KNOT]
     return torch.cat([torch.zeros(1, dtype=torch.float64), torch.from_numpy(positive)])
 
 
 def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
-    """Return numpy's quantiles of values with weights, where an integer weight is that many copies."""
+    """Return quantiles of values (n) at shares in [0, 1], as numpy's if an integer weight is that many copies."""
     if weights is None:
         return np.quantile(values.cpu().numpy(), shares)
     positions, copies, n = sorted_copies(values, weights)

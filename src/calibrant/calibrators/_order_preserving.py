@@ -183,9 +183,9 @@ def _segments(v: Tensor, lowest: Tensor) -> Tensor:
 
 
 def _smoothing_matrix(ranks: int, knots: int) -> Tensor:
-    """Return the matrix of the squared differences between neighboring knots and ranks, and of the shrinkage.
+    """Return the matrix P of the penalty x' P x: squared differences between neighboring knots and ranks, shrinkage.
 
-    Its rows and columns are the slopes, (ranks 2 knots) flat.
+    x holds the distances of the slopes from 1/2, (ranks 2 knots) flat.
     """
 
     def eye(size: int) -> Tensor:

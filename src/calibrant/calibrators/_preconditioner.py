@@ -134,9 +134,10 @@ def approximate_preconditioner(
 ) -> Preconditioner:
     """Return coordinates, in a block per class, in which the penalized Hessian at w x + c is nearly the unit matrix.
 
-    The scale is exact for each parameter. The root is a Cholesky factor of the correlations of the parameters of a
-    class: exact for a diagonal w, an average over classes for a matrix. For a number w, every parameter is a block. The
-    arguments are as in `exact_preconditioner`.
+    It stands in for `exact_preconditioner`, whose arguments it takes, if there are too many parameters for the whole
+    Hessian. The scale is exact for each parameter. The root is a Cholesky factor of the correlations of the parameters
+    of a class: exact for a diagonal w, an average over classes for a matrix. For a number w, every parameter is a
+    block.
     """
     parts = [_block_curvature(rows, shares, weight, bias) for rows, shares in row_blocks(x, row_shares)]
     hessian, curvature = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
@@ -145,11 +146,12 @@ def approximate_preconditioner(
         return Preconditioner(scale, torch.ones(1, 1, dtype=torch.float64))
     scale = (curvature + 2 * ridge.view_as(curvature)).clamp_min(MIN_CURVATURE).rsqrt()
     # The ridge shrinks the correlations of the data's Hessian, by the data's share of the curvature
-    root_share = curvature.sqrt() * scale
+    root_share = curvature.sqrt() * scale  # (k m), at most 1
     is_matrix = weight.ndim == 2
     shrinkage = root_share.mT @ root_share / len(bias) if is_matrix else root_share[:, :, None] * root_share[:, None, :]
-    length = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(TINY_CURVATURE).rsqrt()
-    correlation = shrinkage * hessian * length[..., :, None] * length[..., None, :]
+    # The Hessian divided by the roots of its diagonal elements
+    inverse_root = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(TINY_CURVATURE).rsqrt()
+    correlation = shrinkage * hessian * inverse_root[..., :, None] * inverse_root[..., None, :]
     # An average over classes may be nearly singular, although no class is
     correlation.diagonal(dim1=-2, dim2=-1).fill_(1 + (CORRELATION_RIDGE if is_matrix else CORRELATION_ROUNDING))
     return Preconditioner(scale, torch.linalg.cholesky(correlation))

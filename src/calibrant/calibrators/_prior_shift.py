@@ -126,7 +126,7 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     examples. The maximum has weight $1 - d / (2\, \mathrm{gain})$, the old shares the rest.
     """
     fitted = BiasCorrectedTemperature.fit(p)
-    source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()
+    source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()  # mean probabilities, near the old shares
     target_probs = unlabeled.apply(fitted).logits.softmax(-1)
     ratios = target_probs / source_shares.to(target_probs)
     mixture_fit = fit_mixture(ratios, unlabeled.weights)

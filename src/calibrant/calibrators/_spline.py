@@ -50,7 +50,8 @@ class Spline:
         end = by_score.total_weight.cumsum(0) / n  # rank of the last example of each tie
         ranks = torch.cat([end.new_zeros(1), end])  # the curve starts at (0, 0), which counts as one example
         curve = torch.cat([end.new_zeros(1), by_score.correct.cumsum(0) / n])
-        sqrt_weight = torch.cat([end.new_ones(1), by_score.total_weight]).sqrt()[:, None]  # of each squared residual
+        # Least squares with a tie's weight on its squared residual: both sides are multiplied by the root
+        sqrt_weight = torch.cat([end.new_ones(1), by_score.total_weight]).sqrt()[:, None]
         basis, _ = _natural_spline_basis(ranks, knots)
         # "gelsd" allows fewer distinct ranks than knots
         weights = torch.linalg.lstsq(sqrt_weight * basis, sqrt_weight * curve[:, None], driver="gelsd").solution

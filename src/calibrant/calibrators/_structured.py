@@ -1,4 +1,7 @@
-"""Structured scaling: affine maps of smoothed log-probabilities with penalties that shrink as the data grow."""
+"""Structured scaling: affine maps of smoothed log-probabilities with penalties that shrink as the data grow.
+
+A `Solution` is a fitted calibrator before `with_certificate` adds the record of its fit, the `Certificate`.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,7 +29,10 @@ S = TypeVar("S", "StructuredVector", "StructuredMatrix")
 
 
 def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
-    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), in float64. It is finite for all logits."""
+    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T) and n the `count`, in float64.
+
+    This mixes p with one uniform pseudo-example in n + 1, so that it is finite for all logits.
+    """
     p = (logits.double() / temperature).softmax(-1)
     share = 1 / (count + 1).to(p.device)  # of the uniform pseudo-example
     return (p * (1 - share)).add_(share / logits.shape[-1]).log()  # a softmax or logarithm in place has no gradient
@@ -188,7 +194,7 @@ def fit_structured(cls: type[S], data: FitInput, start: AffineFit | None = None,
 
     Args:
         cls: Class of the calibrator, which stores the difference of its weights from the identity.
-        data: Predictions with their temperatures.
+        data: Predictions, with the temperature by which their logits are divided before smoothing.
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
     """

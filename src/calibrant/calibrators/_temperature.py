@@ -132,7 +132,7 @@ class Temperature:
 
 
 def temperature_grid(grid: str | Sequence[float]) -> list[float]:
-    """Return the temperatures of a grid, given as such or by the name of its paper."""
+    """Return the temperatures of a grid, given as numbers or by a name of `TEMPERATURE_GRIDS`."""
     if isinstance(grid, str):
         if grid not in TEMPERATURE_GRIDS:
             names = ", ".join(TEMPERATURE_GRIDS)
@@ -290,6 +290,7 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
     else:
         sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
     sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
+    # Only double precision has a sixth sum, the NLL of z, and a seventh, the weight of right predictions
     nll, first, second, third, square, *uncalibrated_nll = (sums[:6] / p.total_weight).tolist()
     # From derivatives in b, times powers of b, to derivatives in u = log b by the chain rule. The root of the first one
     # is sought: it is the value of the result, with its own slope and second derivative
@@ -353,7 +354,7 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     while abs(step) > MAX_LAST_ROBUST_STEP and passes < MAX_ROBUST_PASSES:
         derivatives = partial(_robust_derivatives, math.exp(u), prior_log_odds)
         slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
-        slope, curvature = slope + u * prior_precision, curvature + prior_precision
+        slope, curvature = slope + u * prior_precision, curvature + prior_precision  # with the normal prior of u
         step = -slope / max(curvature, MIN_ROBUST_CURVATURE)
         # Near the optimum, use the whole second derivative, in which the posteriors vary. It may be negative elsewhere
         if abs(step) < 0.1:

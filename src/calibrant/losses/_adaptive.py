@@ -204,7 +204,7 @@ class AdaFocal:
             edges = mukhoti_edges(confidence, len(self.gamma), top.weights).to(edges)
         overconfidence = -Bins.from_edges(edges, confidence, correct, top.weights).gap  # confidence - accuracy per bin
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
-        gamma = self.gamma * (sign * self.rate * overconfidence).exp()
+        gamma = self.gamma * (sign * self.rate * overconfidence).exp()  # rises by a factor if overconfident, else falls
         gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)  # to the other side of 0
         return replace(self, edges=edges, gamma=gamma.clamp(self.lowest, self.highest))
 

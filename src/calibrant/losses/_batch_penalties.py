@@ -58,7 +58,7 @@ def mmce(
         correct_weights, wrong_weights = w * c, w * (1 - c)
         num_correct, num_wrong = correct_weights.sum(), wrong_weights.sum()
         exponent = 1 if normalization == "paper" else 2
-        # if a count is 0, division by 1 avoids NaN, and the last line sets v to 0
+        # if a count is 0, division by 1 avoids NaN, and the last factor sets v to 0
         v = correct_weights * (1 - r) / num_correct.where(num_correct > 0, 1.0) ** exponent
         v = v - wrong_weights * r / num_wrong.where(num_wrong > 0, 1.0) ** exponent
         v = v * ((num_correct > 0) & (num_wrong > 0))
@@ -93,8 +93,8 @@ def mdca(
 ) -> PerExample:
     r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 
-    The penalty is $\frac{1}{k} \sum_k |\bar p_k - \bar 1[y = k]|$ with means over the batch. Equals focal loss at
-    strength 0.
+    The penalty is $\frac{1}{k} \sum_j |\bar p_j - \bar 1[y = j]|$ over the k classes j: the mean probability of a class
+    in the batch against its frequency. Equals focal loss at strength 0.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -149,6 +149,7 @@ def soft_ece(
     """
     r, c, w = _confidence(logits, labels, weights)
     centers = (torch.arange(bins, device=r.device) + 0.5) / bins
+    # (n bins): share of a sample in each bin, times its share of the batch
     shares = (-((r[:, None] - centers) ** 2) / temperature).softmax(-1) * (w / w.sum())[:, None]
     size = shares.sum(0)  # share of the batch in each bin, S / n
     bin_gap = ((c - r) @ shares).abs() / size.clamp_min(torch.finfo(size.dtype).tiny)  # |A - C|
@@ -185,7 +186,7 @@ def avuc(
     """
     r, c, w = _confidence(logits, labels, weights)
     u = row_entropies(logits.double())
-    right, wrong = w * c, w * (1 - c)
+    right, wrong = w * c, w * (1 - c)  # weights of each sample as right and as wrong
     limit: Tensor | float | None = threshold
     if limit is None:
         counts = torch.stack([right.sum(), wrong.sum()])

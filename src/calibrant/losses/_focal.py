@@ -37,9 +37,8 @@ InverseGamma = Annotated[float, Range(ge=0, lt=INVERSE_GAMMA_LIMIT)]
 def power(base: Tensor, gamma: float | Tensor) -> Tensor:
     """Return base ** gamma for base >= 0.
 
-    At base = 0 the gradient is 0, because the base is clamped. Without that it would be infinite for gamma < 1.
-
-    gamma may be one number per sample (n), which then applies to every class of a base (n, k).
+    At base = 0 the gradient is 0, because the base is clamped. Without that it would be infinite for gamma < 1. gamma
+    may be one number per sample (n), which then applies to every class of a base (n, k).
     """
     if isinstance(gamma, Tensor) and gamma.ndim < base.ndim:
         gamma = gamma.unsqueeze(-1)
@@ -256,10 +255,10 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, 
 
 
 def _class_error_norms(logits: Logits, norm: float) -> Tensor:
-    r"""Return $\lVert e_k - p \rVert_q = (\sum_{j \ne k} p_j^q + (1 - p_k)^q)^{1/q}$ for every class k (n, k)."""
+    r"""Return $\lVert e_i - p \rVert_q = (\sum_{j \ne i} p_j^q + (1 - p_i)^q)^{1/q}$ for every class i, (n, k)."""
     p = logits.double().softmax(-1)  # float64, because the sum over the other classes is a difference
     if norm == math.inf:
-        return (1 - p).to(logits)  # the other p_j sum to 1 - p_k, so that none is larger
+        return (1 - p).to(logits)  # the other p_j sum to 1 - p_i, so that none is larger
     powers = p**norm
     other_powers = (powers.sum(-1, keepdim=True) - powers).clamp_min(0)  # rounding may give less than 0
     own_power = (1 - p).clamp_min(0) ** norm

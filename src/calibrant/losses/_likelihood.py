@@ -30,7 +30,7 @@ def check_labels(logits: Logits, labels: Targets) -> None:
 
 
 class _LogLikelihood(torch.autograd.Function):
-    r"""Log-likelihood $\sum_k t_k \log p_k$ of the target $t = (1-\epsilon) e_y + \epsilon / k$.
+    r"""Log-likelihood $\sum_j t_j \log p_j$ of the target $t = (1-\epsilon) e_y + \epsilon / k$ over k classes.
 
     Autograd would keep $\log p$ (n, k) until the backward pass and then hold two more tensors of that size. This keeps
     only the logits and computes the gradient $t - p$ directly. The gradient is itself differentiable.
@@ -82,7 +82,7 @@ def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> P
 
 
 def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], Tensor]) -> PerExample:
-    r"""Return function(log p_y), or for soft labels t its expectation $\sum_k t_k\, function(\log p_k)$.
+    r"""Return function(log p_y), or for soft labels t its expectation $\sum_j t_j\, function(\log p_j)$.
 
     `function` works elementwise and is called once, with a tensor (n) or (n, k).
     """
@@ -95,7 +95,14 @@ def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], 
 def weighted_cross_entropy(
     logits: Logits, labels: Targets, weight: Callable[[Tensor], Tensor], *, detach_weight: bool = False
 ) -> PerExample:
-    r"""Return $-w(\log p_y) \log p_y$, or its expectation over soft labels, optionally without gradient through w."""
+    r"""Return $-w(\log p_y) \log p_y$, or its expectation over soft labels.
+
+    Args:
+        logits: Logits, (n k).
+        labels: Class indices (n) or soft labels (n k).
+        weight: The elementwise function w of log-probabilities.
+        detach_weight: Stop the gradient through w.
+    """
 
     def loss_from_log_p(log_p: Tensor) -> Tensor:
         """Return -w log p elementwise."""
@@ -111,7 +118,13 @@ def one_minus_p(log_p: Tensor) -> Tensor:
 
 
 def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExample:
-    """Return the mean of function(log p_k) over the classes, weighted by the soft labels (n, k)."""
+    """Return the mean of function(log p_j) over the classes j, weighted by the soft labels, (n).
+
+    Args:
+        labels: Soft labels, (n k).
+        logits: Logits, (n k).
+        function: Elementwise function of log-probabilities (n k).
+    """
     target = labels.to(logits)
     # for two classes a sigmoid equals the softmax, in half its time
     log_p = logsigmoid(logits - logits.flip(-1)) if logits.shape[-1] == 2 else logits.log_softmax(-1)

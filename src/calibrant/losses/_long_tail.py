@@ -33,7 +33,7 @@ def class_balanced(
     beta: HalfOpenFraction = 0.9999,
     gamma: NonNegativeFloat = 0.0,
 ) -> PerExample:
-    r"""Compute the class-balanced loss, $w_y L$, $w_k \propto (1 - \beta) / (1 - \beta^{n_k})$ (Cui et al. 2019).
+    r"""Compute the class-balanced loss, $w_y L$ with $w_j \propto (1 - \beta) / (1 - \beta^{n_j})$ (Cui et al. 2019).
 
     $(1 - \beta^n) / (1 - \beta)$ is the effective number of n samples: the expected number of different prototypes
     among n draws from $1 / (1 - \beta)$ equally likely ones. As in the paper, the weights have mean 1 over the classes

@@ -111,7 +111,7 @@ class Mixup:
                 f"Expected floating point inputs, got {inputs.dtype}. Try mixing embeddings instead of token ids.",
                 code="token_ids",
             )
-        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        order = torch.randperm(len(labels), generator=generator).to(labels.device)  # of the shuffled batch x'
         seed = int(torch.randint(2**62, (), generator=generator))
         share = float(np.random.default_rng(seed).beta(self.alpha, self.alpha))  # torch's Beta takes no generator
         mixed = share * inputs + (1 - share) * inputs[order]

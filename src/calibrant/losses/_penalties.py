@@ -85,7 +85,7 @@ def margin_smoothing(
 ) -> PerExample:
     r"""Compute margin-based label smoothing, MbLS (Liu et al. 2022).
 
-    $-\log p_y + \frac{\alpha}{k} \sum_k \max(0, \max_j z_j - z_k - m)$, with the mean over classes of the authors'
+    $-\log p_y + \frac{\alpha}{k} \sum_j \max(0, \max_i z_i - z_j - m)$, with the mean over classes of the authors'
     code. Label smoothing pulls all logit distances to 0; this pulls only those above the margin. Equals cross-entropy
     if there are none. The defaults $\alpha$ = 0.1 and m = 10 come from their code.
 
@@ -108,8 +108,8 @@ def acls(
 ) -> PerExample:
     r"""Compute adaptive and conditional label smoothing, ACLS (Park et al. 2023), as in the authors' code.
 
-    $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{k \ne max} \max(0, z_{max} -
-    z_k - m)^2]$, without gradient through $z_{max}$ in the second term. Changes if a constant is added to all logits.
+    $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{j \ne max} \max(0, z_{max} -
+    z_j - m)^2]$, without gradient through $z_{max}$ in the second term. Changes if a constant is added to all logits.
     Equals cross-entropy at strength 0. The defaults are the ones of the code for Tiny-ImageNet.
 
     Args:

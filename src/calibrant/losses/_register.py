@@ -46,7 +46,10 @@ def register_loss(loss: L) -> L:
 
 
 def _plain_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings without tensors and arrays, with numbers of numpy as Python's and lists as tuples."""
+    """Return the settings without tensors and arrays, with numbers of numpy as Python's and lists as tuples.
+
+    Their hashes let `_check_once` remember them.
+    """
     settings_by_name: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, np.generic):

@@ -295,7 +295,7 @@ class Events(EventStatistics):
         if self.examples is not None:  # several events per example
             return self.merged.by_score
         by_score = GroupedScores.from_scores(self.confidence, self.outcome, self.weights, self.clusters)
-        # Both come from single events, which the groups no longer hold
+        # These two numbers come from single events, which the groups no longer hold
         return replace(by_score, fraction_variance=self.fraction_variance, dispersion=self.dispersion)
 
     def moments(self, bins: int) -> Moments:

@@ -166,11 +166,11 @@ def row_stats(z: np.ndarray, *columns: Any) -> None:
 @_compile
 @no_type_check
 def _stats_by_column(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
-    """Compute `row_stats` for few classes, in blocks of rows in which each class is a column.
+    """Compute `row_stats` of logits z (n, k) and labels y (n) for few classes, in blocks of rows.
 
-    `powers` are e^(z - max z), the probabilities of a row before division by their total. Outputs of length 0 are
-    skipped. `class_probability` is that of class `index`, and p (k, n) receives all probabilities. The function is long
-    because every statistic is computed while its block is in cache.
+    A block is stored by class, a row to a column. `powers` are e^(z - max z), the probabilities of a row before
+    division by their total. Outputs of length 0 are skipped. `class_probability` is that of class `index`, and p (k, n)
+    receives all probabilities. The function is long because every statistic is computed while its block is in cache.
     """
     n, k = z.shape
     m, row_max, powers = np.zeros((k, BLOCK_ROWS), z.dtype), np.zeros(BLOCK_ROWS, z.dtype), np.zeros((k, BLOCK_ROWS))
@@ -251,7 +251,7 @@ def _brier(squares, powers, total):
 @_compile_sums
 @no_type_check
 def _stats_by_row(z, y, index, confidence, predicted, correct, log_likelihood, brier, entropy, class_probability, p):
-    """Compute `row_stats` for many classes, row by row.
+    """Compute `row_stats` of logits z (n, k) and labels y (n) for many classes, row by row.
 
     `powers` are e^d with the margins d = z - max z. Outputs of length 0 are skipped. `class_probability` is that of
     class `index`, and p (k, n) receives all probabilities.
@@ -467,7 +467,8 @@ def nll_derivatives(z, y, w, b, s, out):
     At the inverse temperature b they are the NLL; its first, second and third derivative in b, times b, b^2 and b^3;
     and the square of the first derivative. If out has length 7, the NLL and the weight of the right predictions of the
     uncalibrated logits follow. Exponentials are computed in the precision of s (4, BLOCK_ROWS), whose content is
-    overwritten. m1, m2 and m3 are the first three moments of the margins times b under the probabilities of a row.
+    overwritten. m1, m2 and m3 are the first three moments of the margins times b under the probabilities of a row. z
+    (n, k) are logits, y (n) labels, and w (n) weights, empty without weights.
     """
     n, k = z.shape
     is_wide, with_uncalibrated = k >= MANY_CLASSES, len(out) == 7

@@ -58,8 +58,11 @@ def sort_scores(score: Tensor, outcome: Tensor) -> tuple[Tensor, Tensor]:
 def group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Group equal values of a sorted tensor.
 
+    Values are equal if they differ by at most `TIE_TOLERANCE`, relative to the smaller one, from their neighbor.
+
     Returns:
-        The distinct values, the index of each value among them, and the count of each distinct value in float64.
+        The distinct values, (g); the index of each value among them, (n); and the count of each distinct value in
+        float64, (g).
     """
     low, high = value[:-1], value[1:]  # each value and the next
     # The smaller absolute value: if no value is negative, this is the lower one

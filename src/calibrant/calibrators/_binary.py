@@ -251,9 +251,15 @@ class _Logistic:
 
     @classmethod
     def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
-        """Standardize features (n m), weighted by the curvature of the loss at a reference (w, c), (m+1).
+        """Build the problem in the weights and the intercept of standardized features, which are its coordinates.
 
-        The coordinates are the weights and the intercept of the standardized features.
+        Means and standard deviations are weighted by the curvature of the loss at the reference.
+
+        Args:
+            features: Features, (n m).
+            targets: Label of each example, or the probability of label 1, (n).
+            p: Predictions, for the weights of the examples.
+            reference: Weights w and intercept c of the reference, (m+1).
         """
         n, m = features.shape
         example_shares = example_weights(p) / p.total_weight

@@ -154,7 +154,8 @@ def fitting_digests(calibrator: object) -> set[str]:
 def learned_fields(calibrator: object) -> dict[str, Any]:
     """Return what a calibrator has learned, by name, or {} for any object that holds nothing learned.
 
-    These are the fields of a dataclass, except those with `compare=False`, or all attributes of another class.
+    These are the fields of a dataclass, except those that `compare=False` excludes from its identity, or all attributes
+    of another class.
     """
     if is_dataclass(calibrator) and not isinstance(calibrator, type):
         return {field.name: getattr(calibrator, field.name) for field in fields(calibrator) if field.compare}

@@ -141,7 +141,7 @@ class FittedFamilies:
         return {name: solution.warm_start for name, solution in self.solutions.items()}
 
     def apply_each(self, families: Sequence[CalibratorFamily], p: Predictions) -> Iterator[Predictions]:
-        """Yield predictions calibrated by each family, for example those of a held-out fold."""
+        """Yield p calibrated by each family in turn. p may be other data than the fits', such as a held-out fold."""
         base_outputs = {name: p.apply(self.solutions[name].calibrator) if name else p for name in self.inputs}
         for family in families:
             if family.name in base_outputs:  # a base, which was applied already

@@ -73,10 +73,11 @@ class Solution(Generic[Fitted]):
 
 
 def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]) -> Callable[..., Fitted]:
-    """Let a fit to predictions also take logits, labels and weights.
+    """Decorate a class method that fits to predictions, so that it also takes logits, labels and weights.
 
-    Checks hyperparameters by name, type and range. Passes on `warm_start`, an earlier fit to start from. Leaves out
-    examples of weight 0 and replaces masks by -inf (`predictions.masks`).
+    The decorated `fit` checks hyperparameters by name, type and range. It passes on `warm_start`, an earlier fit to
+    start from, leaves out examples of weight 0, and replaces large negative logits that stand for masked classes by
+    -inf (`predictions.masks`).
     """
 
     @wraps(method)
@@ -143,7 +144,13 @@ def fit_function(calibrator: Any) -> FitFunction:
 
 
 def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = None) -> Any:
-    """Fit a calibrator, given as text such as "Auto" or as a class, in float64.
+    """Fit a calibrator in float64, and return it.
+
+    Args:
+        calibrator: A text such as "Auto", a class, or a function of (logits, labels).
+        predictions: Predictions, or logits.
+        labels: Labels, if logits are given.
+        weights: Weights, if logits are given.
 
     >>> fit("Temperature", torch.eye(2), torch.tensor([0, 1])).certificate.status
     'separable'

@@ -148,6 +148,7 @@ class GroupCalibrated:
         if groups is None or not self.names:  # fitted without groups, it is the common calibrator anyway
             return ()
         used, new = groups.used_names, len(self.names)
+        # the positions of names among the fitted ones, `new` for others
         unknown = [name for name, i in zip(used, group_positions(used, self.names, new), strict=True) if i == new]
         note = f"GroupCalibrated was not fitted on the groups {', '.join(unknown)}: they get the common calibrator"
         return (note,) if unknown else ()

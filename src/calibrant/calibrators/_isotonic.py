@@ -46,6 +46,7 @@ class Isotonic:
         """Fit one curve for every class by pool-adjacent-violators."""
         probs = p.logits.double().softmax(-1)
         curves = [_fit_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
+        # Points and fitted values, one class after the other
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
         fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves], x), floor)
         return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
@@ -199,7 +200,7 @@ def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarra
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the isotonic fit of y on x: the first and last x of each flat piece, and the fitted values there.
 
-    Points inside a flat piece are not needed for interpolation.
+    Points inside a flat piece are not needed for interpolation. x, y and the weights are (n), the results (points).
     """
     from scipy.optimize import isotonic_regression  # slow to import, needed by fits only
 

@@ -169,7 +169,14 @@ def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
 
 
 def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
-    """Return the knots' weights (n 2 j) for linear interpolation at the contexts, constant beyond the end knots."""
+    """Return weights of the knots (n 2 j) with which values at the knots are interpolated linearly at the contexts.
+
+    Beyond the end knots the interpolation is constant.
+
+    Args:
+        contexts: The two contexts of every row, (n 2).
+        knots: Increasing knots of each context, (2 j).
+    """
     width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
     position = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)  # 0 at or below a piece, 1 above, (n 2 j-1)
     # A knot gets what the piece below passes on to it, less what the piece above passes on to the next knot

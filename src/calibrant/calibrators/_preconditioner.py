@@ -120,6 +120,7 @@ def _number_hessian(x: Tensor, p: Tensor, row_shares: Tensor) -> Tensor:
     """Return the weighted sum of the Hessians of rows in a number w and all intercepts, (k+1 k+1).
 
     They are the covariances, under the probabilities p of a row, of its logit x and of the indicators of the classes.
+    x and p are (n k), and `row_shares`, the weights of the sum, are (n 1).
     """
     weighted_p = p * row_shares
     centered = x - (p * x).sum(-1, keepdim=True)

@@ -103,7 +103,8 @@ def flsd(
         logits: Unnormalized log-probabilities (n, k).
         labels: Class indices (n) or soft labels (n, k).
         thresholds: Probabilities p_y at which gamma changes, increasing. The paper's text and its code for text
-            classification use 0.19, its code for images 0.2; both round p_0 = 0.1968, where g(p_0, 5) = 1.
+            classification use 0.19, its code for images 0.2; both round p_0 = 0.1968, below which focal loss with
+            gamma = 5 has a larger gradient than cross-entropy.
         gammas: gammas[i] applies from thresholds[i - 1] up to thresholds[i]. The default (5, 3) is the paper's FLSD-53;
             thresholds (0.2, 0.5) with gammas (5, 3, 2) are its other policy.
 
@@ -130,9 +131,10 @@ def flsd_continuous(
 ) -> PerExample:
     r"""Compute focal loss with optimal gamma, $\gamma^*(p_y)$ clipped to [low, high] (Mukhoti et al. 2020, prop. 2).
 
-    $\gamma^*(p)$ solves $g(p, \gamma) = 1$; the paper's FLSD, `flsd`, rounds it to steps. With the defaults, gamma is 5
-    below p_y = 0.1968, then falls, and is 3 from 0.2526 on. `theory.sample_dependent_gamma` is this policy alone. No
-    gradient flows through the choice of gamma. Equals focal loss if low = high.
+    $\gamma^*(p)$ solves $g(p, \gamma) = 1$ for the factor g of the gradient of `focal`, which is then that of
+    cross-entropy; the paper's FLSD, `flsd`, rounds it to steps. With the defaults, gamma is 5 below p_y = 0.1968, then
+    falls, and is 3 from 0.2526 on. `theory.sample_dependent_gamma` is this policy alone. No gradient flows through the
+    choice of gamma. Equals focal loss if low = high.
 
     >>> flsd_continuous(torch.zeros(1, 5), torch.tensor([0]))  # .8 ** 4.8506 * log 5
     tensor([0.5453])

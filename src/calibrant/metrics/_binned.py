@@ -195,7 +195,8 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
 def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the mean ECE of a perfectly calibrated model with these confidences, by formula.
 
-    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$: accuracy minus confidence of a bin is nearly normal.
+    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$ for n examples with confidences $c_i$ in bins b, as
+    accuracy minus confidence of a bin is nearly normal with a mean absolute value of $\sqrt{2/\pi}$ deviations.
     The interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is
     no evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
@@ -235,7 +236,7 @@ def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
     r"""Return the ECE over the largest number of equal-mass bins with increasing accuracies (Roelofs et al. 2022).
 
     The number of bins grows one by one, up to the number of distinct confidences. It stops before the accuracy of a bin
-    would be below the accuracy of the bin before it.
+    would be below the accuracy of the bin before it. `norm` is the power p of `ece`.
 
     >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)

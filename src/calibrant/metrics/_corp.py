@@ -18,8 +18,9 @@ Score = Literal["brier", "log"]
 def miscalibration(events: EventStatistics, *, score: Score = "brier") -> Scalar:
     r"""Return MCB of the CORP decomposition S = MCB - DSC + UNC of the event's score (Dimitriadis et al. 2021).
 
-    The amount that isotonic recalibration, fitted on the same examples, lowers the score: "brier", $(c - a)^2$, or
-    "log". Never negative, and biased upward.
+    It is the amount by which isotonic recalibration, fitted on the same examples, lowers the score. With confidence c
+    and outcome a, "brier" is $(c - a)^2$, and "log" is $-\log c$ if a is 1, else $-\log(1 - c)$. Never negative, and
+    biased upward.
 
     >>> miscalibration(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # 1/4 - 3/16
     tensor(0.0625, dtype=torch.float64)

@@ -218,6 +218,7 @@ def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
         return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:
         return n.new_zeros(())
+    # the pairs of an example with itself have the kernel 1 and sum to `residual_square`
     return (kernel_sum(by_score.value, by_score.residual, width) - by_score.residual_square) / (n * (n - 1))
 
 

@@ -247,11 +247,16 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     It returns $\kappa F_0 + (1 - \kappa) F_1$ at the lower and $\kappa F_1 + (1 - \kappa) F_0$ at the upper limit.
     F_0 and F_1 are beta distributions with the mean and variance of a mean over n values and an unseen one of 0 or 1.
     The variance of a Dirichlet mean is the variance of the n + 1 values by n + 2; a beta's is m (1 - m) / (size + 1).
+
+    Args:
+        n: Number of values, of any shape.
+        share: Their mean, after scaling the range to [0, 1], of the same shape.
+        variance: Their variance in this scale.
     """
     from scipy.special import betainc  # slow to import
 
     end = np.array([0.0, 1.0]).reshape(2, *[1] * np.ndim(share))  # the unseen value in F_0 and in F_1
-    center = (n * share + end) / (n + 1)
+    center = (n * share + end) / (n + 1)  # mean of the n + 1 values, and their variance
     spread = (n * variance + n / (n + 1) * (share - end) ** 2) / (n + 1)
     size = (n + 2) * center * (1 - center) / np.maximum(spread, MIN_DIVISOR) - 1
     size = np.maximum(np.where(spread > MAX_ROUNDING_VARIANCE, size, n + 1), 1.0)  # at an end, values may all be equal
@@ -260,6 +265,7 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
     kappa = 1.0 if _USES_STRICT_LIMITS.get() else np.minimum(1.0, 0.5 + BOUND_WEIGHT / np.sqrt(n))
 
     def tails(limits: Any) -> Any:
+        # betainc is the distribution function: F_0 at both limits, then F_1
         (lower_0, upper_0), (lower_1, upper_1) = betainc(hits, misses, limits)
         return np.array([kappa * lower_0 + (1 - kappa) * lower_1, kappa * upper_1 + (1 - kappa) * upper_0])
 
@@ -267,7 +273,13 @@ def _mean_tails(n: Any, share: Any, variance: Any) -> Callable[[Any], Any]:
 
 
 def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
-    """Find the last point from `start` to `outer` at which `inside` holds, by bisection, elementwise for arrays."""
+    """Find the last point from `start` to `outer` at which `inside` holds, by bisection, elementwise for arrays.
+
+    Args:
+        inside: Function of points that returns whether each is in the interval.
+        start: Points in the interval.
+        outer: Points at most 1 away, of the same shape, beyond the end of the interval or at the end.
+    """
     for _ in range(NUM_BISECTIONS):
         middle = (start + outer) / 2
         is_inside = inside(middle)
@@ -324,7 +336,13 @@ def share_interval(
 
 
 def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Return the limits of shares of n independent examples, by `mean_limits`: 0 and 1 without examples."""
+    """Return the lower and upper limits of shares, by `mean_limits`, or 0 and 1 without examples.
+
+    Args:
+        share: Shares, of any shape.
+        n: Number of independent examples behind each share.
+        level: Probability that the limits of a share hold its true value.
+    """
     has_examples = n > 0
     # without examples any share and size will do, as the limits are replaced below
     p, size = (x.cpu().double().numpy() for x in (share.where(has_examples, 0.5), n.where(has_examples, 1.0)))

@@ -350,7 +350,7 @@ def metric(
 
 
 def declared_metric(method: registry.Method) -> Metric[...]:
-    """Return the metric of a method. Raises `InputError` for a plain function."""
+    """Return the metric behind a method of the registry. Raises `InputError` for a plain function without a title."""
     if not isinstance(method.target, Metric):
         raise InputError(
             f"Expected a declared metric, got the function {method.name}. Put @metrics.metric('its title') above it.",

@@ -80,7 +80,8 @@ def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
     r"""Return the norm $(\sum_b w_b |g_b|^p)^{1/p}$ of the differences g_b of accuracy and confidence.
 
-    For p = inf it is the largest difference of a bin with examples.
+    w_b is the share of the examples in bin b, and `norm` is p. For p = inf it is the largest difference of a bin with
+    examples.
     """
     if math.isinf(norm):
         return bins.gap.abs()[bins.weight > 0].max()

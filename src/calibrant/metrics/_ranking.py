@@ -33,7 +33,8 @@ def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
     top, log_confidence = p.logits.amax(1).double(), p.with_event("top").events.confidence.log()
 
     def forecast(j: int) -> tuple[Tensor, Tensor]:
-        # 1 - log p_j, which rises as p_j falls: at least 1, since ties are relative and values of log p near 0 inexact
+        # 1 - log p_j, which rises as p_j falls. It is at least 1, because scores tie if their relative difference is
+        # small, and log p_j near 0 has large relative errors
         return (top - p.logits[:, j]).sub_(log_confidence).add_(1), (p.labels != j).double()
 
     return [partial(forecast, j) for j in p.labels.bincount().nonzero().flatten().tolist()]
@@ -162,7 +163,12 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     """Return a number per example: the mean is the AUROC, and its standard error is as in DeLong et al. (1988).
 
     The number is the placement, scaled by n / (number of positives) or n / (number of negatives) around the AUROC. A
-    positive's placement is its share of negatives below it, a negative's the share of positives above it.
+    positive's placement is the share of negatives below it, a negative's the share of positives above it.
+
+    Args:
+        score: Score of each example, (n).
+        positive: 1 for positives, 0 for negatives, (n).
+        weights: Weights, (n); 1 by default.
     """
     w = torch.ones_like(score) if weights is None else weights.to(score)
     value, group = distinct_values(score)

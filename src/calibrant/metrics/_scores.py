@@ -55,7 +55,10 @@ def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
 
 
 def _nll_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the mean NLL if every prediction is right, and if all are wrong and the other classes equally probable."""
+    """Return the mean NLL if the likelier outcome always happens, and if it never does.
+
+    The k - 1 other classes have equal shares of the remaining probability.
+    """
     share, c, _ = _bin_averages(moments)
     # probability of the likelier outcome, below 1 for a finite logarithm of the other
     likelier = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)

@@ -248,7 +248,7 @@ def cluster_slots(p: Predictions) -> Tensor:
     hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
     total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
     total.index_add_(0, p.clusters, hashes)
-    return ((total >> 16) % NUM_SLOTS)[p.clusters]
+    return ((total >> 16) % NUM_SLOTS)[p.clusters]  # any six bits of the sum would do
 
 
 # Integers of several words

@@ -145,6 +145,14 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
     """Return limits of the frequency of the event above each threshold, each at the level, for examples in clusters.
 
     They are 0 and 1 if no confidence is as large.
+
+    Args:
+        sums: Sums of the clusters.
+        cuts: Thresholds, (t).
+        level: Probability that the limits of a threshold hold.
+
+    Returns:
+        The lower and the upper limits, (t) each.
     """
     weight, outcome = _cluster_sums_above(sums)
     first = torch.searchsorted(sums.value.contiguous(), allow_rounding(cuts))

@@ -35,8 +35,9 @@ def gamma_for(p0: Tensor | float) -> Tensor:
 
     Focal loss with this gamma has a larger gradient than cross-entropy for p_y < p0, and a smaller one above. With
     $a = 1 - p_0$ and $b = p_0 \log p_0$ it is $a/b + W(-(a^{1-a/b}/b) \log a) / \log a$ (Mukhoti et al. 2020, prop. 2).
-    One real branch of Lambert's W gives the trivial solution gamma = 0. The other solution is on $W_{-1}$ for p0 < 1/2, where it is positive, and on
-    $W_0$ for p0 > 1/2, where it lies in (-1, 0). (The paper discards $W_0$ as negative; below 1/2 it is exactly 0.)
+    One real branch of Lambert's W gives the trivial solution gamma = 0. The other solution is on $W_{-1}$ for p0 < 1/2,
+    where it is positive, and on $W_0$ for p0 > 1/2, where it lies in (-1, 0). (The paper discards $W_0$ as negative;
+    below 1/2 it is exactly 0.)
 
     A decreasing map of (0, 1) onto (-1, infinity), the inverse of `confidence_threshold`. Accurate to 1e-7 near the
     double root 1/2, and to 1e-12 elsewhere. Elementwise.

@@ -445,6 +445,12 @@ class Bins:
         """Sort examples into bins (edges[i], edges[i+1]].
 
         Examples outside all bins are left out but still count in the total, so that `weight` may sum to less than 1.
+
+        Args:
+            edges: Increasing edges, (b + 1).
+            confidence: Confidences, (n).
+            correct: Outcomes, 0 or 1 or fractional, (n).
+            weights: Weights, (n); 1 by default.
         """
         b, index = len(edges) - 1, assign_bins(edges, confidence)
         index = index.where((index >= 0) & (index < b), b)  # an additional bin, b, collects the examples outside

@@ -241,7 +241,7 @@ class _Problem:
         return len(self.ridge) <= MAX_HESSIAN_PARAMETERS
 
     def centered_map(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w, and the intercepts (k) with which w x + c has the scores for centered columns x, as in `logits`.
+        """Return w and the intercepts (k) of the map w x + c, where x has centered columns as in `logits`.
 
         The packed c lacks the part of the intercepts that comes from the identity, so that it is 0 if nothing changes.
         """

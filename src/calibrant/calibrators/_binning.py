@@ -65,7 +65,13 @@ class HistogramBinning:
     def fit(
         cls, p: Predictions, *, bins: Count = 15, scheme: Literal["equal_width", "equal_mass"] = "equal_width"
     ) -> "HistogramBinning":
-        """Compute the accuracy of every bin of the confidence."""
+        """Compute the accuracy of every bin of the confidence.
+
+        Args:
+            p: Validation predictions.
+            bins: Number of bins.
+            scheme: Whether bins have equal width or equal numbers of examples.
+        """
         event = binned_event(p)
         events = p.with_event(event).events
         table = _equal_mass_bins(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
@@ -102,6 +108,10 @@ class TopLabelBinning:
     @fit_method
     def fit(cls, p: Predictions, *, points: Annotated[int, Range(ge=2, le=1_000_000)] = 50) -> "TopLabelBinning":
         """Compute the accuracy of every bin of every predicted class.
+
+        Args:
+            p: Validation predictions.
+            points: Smallest number of examples in a bin.
 
         Raises:
             InputError: For fractional outcomes, which cannot be left out one by one.
@@ -174,7 +184,12 @@ class ScalingBinning:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, bins: Count = 15) -> "ScalingBinning":
-        """Fit a temperature, or Platt scaling for one of two classes, and average the result over equal-mass bins."""
+        """Fit a temperature, or Platt scaling for one of two classes, and average the result over equal-mass bins.
+
+        Args:
+            p: Validation predictions.
+            bins: Number of bins.
+        """
         event = binned_event(p)
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
         table = _equal_mass_bins(bins, p.apply(scaler).with_event(event).events)

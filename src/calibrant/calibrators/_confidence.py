@@ -35,6 +35,11 @@ def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEven
 
     The other classes keep their proportions, but none exceeds the predicted class: the surplus goes to smaller ones.
     The predicted class changes only if its new probability is 1/k or less, or too few classes are possible.
+
+    Args:
+        logits: Logits of any floating type, (n k).
+        confidence: New probability of the event, (n) float64.
+        event: "top" for the predicted class, or the index of one class of two.
     """
     log_confidence, log_remainder = confidence.log(), (-confidence).log1p()
     if event != "top":  # there are two classes

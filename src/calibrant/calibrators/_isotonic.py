@@ -43,7 +43,12 @@ class Isotonic:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, floor: Annotated[float, Range(ge=0, lt=1)] = 1e-6) -> "Isotonic":
-        """Fit one curve for every class by pool-adjacent-violators."""
+        """Fit one curve for every class by pool-adjacent-violators.
+
+        Args:
+            p: Validation predictions.
+            floor: Smallest fitted probability before rows are divided by their sum.
+        """
         probs = p.logits.double().softmax(-1)
         curves = [_fit_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
         # Points and fitted values, one class after the other
@@ -79,7 +84,12 @@ class SharedIsotonic:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, epsilon: PositiveFloat = 1e-9) -> "SharedIsotonic":
-        """Fit one curve to the n k probabilities and whether their classes are the labels (pool-adjacent-violators)."""
+        """Fit one curve to the n k probabilities and whether their classes are the labels (pool-adjacent-violators).
+
+        Args:
+            p: Validation predictions.
+            epsilon: Slope of the line that is added to the curve.
+        """
         probs = p.logits.double().softmax(-1)
         y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
         weights = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])

@@ -44,7 +44,12 @@ class Spline:
     @classmethod
     @fit_method
     def fit(cls, p: Predictions, *, knots: Annotated[int, Range(ge=2, le=1000)] = 6) -> "Spline":
-        """Fit the spline to the cumulative accuracy."""
+        """Fit the spline to the cumulative accuracy.
+
+        Args:
+            p: Validation predictions.
+            knots: Number of knots of the spline, evenly spaced from 0 to 1.
+        """
         event = binned_event(p)
         by_score, n = p.with_event(event).events.by_score, p.total_weight
         end = by_score.total_weight.cumsum(0) / n  # rank of the last example of each tie

@@ -177,8 +177,8 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     by_score = events.by_score
     if by_score.clusters is not None:
         sums = by_score.clusters.equal_mass(bins)
-        # of the events in each bin: c (1 - c) per example, times the dispersion, which is below 1 for fractional
-        # outcomes because they vary less than outcomes of 0 or 1
+        # of the sum of outcomes in each bin if examples are independent: c (1 - c) each, times the dispersion, which is
+        # below 1 for fractional outcomes because they vary less than outcomes of 0 or 1
         variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * by_score.dispersion
         return cluster_noise_interval(sums, variance, level)
     return noise_interval(equal_mass_variance(bins, by_score).sqrt() / by_score.total_weight.sum(), level)
@@ -195,10 +195,10 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
 def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the mean ECE of a perfectly calibrated model with these confidences, by formula.
 
-    $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$ for n examples with confidences $c_i$ in bins b, as
-    accuracy minus confidence of a bin is nearly normal with a mean absolute value of $\sqrt{2/\pi}$ deviations.
-    The interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is
-    no evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
+    It is $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$ for n examples with confidences $c_i$ in bins b:
+    accuracy minus confidence of a bin is nearly normal, with a mean absolute value of $\sqrt{2/\pi}$ deviations. The
+    interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no
+    evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
     >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # sqrt(2 / pi) sqrt(100 / 4) / 100
     tensor(0.0399, dtype=torch.float64)

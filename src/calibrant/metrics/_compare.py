@@ -288,7 +288,7 @@ def _allow_for_skewness(pair: Sample) -> Sample:
 
 
 def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
-    """Compute the paired difference of two means from sums that add up over batches.
+    """Return the paired difference of two means with its interval and p-value, from sums that add up over batches.
 
     Args:
         name: Name of the metric.

@@ -206,14 +206,15 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
 
 
 def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
-    """Return the unbiased estimate of the squared kernel calibration error: the mean over pairs of examples.
+    """Return the unbiased estimate of the squared kernel calibration error, the mean of u_i u_j times the kernel.
 
-    Pairs of an example with itself are left out, and so are all pairs within a cluster. 0 without a pair.
+    The mean is over pairs of examples, with u = correct - confidence (see `skce`). Pairs of an example with itself are
+    left out, and so are all pairs within a cluster. 0 without a pair.
     """
     n = by_score.total_weight.sum()
     if (sums := by_score.clusters) is not None:
         pairs = n.square() - sums.total_weight.sum(1).square().sum()  # of examples of two clusters
-        within = kernel_sum(sums.value, sums.residual, width).sum()
+        within = kernel_sum(sums.value, sums.residual, width).sum()  # sums of each cluster, added
         across = kernel_sum(sums.value, sums.residual.sum(0), width) - within
         return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else n.new_zeros(())
     if float(n) <= 1:

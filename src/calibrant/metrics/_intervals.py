@@ -290,13 +290,17 @@ def interval_end(inside: Callable[[Any], Any], start: Any, outer: Any) -> Any:
 def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: Any) -> tuple[Any, Any]:
     r"""Return limits of a square $\theta$ in [0, 1] from an unbiased estimate, valid at 0 and away from it.
 
-    The estimate is `value`. If the square is 0, the estimate before its bias was subtracted has the mean `mean` and the
-    variance `variance`; the root of the estimate has the variance `root_variance`. Under $\theta$ the estimate plus
-    `mean` is a weighted sum of
-    noncentral chi-squares: positive, with the mean $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`,
-    $\lambda$ the `root_variance`. The limits hold every $\theta$ that the gamma distribution with these moments does
-    not reject (Patnaik 1949), each at the error rate $\Phi(-t)$. `t` is the quantile of the level, as of
-    `student_quantile`. All arguments may be arrays.
+    Under $\theta$ the estimate plus `mean` is a weighted sum of noncentral chi-squares: positive, with the mean
+    $\theta$ + `mean` and the variance $4 \lambda \theta$ + `variance`, $\lambda$ the `root_variance`. The limits hold
+    every $\theta$ that the gamma distribution with these moments does not reject (Patnaik 1949), each at the error rate
+    $\Phi(-t)$.
+
+    Args:
+        value: The estimate. All arguments may be arrays.
+        mean: Mean of the estimate before its bias was subtracted, if $\theta$ is 0.
+        variance: Variance of the estimate if $\theta$ is 0.
+        root_variance: Variance of the root of the estimate.
+        t: Quantile of the level, from `student_quantile`.
     """
     from scipy.special import gammainc, ndtr  # slow to import
 

@@ -102,16 +102,17 @@ def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
 
 
 def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
-    """Draw residuals of a calibrated model with clusters, (d g), and divide them by the root of their relative spread.
+    """Draw residuals of a calibrated model with clusters, (d g) for d draws in g bins, scaled by their relative spread.
 
     In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
     decides the outcomes of all its examples. The examples of the other clusters are independent.
 
-    If a few clusters have large residuals by chance, their examples also seem to depend on each other strongly. Tests
-    of 20 calibrated clusters would therefore reject too rarely. Student's t test divides every draw by its standard
-    deviation relative to the sample. This is too much for 100 clusters, because real clusters are rarely unanimous and
-    their squared residuals vary less. The square root of this ratio gives levels of 3 to 6 % in simulations of both.
-    The standard deviation of a draw is estimated from its unanimous clusters and the expectation of the others.
+    Each draw is then divided by the square root of the ratio of its standard deviation to that of the sample. Without
+    this, tests of 20 calibrated clusters would reject too rarely: if a few of them have large residuals by chance,
+    their examples also seem to depend on each other strongly. The ratio itself, as in Student's t test, is too much for
+    100 clusters, because real clusters are rarely unanimous and their squared residuals vary less. The square root
+    gives levels of 3 to 6 % in simulations of both. The standard deviation of a draw is estimated from its unanimous
+    clusters and the expectation of the others.
     """
     value, weight = sums.value, sums.total_weight
     model = ClusterModel.from_sums(sums, dispersion)

@@ -175,7 +175,7 @@ def placements(score: PerExample, positive: PerExample, weights: PerExample | No
     hits, misses = (torch.bincount(group, part, minlength=len(value)) for part in (w * positive, w * (1 - positive)))
     below, above = _placement_shares(hits, misses)
     area = (hits * below).sum() / hits.sum()
-    scale = w.sum() / torch.stack([misses.sum(), hits.sum()])  # for negatives, and for positives
+    scale = w.sum() / torch.stack([misses.sum(), hits.sum()])  # index 0 for negatives, 1 for positives
     return area + (torch.where(positive == 1, below[group], above[group]) - area) * scale[positive.long()]
 
 

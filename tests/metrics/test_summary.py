@@ -301,6 +301,8 @@ def test_bins_that_are_no_count_are_refused(bins):
     assert code_of(Summary.from_predictions, p, bins=bins) == "setting_range"
     assert code_of(Summary.empty, bins=bins) == "setting_range"
     assert code_of(measure, p, bins=bins) == "setting_range"
+    for table in (metrics.tables.bins, metrics.tables.classes, metrics.tables.groups):
+        assert code_of(table, p, bins=bins) == "setting_range"
 
 
 def test_event_of_a_file_may_be_the_name_of_a_class(tmp_path):

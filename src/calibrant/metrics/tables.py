@@ -20,7 +20,8 @@ from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.metrics.curves import cluster_precision_limits
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.types import InputError
+from calibrant.registry import check_settings
+from calibrant.types import Count, InputError
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
@@ -90,7 +91,7 @@ def groups(
         by: "row_groups" takes the second grouping, by row, which predictions with several labels per example have.
 
     Raises:
-        InputError: If the level is not in (0, 1).
+        InputError: If the level is not in (0, 1), or the number of bins is below 1.
 
     >>> p = Predictions([[0.0, 0.0]] * 8, [0, 0, 0, 1] * 2, of=1, groups=["a"] * 4 + ["b"] * 4)
     >>> table = groups(p)
@@ -98,6 +99,7 @@ def groups(
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
     check_level(level)
+    _check_bins(bins=bins)
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
         rows = [(name, group, group.mean("nll")) for name, group in sums or () if group.total_weight > 0]
@@ -158,9 +160,13 @@ def bins(
 ) -> Bins:
     """Return the bins behind `ece`, `mce` (at `.worst_bin`) and `adaptive_ece` (edges "equal_mass").
 
+    Raises:
+        InputError: For a number of bins below 1.
+
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
+    _check_bins(bins=bins)
     with as_predictions(predictions, labels, weights) as p:
         return bin_table(p.events, bins, edges)
 
@@ -168,11 +174,20 @@ def bins(
 def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15) -> Classes:
     """Return a row for every class: its recall, precision, calibration error and more.
 
+    Raises:
+        InputError: For a number of bins below 1.
+
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
+    _check_bins(bins=bins)
     with as_predictions(predictions, labels, weights) as p:
         return ClassSums.from_predictions(p, bins).table
+
+
+def _check_bins(*, bins: Count) -> None:
+    """Raise `InputError` for a number of bins below 1, at which a compiled kernel would write beyond its array."""
+    check_settings(_check_bins, {"bins": bins}, "tables")
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ def aurc(events: EventStatistics) -> Scalar:
 def auroc_of(by_score: GroupedScores) -> Scalar:
     """Return the area under the ROC curve of sorted scores, with outcome 1 as the positive class.
 
-    It is the share of pairs of a positive and a negative in which the positive has the higher score.
+    It is the share of pairs of a positive and a negative in which the positive scores higher, ties counting half.
     """
     positive, negative = by_score.correct, by_score.total_weight - by_score.correct
     below = negative.cumsum(0).sub_(negative / 2)  # negatives with a lower score, and half of those with the same

@@ -165,8 +165,8 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
 def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Curve:
     """Return the CORP curve of sorted examples with its band (see `corp`).
 
-    Examples are first merged into at most 4,096 groups of confidence.
-    The band is a `simultaneous_band` from curves of a calibrated model, drawn with `seed`; without draws there is none.
+    Examples are first merged into at most 4,096 groups of confidence. The band is a `simultaneous_band` from curves of
+    a calibrated model, drawn with `seed`; without draws there is none.
     """
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
     weight = by_score.total_weight / by_score.total_weight.sum()

@@ -101,7 +101,8 @@ def detection(
     """
     passing_in, passing_out, by_score = _pass_rates(inside, outside, score)
     outside_mass = by_score.total_weight - by_score.correct  # number of outside examples at each score
-    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])  # index of the highest score; 0.95 up to rounding
+    # index of the highest score that 95 % of the inside examples reach, up to rounding
+    threshold = int((passing_in >= 0.95 - 1e-12).nonzero()[0])
     return Detection(
         auroc=float(auroc_of(by_score)),
         aupr_in=float(_average_precision(by_score.correct.flip(0), outside_mass.flip(0))),

@@ -157,7 +157,8 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
         x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
         high = _venn_abers_pass(mean, weight)  # p1 at each x
-        low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]  # label 0 is label 1 of the reversed problem
+        # p0, for an added example of label 0, is 1 minus p1 of the problem with reversed order and labels
+        low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]
         points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))  # torch cannot view a reversal
     x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
     fitted = VennAbers(x, low, high, _class_starts([len(part[0]) for part in points], x))

@@ -74,7 +74,7 @@ class Spline:
 
 
 def _natural_spline_basis(x: Tensor, knots: int) -> tuple[Tensor, Tensor]:
-    r"""Return a basis (m, knots) of the natural cubic splines on [0, 1] at x, and its derivative.
+    r"""Return a basis (m, knots) of the natural cubic splines on [0, 1] at x (m), and its derivative (m, knots).
 
     For K knots t, evenly spaced from 0 to 1, the basis functions are 1, x and $d_j(x) - d_{K-1}(x)$ with
     $d_j = ((x - t_j)_+^3 - (x - t_K)_+^3) / (t_K - t_j)$ (Hastie, Tibshirani & Friedman 2009, eq. 5.4).

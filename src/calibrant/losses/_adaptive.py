@@ -61,7 +61,7 @@ class Scheduled:
     @property
     def gamma(self) -> float:
         """Gamma of the current epoch."""
-        if self.epochs is None:  # only in the first epoch, as `after_epoch` needs the number of epochs
+        if self.epochs is None:  # before training, as `after_epoch` needs the number of epochs
             return self.gammas[0]
         # 1e-9 absorbs the rounding of a product that is a whole number of epochs
         change_epochs = [math.floor(share * self.epochs + 1e-9) for share in self.shares]

@@ -53,7 +53,7 @@ class _LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Return the incoming gradient (n) times t - p for the logits, and None for the other inputs."""
+        """Return the incoming gradient (n) times target t - p for the logits, and None for the other inputs."""
         logits, labels = ctx.saved_tensors
         incoming = gradients[0][:, None]
         p = logits.softmax(-1)

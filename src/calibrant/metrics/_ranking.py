@@ -139,9 +139,9 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
 def aurc(events: EventStatistics) -> Scalar:
     r"""Return the area under the risk-coverage curve (Geifman et al. 2019).
 
-    The mean over m of the error of the m most confident predictions; lower is better. Correctness is averaged within
-    ties, so that the row order does not matter. The interval has the standard error of the influence function, and is
-    the interval of a mean in [0, 1].
+    It is the mean, over m = 1 .. n, of the error rate of the m most confident predictions; lower is better. Correctness
+    is averaged within ties, so that the row order does not matter. The interval has the standard error of the influence
+    function, and is the interval of a mean in [0, 1].
 
     >>> aurc(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))  # risks 0 and 1/2
     tensor(0.2500, dtype=torch.float64)
@@ -230,7 +230,7 @@ def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:
     added = 1 - (cumulative_weight / weight) * harmonic + from_here  # -log G, averaged over the ranks of the group
     lowered = wrong * harmonic / weight
     lowered = lowered.flip(0).cumsum(0).flip(0) - lowered / 2  # of its own group, half
-    influence = wrong.sum() / total - lowered - (wrong * added).sum() / total
+    influence = wrong.sum() / total - lowered - (wrong * added).sum() / total  # with mean 0 over all examples
     return influence.flip(0), added.flip(0)
 
 

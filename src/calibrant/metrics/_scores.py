@@ -195,7 +195,8 @@ def _event_brier(events: Events) -> PerExample:
 def event_brier(events: Events) -> Scalar:
     r"""Return the mean Brier score of the event, $(c - a)^2$, in [0, 1], as of binary forecasts (Brier 1950).
 
-    For two classes it is half of `brier`, and scikit-learn's `brier_score_loss`.
+    c is the confidence, and a the outcome. For two classes it is half of `brier`, and scikit-learn's
+    `brier_score_loss`.
 
     >>> event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1]))
     tensor(0.3250, dtype=torch.float64)

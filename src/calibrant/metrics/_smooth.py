@@ -58,10 +58,11 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
 def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 
-    The s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c. K_s is the
-    Gaussian of standard deviation s, reflected at 0 and 1. It is the heat kernel of [0, 1], so that smoothing is a
-    product in the cosine basis of a grid of 16,384 cells; s is solved for to 1e-9. A consistent measure of the distance
-    to calibration, without bins to choose. The test simulates calibrated models, `draws` times with `seed`; see `skce`.
+    It is the s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c: a
+    consistent measure of the distance to calibration, without bins to choose. K_s is the Gaussian of standard deviation
+    s, reflected at 0 and 1. It is the heat kernel of [0, 1], so that smoothing is a product in the cosine basis of a
+    grid of 16,384 cells; s is solved for to 1e-9. The test simulates calibrated models, `draws` times with `seed`; see
+    `skce`.
 
     >>> smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
@@ -70,7 +71,7 @@ def smooth_ece(events: EventStatistics) -> Scalar:
 
     by_score = events.by_score
     grid = deposit(by_score.value, by_score.residual, NUM_GRID_CELLS) / by_score.total_weight.sum()
-    coefficients = np.asarray(dct(grid.cpu().numpy(), type=2))
+    coefficients = np.asarray(dct(grid.cpu().numpy(), type=2))  # of the unsmoothed residuals
     rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2  # smoothing multiplies coefficient j by exp(rate_j s^2)
 
     def to_grid(coefficients: np.ndarray) -> np.ndarray:

@@ -380,33 +380,6 @@ def add_weighted_bits(bits, keys, total):
         total[i] += weighted
 
 
-@_compile
-@no_type_check
-def sort_integers(keys, scratch):
-    """Sort keys (n) uint64 by a radix sort: a stable counting sort by each byte, the lowest byte first.
-
-    Keys move between `keys` and `scratch`, an array of the same length, with every byte. Returns the array that holds
-    them at the end.
-    """
-    counts = np.zeros((8, 256), np.uint64)  # of the values of every byte
-    for key in keys:
-        for byte in range(8):
-            counts[byte, (key >> np.uint64(8 * byte)) & np.uint64(255)] += np.uint64(1)
-    for byte in range(8):
-        count, shift, end = counts[byte], np.uint64(8 * byte), np.uint64(0)
-        if count.max() == len(keys):  # all keys have the same byte
-            continue
-        for value in range(256):
-            end += count[value]
-            count[value] = end - count[value]  # becomes the index at which the keys with this value start
-        for key in keys:
-            value = (key >> shift) & np.uint64(255)
-            scratch[count[value]] = key
-            count[value] += np.uint64(1)
-        keys, scratch = scratch, keys
-    return keys
-
-
 venn_abers_pass = _compile(minorant.venn_abers_pass)
 
 

@@ -11,7 +11,6 @@ from torch.nn.functional import pad
 
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.solvers import map_row_chunks
-from calibrant.backend.sorting import sort_integers
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
 MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
@@ -87,7 +86,7 @@ class Sketch:
         while len(merged) > MAX_SKETCH_HASHES:
             level += 1
             merged = _thin(merged, level)
-        return Sketch(self.n + len(hashes), sort_integers(merged), level)
+        return Sketch(self.n + len(hashes), np.sort(merged), level)
 
     def thin_to_level(self, level: int) -> "Sketch":
         """Return the sketch with only the hashes that end in `level` zero bits."""

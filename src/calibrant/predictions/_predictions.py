@@ -18,7 +18,6 @@ from calibrant._validation.arrays import num_elements
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
-from calibrant.backend.sorting import sort_integers
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, EventSelector
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
@@ -593,8 +592,8 @@ class Predictions:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits that identify these rows, in any order and file."""
-        # Sorted, for any order of rows; a copy, because sorting reuses the memory
-        return hashlib.sha256(sort_integers(self.row_hashes.copy()).astype("<u8").data).hexdigest()[:16]
+        # Sorted, for any order of rows
+        return hashlib.sha256(np.sort(self.row_hashes).astype("<u8").data).hexdigest()[:16]
 
 
 Predictions.__module__ = "calibrant.predictions"  # where it is imported from, and where pickles look for it

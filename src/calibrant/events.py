@@ -190,7 +190,7 @@ def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | Non
     binary_kind = next((event for event in BINARY_KINDS if selector == 1 and event.classes == names), None)
     event = binary_kind or (TOP_CLASS if selector == "top" else ONE_CLASS)
     name = quote(names[selector]) if names and isinstance(selector, int) else f"class {selector}"
-    templates = {field.name: getattr(event, field.name) for field in fields(event) if field.type is str}
+    templates = {field.name: getattr(event, field.name) for field in fields(event) if field.type is str}  # all texts
     texts = {field: template.format(name=name, k=k) for field, template in templates.items()}
     described = replace(event, selector=selector, **texts)
     if k == 2:

@@ -119,7 +119,8 @@ def _calibrate_table_file(
         columns = infer_columns(table.frame, options)
         new_columns, notes = calibrate_frame(calibrator, restore_spelling(table, columns), columns, options)
     text_cells = table.texts() if is_delimited(output) else None  # None too if the input is no text file
-    frame = table.frame if text_cells is None else unescape_formulas(text_cells)  # writing escapes formulas again
+    # Cells that a spreadsheet would read as formulas have a protecting apostrophe, which writing adds again
+    frame = table.frame if text_cells is None else unescape_formulas(text_cells)
     if "predicted" in frame.columns and "predicted" in new_columns.columns:
         new_columns = new_columns.rename({"predicted": f"{CALIBRATED_PREFIX}predicted"})
     if duplicates := sorted(set(new_columns.columns) & set(frame.columns)):
@@ -134,8 +135,17 @@ def _calibrate_table_file(
 def calibrate_frame(
     calibrator: CandidateCalibrator, frame: Any, columns: Columns, options: TableOptions
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the new columns for every row of a frame, null for rows that were left out, and notes on the rows."""
-    # Only scores and groups are read, and the row number as id: it tells which rows were left out
+    """Return the new columns for every row of a frame, and notes on the rows.
+
+    Rows with missing values are left out of the calibration if the options drop them; their new cells are null.
+
+    Args:
+        calibrator: The fitted calibrator to apply.
+        frame: A polars frame.
+        columns: The roles of its columns.
+        options: Options of reading.
+    """
+    # Only scores and groups are read, and the row number as id, by which results are joined to the rows of the frame
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )
@@ -154,22 +164,22 @@ def calibrate_frame(
 
 
 def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
-    """Return whether each score column is the presence of a separate label.
+    """Return whether the score columns are separate labels (multilabel data) instead of the classes of one label.
 
-    That is the case if the table has a column of labels for each, or if the calibrator was fitted on multilabel data
-    or on groups of these names. If a calibrator of two classes has no class names, more than two columns of
-    probabilities are labels if most rows do not sum to 1.
+    Calibrators treat each label as two classes, absent and present (`PRESENCE`). The evidence is, in this order: a
+    column of outcomes for each label, the data that the calibrator was fitted on, and rows that do not sum to 1.
     """
-    if columns.labels:
+    if columns.labels:  # one column of outcomes per score column
         return True
     names, num_scores = columns.names or (), len(columns.scores)
-    k = num_classes(calibrator.fitted)  # 0: any number; the presence of a label has 2
-    if names == PRESENCE.classes or num_scores < 2 or k not in (0, 2):
+    k = num_classes(calibrator.fitted)  # 0 if the calibrator accepts any number
+    if names == PRESENCE.classes or num_scores < 2 or k not in (0, 2):  # columns of one label, or of k classes
         return False
-    group_names = getattr(calibrator.fitted, "names", ())
-    if calibrator.record.class_names == PRESENCE.classes or (names and set(names) <= set(group_names)):
+    fitted_classes, fitted_groups = calibrator.record.class_names, getattr(calibrator.fitted, "names", ())
+    if fitted_classes == PRESENCE.classes or (names and set(names) <= set(fitted_groups)):  # labels are groups
         return True
-    if calibrator.record.class_names is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
+    # Without class names, a calibrator of 2 classes can only apply to more than 2 scores if these are labels
+    if fitted_classes is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
         return False
     sums = torch.as_tensor(arrays["probs"]).double().sum(1)
     is_distribution = (sums - 1).abs() < 0.02  # tolerates rounded probabilities
@@ -179,14 +189,15 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:
     """Return the new columns of a table with one label per row, by name, and notes.
 
-    They are the calibrated probability of the single score, or of every class, and then the predicted class.
+    They are the calibrated probability of the single score, or of every class and then the predicted class. `positive`
+    is the name of the class that a single score is the probability of, if it is known.
     """
     calibrated = calibrator.calibrate(p)
     probs = calibrated.logits.softmax(1).numpy()
     decisions = {} if calibrator.contract is None else _decision_columns(calibrator.contract, calibrated)
     if p.of == 1:  # a single score, or a stated confidence
         prob_name = f"prob_{positive}" if positive else "prob"
-        name = "confidence" if p.class_names in BINARY_EVENTS else prob_name
+        name = "confidence" if p.class_names in BINARY_EVENTS else prob_name  # of correctness, or of a class
         return {f"{CALIBRATED_PREFIX}{name}": probs[:, 1]} | decisions, calibrated.notes
     class_names = p.class_names or range(p.k)
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(class_names)}
@@ -210,7 +221,14 @@ def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str
 def _label_columns(
     calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], *, are_logits: bool
 ) -> NewColumns:
-    """Return the calibrated probabilities of each label by column name, and notes."""
+    """Return the calibrated probabilities of each label by column name, and notes.
+
+    Args:
+        calibrator: The fitted calibrator to apply.
+        arrays: Scores of n examples and l labels, (n, l), under "probs" or "logits", and notes.
+        names: Names of the l labels.
+        are_logits: Whether scores under "logits" are logits even if they all lie in [0, 1].
+    """
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
     score_kind = {"probs": True} if has_probs else {"logits": are_logits}

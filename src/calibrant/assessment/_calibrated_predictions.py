@@ -74,10 +74,13 @@ class CalibratedPredictions(Predictions):
         return self
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
-        """Compute and keep the outcomes block by block, and show the probabilities of each block to a visitor."""
+        """Compute and cache the outcomes (predicted class, confidence, ...) block by block.
+
+        A visitor sees the probabilities of each block, so that other statistics need no pass of their own.
+        """
         index = self.of if isinstance(self.of, int) else None
         if visitor is not None and BLOCK_ELEMENTS // self.k < visitor.min_rows:
-            callback = visitor.begin_chunk()  # a block has too few rows for a chunk: all blocks share one callback
+            callback = visitor.begin_chunk()  # blocks have fewer rows than the visitor wants per callback: share one
             visitor = ChunkVisitor(lambda: callback, visitor.min_rows)
         blocks = [
             softmax.outcomes(logits, self.labels[rows], index=index, visitor=visitor, first_row=rows.start)

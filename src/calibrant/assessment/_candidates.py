@@ -26,7 +26,7 @@ class CandidateCalibrator:
     record: FittingRecord  # of the data that a fitted one saw
     source: Any = None
     fitted: Any = None
-    contract: "Contract | None" = None  # whose calibrator it is
+    contract: "Contract | None" = None  # the contract whose calibrator `fitted` is
 
     @classmethod
     def of(cls, calibrator: Any) -> "CandidateCalibrator":
@@ -39,7 +39,7 @@ class CandidateCalibrator:
             record = FittingRecord(str(calibrator), digests, class_names=contract.class_names)
             return cls(record, fitted=contract.calibrator, contract=contract)
         if isinstance(calibrator, Path) or (isinstance(calibrator, str) and calibrator.endswith(CALIBRATOR_SUFFIX)):
-            origin = calibrators_.origin(calibrator)
+            origin = calibrators_.origin(calibrator)  # digests, hashed rows and class names of its fitting data
             record = FittingRecord(str(calibrator), frozenset(origin.fitted_on), origin.rows, origin.class_names)
             return cls(record, fitted=calibrators_.load(calibrator))
         if isinstance(calibrator, str):  # the name of a method, with settings
@@ -98,7 +98,10 @@ def default_calibrators(k: int) -> tuple[str, ...]:
 
 
 def resolve_candidates(calibrators: Sequence[Any], choose: str | None) -> tuple[list[CandidateCalibrator], str | None]:
-    """Return the distinct candidates, and the name of the one to select if it is given."""
+    """Return the candidates without repeated names, and the name of the one to select, or None if it is not given.
+
+    The calibrator to select need not be among `calibrators`.
+    """
     specs = [calibrators] if isinstance(calibrators, str | Path) else list(calibrators)
     if choose is not None:
         specs.append(choose)

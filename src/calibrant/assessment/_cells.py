@@ -14,7 +14,10 @@ GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE 
 
 
 def group_rows(measurement: MeasurementData) -> list[list[str]]:
-    """Return the table rows of groups, worst first, then the mean over groups, then the row "all"."""
+    """Return the table rows of groups, worst first, then the mean over groups, then the row "all".
+
+    Each row is a list of texts, in the columns of `group_headings`.
+    """
     groups = measurement.groups
     assert groups is not None  # called only for measurements with groups
     gap, floor, nll = measurement["signed_gap"], measurement["noise_floor"], measurement["nll"]
@@ -23,6 +26,7 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
         **{"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value},
         **{"gap": gap.value, "low": gap.low, "high": gap.high, "floor": floor.value, "floor_high": floor.high},
     }
+    # Macro averages: every group counts the same, whatever its size
     means = {name: groups.macro(name) for name in ("said", "happened", "gap", "ece", "floor", "nll")}
     rows = [(display_name(record["group"]), record) for record in groups.records()]
     rows += [(f"mean over {measurement.event.groups}", means), ("all", totals)]
@@ -71,6 +75,6 @@ def best_mask(measurements: Sequence[MeasurementData], metric_names: Sequence[st
 
 
 def metric_headings(measurement: MeasurementData, metric_names: Sequence[str]) -> list[str]:
-    """Return short column headings of metrics, with their units."""
+    """Return column headings of metrics with their units: abbreviations, or the text of a metric with settings."""
     infos: list[tuple[str, MetricInfo]] = [(name, measurement[name].info) for name in metric_names]
     return [info.heading(name if "(" in name else "") for name, info in infos]

@@ -29,15 +29,15 @@ class Choice:
     """The selected calibrator."""
 
     name: str
-    selection: Selection
-    held_out_nll: dict[str, float]
+    selection: Selection  # why it was selected
+    held_out_nll: dict[str, float]  # by calibrator; empty if there is none to compare
     held_out: HeldOutComparison
 
 
 def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
     """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
 
-    With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
+    `fits` are the calibrators by name, fitted on all fitting data. With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
     to compare, because all are NaN or there are too few rows for folds, select the first candidate.
     """
     held_out = compare_held_out(plan.val, plan.held_out_candidates, fits, plan.on_progress)
@@ -63,12 +63,12 @@ def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluatio
 def held_out_nll(plan: Plan, candidate: CandidateCalibrator, fitted: Any) -> float:
     """Return the NLL of a calibrator on held-out folds of the fitting data.
 
-    It is NaN for a loaded calibrator that was fitted on these data, the value of the fit if that held out every fold
-    itself (`Auto`), and infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
+    It is NaN for a loaded calibrator that was fitted on these data: there are no folds that it has not seen. It is
+    infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
     """
     if candidate.fitted is not None and candidate not in plan.held_out_candidates:
         return math.nan
-    nll_of_fit = getattr(fitted, "out_of_fold", math.nan)
+    nll_of_fit = getattr(fitted, "out_of_fold", math.nan)  # from the folds that the fit of `Auto` held out itself
     if candidate.fitted is None and math.isfinite(nll_of_fit):
         return nll_of_fit
     val, folds = plan.val.double(), min(plan.folds, num_units(plan.val))
@@ -86,7 +86,17 @@ def compare_held_out(
 ) -> HeldOutComparison:
     """Compare calibrators, none of which saw the validation data before, on held-out folds of these data.
 
-    With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time.
+    With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time. With more labels
+    that would be slow: the gain of `Auto`, whose fit holds out folds itself, is then the only result.
+
+    Args:
+        val: The fitting data.
+        candidates: The calibrators to compare.
+        fits: The same calibrators and possibly others by name, fitted on all of `val`.
+        on_progress: Function that is called with a text before each step.
+
+    Returns:
+        Intervals of the gain of each calibrator over no calibration, and of its deficit to the best, in nats.
     """
     if not has_few_labels(val):
         stated_gains = {name: _stated_gain(fitted, val) for name, fitted in fits.items()}
@@ -94,10 +104,10 @@ def compare_held_out(
         return HeldOutComparison(gains, deficits={})
     p = val.double()
     folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
-    losses: dict[str, list[Tensor]] = {}
+    losses: dict[str, list[Tensor]] = {}  # by calibrator: for each repetition, the loss of every example
     for c in sorted(candidates, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
         calibrated = [c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed) for seed in range(NUM_REPEATS)]
-        losses[c.name] = [_losses(q, p) for q in calibrated]
+        losses[c.name] = [_losses(repetition, p) for repetition in calibrated]
     means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}
     best = min(means, key=lambda name: means[name].value)
     uncalibrated = [_losses(p, p)] * NUM_REPEATS  # the same in every repetition
@@ -122,7 +132,7 @@ def num_parameters(fitted: Any) -> int:
 
 
 def _stated_gain(fitted: Any, val: Predictions) -> Interval | None:
-    """Return the interval of the gain that `Auto` estimates from its own folds, or None for other calibrators."""
+    """Return the interval of the NLL gain that `Auto` estimates from its own folds, or None for other calibrators."""
     gain = getattr(fitted, "gain", math.nan)
     standard_error = getattr(fitted, "gain_error", math.nan)
     if math.isnan(gain + standard_error):
@@ -135,12 +145,13 @@ def _mean_interval(losses: list[Tensor], folds: list[Tensor], p: Predictions) ->
 
     `losses` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
 
-    The variance has two parts. Means of folds vary with the fit; as fits share most of their data, the mean of J folds
-    has the variance of one fold times 1 / J + 1 / (FOLDS - 1), not 1 / J (Nadeau & Bengio 2003). Stratified folds vary
-    less than chance, so that the variance of a mean over examples or clusters is added.
+    The variance has two parts. The first comes from the fits. As they share most of their data, the mean over J folds
+    has the variance of one fold times 1 / J + n_test / n_train, where n_test / n_train = 1 / (FOLDS - 1), instead of
+    1 / J (corrected resampled t-test, Nadeau & Bengio 2003). The second comes from the examples or clusters: stratified
+    folds are more alike than random ones, so that their means miss it.
     """
     w = torch.ones_like(losses[0]) if p.weights is None else p.weights.to(losses[0])
-    means: list[Tensor] = []  # of each fold of each repetition that has weight
+    means: list[Tensor] = []  # of each fold of each repetition; a fold may have no weight
     for loss, fold in zip(losses, folds, strict=True):
         weights_by_fold = [w * (fold == i) for i in range(FOLDS)]
         means += [_weighted_mean(loss, weight) for weight in weights_by_fold if float(weight.sum()) > 0]
@@ -149,7 +160,7 @@ def _mean_interval(losses: list[Tensor], folds: list[Tensor], p: Predictions) ->
     mean = float(_weighted_mean(mean_losses, w))
     if not math.isfinite(mean):
         return Interval(mean, mean, mean, LEVEL)
-    j = len(fold_means)
+    j = len(fold_means)  # FOLDS * NUM_REPEATS, unless folds have no weight
     fold_error = math.sqrt(float(fold_means.var()) * (1 / j + 1 / (FOLDS - 1)))
     residuals = w * (mean_losses - mean)
     unit_residuals = residuals if p.clusters is None else torch.bincount(p.clusters, residuals)

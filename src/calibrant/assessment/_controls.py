@@ -160,7 +160,9 @@ def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
 def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_label: str) -> dict[str, Any]:
     """Measure predictions at one temperature, in one pass.
 
-    The page has a button that moves the slider here if `button_label` is not empty.
+    Returns:
+        The label, the texts of the tiles, the bins of the reliability diagram, and `button_label` as "stop", the label
+        of a button that moves the slider here, unless it is empty.
     """
     p, num_bins, level = uncalibrated.source, uncalibrated.bins, uncalibrated.level
     assert isinstance(p, Predictions)  # there are no temperatures for summaries

@@ -34,7 +34,7 @@ class InMemoryEvaluation:
 
     @classmethod
     def from_fits(cls, p: Predictions, fits: Mapping[str, Map]) -> "InMemoryEvaluation":
-        """Apply calibrators lazily, in float64."""
+        """Apply calibrators to the evaluation data `p` in float64, lazily where their logits would take much memory."""
 
         def calibrate(calibrator: Map) -> Predictions:
             """Return calibrated predictions that keep as little in memory as possible."""
@@ -72,7 +72,10 @@ class StreamedEvaluation:
         self._mistakes: dict[str, list[Mistake]] = {name: [] for name in fits}
 
     def add(self, chunk: Predictions) -> None:
-        """Add a chunk, in one pass over its logits and one per calibrator."""
+        """Add a chunk, in one pass over its logits and one per calibrator.
+
+        Besides the summaries, this updates the sums of paired differences and the most confident errors so far.
+        """
         chunk = chunk.with_event(self.event).double()
         num_rows = len(self.uncalibrated)  # of earlier chunks
         self.uncalibrated = _add_to_summary(self.uncalibrated, chunk)
@@ -83,7 +86,7 @@ class StreamedEvaluation:
             totals = self._difference_sums[name]
             for metric_name, sums in _difference_sums(chunk, calibrated).items():
                 totals[metric_name] = totals.get(metric_name, 0.0) + sums
-            mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]
+            mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]  # of all
             mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
             self._mistakes[name] = mistakes[:MAX_MISTAKES]
 
@@ -161,7 +164,7 @@ def _check_chunks(chunks: Iterable[Predictions], plan: Plan) -> Iterable[Predict
 
 
 def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
-    """Replace the interval of the accuracy by [0, 0] if the calibrator never changes a predicted class."""
+    """Replace the interval of the change of accuracy by [0, 0] if the calibrator never changes a predicted class."""
     if not preserves_argmax(calibrator):
         return comparison
     rows = (replace(r, low=0.0, high=0.0, p_value=1.0) if r.name == "accuracy" else r for r in comparison)
@@ -169,14 +172,21 @@ def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
 
 
 def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
-    """Return the summary with a chunk added. Many classes share one pass that computes the outcomes first."""
+    """Return the summary with a chunk added.
+
+    The table of classes computes the outcomes of the chunk in one pass. A summary of many classes has no such table and
+    would compute them slice by slice, so they are computed here.
+    """
     if chunk.k > Summary.MAX_CLASSES:
-        chunk.outcomes  # noqa: B018  cached for the slices that the summary takes
+        chunk.outcomes  # noqa: B018  caches them
     return summary.add(chunk)
 
 
 def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
-    """Return the sums for `paired_difference` of every metric that is a mean over rows."""
+    """Return, for every metric that is a mean over rows, the sums that `paired_difference` needs, as (9).
+
+    Sums of chunks add up, so that the change of the metric can be tested without keeping the rows.
+    """
     scores = metrics.PairedScores(uncalibrated, calibrated)
     return {
         name: scores.sums(metric)

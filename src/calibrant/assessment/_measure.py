@@ -132,7 +132,8 @@ def summarize(
     summary: Summary | None = None
     for chunk in chunks:
         calibrated = chunk if calibrate is None else calibrate(chunk)
-        summary = summary or Summary.empty(of=select_event(chunk, of), bins=bins, by_class=True)
+        if summary is None:  # the first chunk decides the event
+            summary = Summary.empty(of=select_event(chunk, of), bins=bins, by_class=True)
         summary = summary.add(calibrated.with_event(summary.of))
     if summary is None:
         raise no_chunks_error()
@@ -191,10 +192,13 @@ def _measure_in_memory(
 
 
 def _has_repeated_labels(p: Predictions) -> bool:
-    """Return whether a cluster of multilabel data has a label twice, and therefore holds more than one example."""
+    """Return whether a cluster of multilabel data has a label twice, and therefore holds more than one example.
+
+    Multilabel data has a row per label of each example. Rows of an example share a cluster; the label is the group.
+    """
     if p.class_names != PRESENCE.classes or p.clusters is None or p.groups is None or p.group_names is None:
         return False
-    pairs = p.clusters * len(p.group_names) + p.groups  # one number per pair of cluster and label
+    pairs = p.clusters * len(p.group_names) + p.groups  # one number per pair of cluster and label (the group)
     return len(pairs.unique()) < len(pairs)
 
 
@@ -327,7 +331,7 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
 
 
 def _classwise_row(name: str, class_errors: Tensor) -> Row:
-    """Return the row of the class-wise ECE, the mean over the classes. Its note states the worst class."""
+    """Return the row of the class-wise ECE, the mean of the ECE of the classes, (k). Its note states the largest."""
     return Row(name, float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
 
 

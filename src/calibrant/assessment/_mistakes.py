@@ -26,29 +26,35 @@ def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
     """Return the rows of at most `limit` wrong predictions, by decreasing confidence and then by decreasing loss."""
     outcomes = p.outcomes
     is_wrong = outcomes.correct == 0
-    if p.examples is not None:  # an example of several rows has a partial credit, and is not wrong
+    if p.examples is not None:  # an example with a soft label has a row per class, and is partly right
         is_wrong &= torch.bincount(p.examples)[p.examples] == 1
     wrong = is_wrong.nonzero().squeeze(1)
-    keys = outcomes.log_likelihood[wrong].cpu().numpy(), -outcomes.confidence[wrong].cpu().numpy()
-    order = np.lexsort(keys)[:limit]  # the last key counts first
+    loss, confidence = -outcomes.log_likelihood[wrong].cpu().numpy(), outcomes.confidence[wrong].cpu().numpy()
+    order = np.lexsort((-loss, -confidence))[:limit]  # the last key counts first
     return wrong[torch.from_numpy(order).to(wrong.device)]
 
 
 def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]]:
-    """Return per class the most confident errors in which it is the label or the prediction."""
+    """Return, for each of `classes`, the `limit` most confident errors in which it is the label or the prediction."""
     rows = most_confident_errors(p, len(p))  # all of them
     labels, predicted, confidence = p.labels[rows], p.predicted[rows], p.outcomes.confidence[rows]
     calibrated_confidence = confidence  # nothing is calibrated here
     columns = _example_index(p, rows), labels, predicted, confidence, calibrated_confidence
     mistakes: dict[int, tuple[Mistake, ...]] = {}
     for j in classes:
-        of_class = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]
-        mistakes[j] = _mistakes_from_columns(*(column[of_class] for column in columns))
+        involved = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]
+        mistakes[j] = _mistakes_from_columns(*(column[involved] for column in columns))
     return mistakes
 
 
 def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> tuple[Mistake, ...]:
-    """Return the wrong predictions in `rows`: probability of the predicted class before and after calibration."""
+    """Return the wrong predictions in `rows`, with the probability of the class that is predicted before calibration.
+
+    Args:
+        uncalibrated: Predictions before calibration.
+        calibrated: The same predictions after calibration.
+        rows: Indices of the wrong predictions.
+    """
     if not len(rows):
         return ()
     predicted = uncalibrated[rows].predicted

@@ -31,7 +31,7 @@ class FittingRecord:
         """Return a message if the calibrator was fitted on these predictions or many of their rows, else ""."""
         if p.digest in self.digests:
             return f"{self.calibrator_name} was fitted on these predictions ({p.digest})"
-        if self.sketch is None:  # do not hash the rows for nothing
+        if self.sketch is None:  # nothing to compare hashes of the rows with
             return ""
         return self.row_overlap_message(Sketch.from_hashes(p.row_hashes))
 
@@ -113,14 +113,16 @@ def class_counts(p: Predictions) -> Tensor:
 
 
 def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ...] | None) -> str:
-    """Return a sentence with a leading space if class frequencies differ significantly, else "".
+    """Return a sentence with a leading space if class frequencies differ significantly and noticeably, else "".
+
+    The test is Pearson's chi-squared test of homogeneity of the two sets of counts.
 
     Args:
         fitted: Counts of the classes in the fitting data.
         evaluated: Counts of the classes in the evaluation data.
         names: Class names.
     """
-    from scipy.special import chdtrc  # slow to import
+    from scipy.special import chdtrc  # survival function of the chi-squared distribution; slow to import
 
     n, m = float(fitted.sum()), float(evaluated.sum())
     is_present = fitted + evaluated > 0

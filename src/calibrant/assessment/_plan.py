@@ -45,7 +45,13 @@ def plan_assessment(
     tolerance: float,
     on_progress: Progress,
 ) -> Plan:
-    """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit."""
+    """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit.
+
+    Parameters are as in `assess`, whose `progress` is `on_progress`.
+
+    Raises:
+        InputError: Evaluation data share rows with fitting data, or an input is unknown or does not fit the others.
+    """
     calibrators = default_calibrators(val.k) if calibrators is None else calibrators
     candidates, requested_name = resolve_candidates(calibrators, choose)
     for candidate in candidates:  # saved calibrators need the order of the classes that they were fitted on
@@ -64,11 +70,12 @@ def plan_assessment(
         guard.inspect(test)
         guard.report  # noqa: B018  refuses too many common rows
     else:
-        by_class = val.k <= Summary.MAX_CLASSES  # whether it has a table of classes
-        if metrics is None:  # the default metrics that a summary can compute
-            metric_names = [name for name in metric_names if fits_summary(name, by_class=by_class)]
-        summary = Summary.empty(of=selector, by_class=True).add(val[:1])
-        measure(summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
+        # Data read in chunks are only summarized, and the summary of many classes has no table of classes
+        has_class_table = val.k <= Summary.MAX_CLASSES
+        if metrics is None:  # keep the default metrics that a summary can compute
+            metric_names = [name for name in metric_names if fits_summary(name, by_class=has_class_table)]
+        one_row_summary = Summary.empty(of=selector, by_class=True).add(val[:1])
+        measure(one_row_summary, metrics=metric_names)  # refuses metrics that a summary lacks before the data is read
     return Plan(
         val=val,
         test=test,

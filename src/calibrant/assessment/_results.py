@@ -141,10 +141,10 @@ class MeasurementData:
 
     @property
     def clusters(self) -> str:
-        """Description of the clusters, such as "50 clusters", or an empty text for independent rows."""
+        """Description of the clusters, such as "50 clusters", or an empty text for independent examples."""
         if isinstance(self.source, Summary):
             return f"{self.event.cluster}s" if self.source.has_clusters else ""
-        if self.source.shared_clusters is None:
+        if self.source.shared_clusters is None:  # no cluster holds several examples
             return ""
         num_clusters = num_units(self.source)
         return f"{num_clusters:,} {self.event.cluster}{'s' * (num_clusters != 1)}"
@@ -210,8 +210,8 @@ class MeasurementData:
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per number, with keys metric, title, value, low, high, p_value and note.
 
-        Missing numbers are NaN. Grouped predictions add the key "group", which is "" for all rows together, and
-        multilabel data with row groups the key "row_group".
+        Missing numbers are NaN. Grouped predictions add the key "group", which is "" for all rows together. Multilabel
+        data, whose groups are the labels, add the key "row_group" if each example has a group too.
         """
         keys = ("value", "low", "high", "p_value", "note")
         records: list[dict[str, Any]] = [

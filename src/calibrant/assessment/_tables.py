@@ -87,7 +87,10 @@ def decomposition_table(assessment: AssessmentData) -> Markup:
 
 
 def calibrators_table(assessment: AssessmentData) -> Markup:
-    """Return the compared metrics of every calibrator, and the NLL that selected one unless it was requested."""
+    """Return the compared metrics of every calibrator, and the held-out NLL, unless the calibrator was requested.
+
+    Notes below the table say why one was selected, which data the columns are from, and which fits are not optimal.
+    """
     held_out_nll, measurements = assessment.held_out_nll, list(assessment.measurements.values())
     lowest = min((nll for nll in held_out_nll.values() if not math.isnan(nll)), default=math.nan)
     head = [*(["held-out NLL"] if held_out_nll else []), *metric_headings(assessment.calibrated, assessment.metrics)]
@@ -267,7 +270,7 @@ def _truncation_note(total: int, row_noun: str, full_list_hint: str = "") -> Mar
 
 
 def explain_terms(text: str) -> Markup:
-    """Return text in which the first use of each abbreviation or name of a metric has its explanation."""
+    """Return text in which the first use of each abbreviation or name of a metric shows its explanation on hover."""
     unexplained = {m.term: m.about for m in METRICS.values() if isinstance(m, Metric) and m.term and m.about.lay_phrase}
     longest_first = sorted(unexplained, key=len, reverse=True)  # a term may be part of another
     parts: list[Markup] = []
@@ -291,7 +294,7 @@ def share_text(x: Tensor) -> str:
 def confidence_text(p: float) -> str:
     """Return a probability in percent, with enough digits that only certainty reads "100 %"."""
     digits = 2
-    if 0.999 <= p < 1:  # as many as show two digits of 1 - p, such as 99.9988 %
+    if 0.999 <= p < 1:  # show two digits of 1 - p, as in 99.9988 %
         digits = math.ceil(-math.log10(1 - p)) - 1
     return f"{100 * p:.{digits}f} %"
 

@@ -84,7 +84,10 @@ def _metrics_table(measurements: Mapping[str, MeasurementData]) -> Table:
 
 
 def _group_tables(measurements: Mapping[str, MeasurementData]) -> list[Any]:
-    """Return a table of groups, worst first, per measurement, and the same for row groups of multilabel data."""
+    """Return a table of groups, worst first, per measurement, each followed by an empty line.
+
+    In multilabel data the groups are the labels. If examples have a group too, further tables list these row groups.
+    """
     renderables: list[Any] = []
     row_grouped = [(name, measurement.with_row_groups()) for name, measurement in measurements.items()]
     for name, measurement in [*measurements.items(), *row_grouped]:

@@ -36,7 +36,7 @@ class Verdict:
 
         Args:
             p_value: p-value of the Kuiper test.
-            gap: Interval of the signed gap.
+            gap: Ends (low, high) of the interval of the signed gap, mean confidence minus frequency.
             error_high: Upper end of the interval of the debiased L2 error.
             tolerance: Largest acceptable L2 error.
         """

@@ -44,16 +44,17 @@ def calibration_answer(measurement: MeasurementData) -> str:
     """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
     verb, chance = "rejects", ""
+    upper_quantile = (1 + measurement.level) / 2  # at which the central interval of the noise floor ends
     if not verdict.is_miscalibrated:
         verb = "does not reject"
-        if ece.value > floor.high:  # the upper end of a central interval
-            chance = f" It is larger, as for {format_percent((1 - measurement.level) / 2, 0)} of calibrated models."
+        if ece.value > floor.high:
+            chance = f" It is larger, as for {format_percent(1 - upper_quantile, 0)} of calibrated models."
     return (
         f"{VERDICT_OPENINGS[verdict.status]} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
         f"out; the tolerance is {100 * verdict.tolerance:g} %. "
         f"ECE is {ece.text} %; a calibrated model has {floor.text} % on average, with a "
-        f"{50 * (1 + measurement.level):g} % quantile of {format_percent(floor.high)}.{chance}"
+        f"{100 * upper_quantile:g} % quantile of {format_percent(floor.high)}.{chance}"
     )
 
 
@@ -332,7 +333,7 @@ def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
 
 
 def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
-    """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite."""
+    """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite. At least one must be finite."""
     change = decomposed_changes(assessment)[0]
     info, reduction = assessment.uncalibrated[change.name].info, -change.difference
     score = f"the {info.title} of {info.text(change.first)}"

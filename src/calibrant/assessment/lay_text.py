@@ -114,7 +114,8 @@ def gain_sentence(assessment: AssessmentData) -> str:
     name, gain = assessment.reported_gain
     if gain.high > MAX_STATED_GAIN_NATS:
         return f"There are too few data to say how much {display_name(name)} would change the probabilities."
-    low, high = (100 * math.expm1(nats) for nats in (gain.low, gain.high))  # a gain in nats is a log ratio
+    # exp(gain) is the ratio of the geometric means of p_y, after calibration to before
+    low, high = (100 * math.expm1(nats) for nats in (gain.low, gain.high))
     return (
         f"With other data of the same size to learn from, {display_name(name)} would change the typical "
         f"probability of what really happens by {low:+z.1f} to {high:+z.1f} %."

@@ -132,7 +132,10 @@ def _report_facts(extra_facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tiles(before: MeasurementData, after: MeasurementData, nll_note: str) -> Markup:
-    """Return the tiles below the lead: mean confidence and frequency before, ECE and NLL before and after."""
+    """Return the tiles below the lead: mean confidence and frequency before, ECE and NLL before and after.
+
+    Without calibration, `after` is `before`. `nll_note` is the small text below the NLL.
+    """
     event, frequency = before.event, before.observed_frequency
     ece = _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2)
     floor = f"calibrated model: up to {format_percent(after['noise_floor'].high)}"
@@ -300,7 +303,10 @@ def _net_benefit_figure(measurements: LabeledMeasurements) -> Markup:
 
 
 def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
-    """Return the loss of the decision that suffers most from miscalibration, or nothing without its predictions."""
+    """Return a sentence on the decision that loses most by miscalibration, or nothing without predictions in memory.
+
+    A decision is to act if the probability of the event is at least a threshold; `decision_loss` takes the worst one.
+    """
     p = _decision_predictions(measurement)
     if p is None:
         return Markup()

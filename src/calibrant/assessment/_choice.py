@@ -37,8 +37,13 @@ class Choice:
 def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
     """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
 
-    `fits` are the calibrators by name, fitted on all fitting data. With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
+    With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
     to compare, because all are NaN or there are too few rows for folds, select the first candidate.
+
+    Args:
+        plan: Inputs of the assessment.
+        fits: The calibrators by name, fitted on all fitting data.
+        evaluation: Their measurements, which are used only if they are out of fold.
     """
     held_out = compare_held_out(plan.val, plan.held_out_candidates, fits, plan.on_progress)
     if plan.requested_name:

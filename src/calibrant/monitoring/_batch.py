@@ -53,6 +53,7 @@ class Batch:
                 code="labeled",
             )
         seconds, is_calendar = (None, False) if times is None else to_seconds(times)
+        # Arrays of the watch: -1 stands for a missing label, group or period
         rows = Rows(
             keys=np.zeros(n, dtype=np.uint64) if ids is None else hash_ids(ids),  # without ids, replaced below
             labels=np.where(labeled, p.labels.cpu().numpy(), UNKNOWN_LABEL),

@@ -31,7 +31,10 @@ class Bet:
     high: float = 1.0
 
     def alternative(self, confidence: np.ndarray, logit: np.ndarray) -> np.ndarray:
-        """Return the alternative probabilities of confidences."""
+        """Return the probabilities q of the alternative, which outside the band are the confidences.
+
+        `logit` is the log-odds of `confidence`, of the same shape.
+        """
         q = expit(self.slope * logit + self.shift)
         inside = (confidence >= self.low) & ((confidence < self.high) | (self.high == 1))  # the last band has both ends
         return np.where(inside, q, confidence)
@@ -61,7 +64,11 @@ LOG_BET_WEIGHTS: np.ndarray = np.log(
 
 
 def stake_table() -> np.ndarray:
-    """Return the stake of each bet in each cell of confidence, (cells, bets), which keeps all factors positive."""
+    """Return the stake of each bet in each cell of confidence, (cells, bets), which keeps all factors positive.
+
+    The stake is (q - c) / (c (1 - c)) at the confidence c in the middle of the cell, on the scale of log-odds. It is
+    cut so that 1 + stake (y - c) is at least `MIN_FACTOR` for every c in the cell.
+    """
     middle_logits = (_CELL_LOGITS[1:] + _CELL_LOGITS[:-1]) / 2
     logits = np.concatenate([[-_MAX_CELL_LOGIT], middle_logits, [_MAX_CELL_LOGIT]])  # the outer cells are unbounded
     c = expit(logits)
@@ -78,7 +85,12 @@ STAKES = stake_table()
 
 
 def bet_factors(confidence: np.ndarray, outcome: np.ndarray) -> np.ndarray:
-    """Return the factor of every bet, as a new last axis, for confidences in [0, 1] and outcomes 0 or 1."""
+    """Return the factor 1 + stake (y - c) of each of the e bets, as a new last axis (... e).
+
+    Args:
+        confidence: Confidences c in [0, 1], of any shape.
+        outcome: Outcomes y, 0 or 1, of the same shape.
+    """
     factors = STAKES[np.searchsorted(CELL_EDGES, confidence, side="right")]  # of the cell of each confidence
     factors *= (outcome - confidence)[..., None]  # in place, as the array is large
     factors += 1.0

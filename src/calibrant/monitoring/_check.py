@@ -195,7 +195,11 @@ def check(
 def _check_requirement(
     requirement: Requirement, p: Predictions, pair: ModelPair | None, error_rate: float, *, by_group: bool
 ) -> Iterator[Condition]:
-    """Yield the condition of all examples and, `by_group`, of every group."""
+    """Yield the condition of all examples and, `by_group`, of every group.
+
+    `pair` holds the old and the new model for a requirement relative to "old". The error rate of all "broken" verdicts
+    together, and of each bound by itself, is `error_rate`.
+    """
     evaluated: Any = pair if requirement.is_relative else p
     compute_bounds = difference_bounds if requirement.is_relative else metric_bounds
     new = evaluated.new if requirement.is_relative else p  # a pair by id leaves out examples without a partner
@@ -209,7 +213,11 @@ def _check_requirement(
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
-    """Return the parts that break the requirement, with family-wise error rate `error_rate` (Holm 1979)."""
+    """Return the indices of the parts that break the requirement, with family-wise error rate `error_rate`.
+
+    This is the step-down procedure of Holm (1979): after each rejection, fewer parts share the error rate, which may
+    reject more. `bounds` holds a function for each part that computes its bounds from an error rate.
+    """
     broken: set[int] = set()
     while len(broken) < len(bounds):
         rate = error_rate / (len(bounds) - len(broken))  # shared by the parts that may still hold
@@ -221,7 +229,7 @@ def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate:
 
 
 def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
-    """Return whether even the bound nearer to the limit violates it. A bound of NaN, or at the limit, does not."""
+    """Return whether even the more favorable bound violates the limit. A bound of NaN, or at the limit, does not."""
     bound = bounds.low if requirement.is_upper else bounds.high
     return not math.isnan(bound) and not requirement.is_met(bound) and bound != requirement.limit
 
@@ -229,7 +237,16 @@ def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
 def _build_condition(
     requirement: Requirement, p: Predictions, bound: Bound, group: str | None, error_rate: float, *, is_broken: bool
 ) -> Condition:
-    """Return the condition of a requirement, which holds if the farther bound meets the limit."""
+    """Return the condition of a requirement, which holds if even the less favorable bound meets the limit.
+
+    Args:
+        requirement: The requirement.
+        p: The examples, all or those of a group.
+        bound: Function from an error rate to the bounds of the metric.
+        group: The group, or None for all examples.
+        error_rate: Error rate of each bound.
+        is_broken: Whether the requirement is broken, which was decided for all groups together.
+    """
     bounds = bound(error_rate)
     holds = requirement.is_met(bounds.high if requirement.is_upper else bounds.low)  # NaN meets no requirement
     status: CheckStatus = "broken" if is_broken else "holds" if holds else "too_little_data"
@@ -270,11 +287,12 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
         return needed if needed > units else None
     is_below_limit = bounds.value < requirement.limit
     distance = abs(requirement.limit - bounds.value)
-    half_width = bounds.high - bounds.value if is_below_limit else bounds.value - bounds.low  # z standard errors
+    half_width = bounds.high - bounds.value if is_below_limit else bounds.value - bounds.low  # toward the limit
     if distance == 0:  # no size shows that the metric is on either side
         return None
-    z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))
-    # A power of 80 % needs a standard error of distance / (z + its quantile); the present one is half_width / z
+    z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))  # normal quantile
+    # A bound is z standard errors from the value, so that the present standard error is half_width / z. A power of
+    # 80 % needs a standard error of distance / (z + _POWER_QUANTILE)
     error_ratio = half_width / distance * (1 + _POWER_QUANTILE / z)  # present over needed standard error
     needed = max(units * error_ratio**2, units + 1.0)  # the present number does not decide
     if not needed < MAX_REQUIRED_SIZE:  # or NaN

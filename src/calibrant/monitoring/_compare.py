@@ -194,13 +194,19 @@ def check_test_options(alpha: float, seed: int) -> None:
 
 
 def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int) -> tuple[ComparedRow, ...]:
-    """Return the rows of all tests of a pair."""
+    """Return the rows of all tests of a pair.
+
+    Args:
+        pair: Predictions of two models, or of two samples.
+        has_labels: Whether to compare scores that need labels. Drift is tested without.
+        by_group: Whether to compare the means in each group too.
+        seed: Seed of the swaps or permutations.
+    """
     is_paired = pair.paired_by is not None
     frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
     p_values, adjusted_p_values = _test_difference(frame, pair, seed)
-    # each test with its key, the name and the group, and both p-values
     tests = zip(frame.tests, p_values.tolist(), adjusted_p_values.tolist(), strict=True)
-    return tuple(_compared_row(frame, pair, *key, *p_values) for key, *p_values in tests)
+    return tuple(_compared_row(frame, pair, name, group, p, adjusted) for (name, group), p, adjusted in tests)
 
 
 def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -228,7 +234,10 @@ def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[n
 def _compared_row(
     frame: FeatureFrame, pair: ModelPair, name: str, group: str | None, p_value: float, adjusted: float
 ) -> ComparedRow:
-    """Return the row of a test, with values and limits of a score, or the largest change of a distribution."""
+    """Return the row of a test, with values and limits of a score, or the largest change of a distribution.
+
+    `name` and `group` identify the test, as in `FeatureFrame.tests`.
+    """
     if name in ("confidences", "predicted classes", "labels"):
         change, detail = _largest_share_change(frame, pair, name)
         no_value = dict.fromkeys(("old", "new", "low", "high"), math.nan)
@@ -245,9 +254,10 @@ def _compared_row(
 
 
 def _largest_share_change(frame: FeatureFrame, pair: ModelPair, name: str) -> tuple[float, str]:
-    """Return the largest change of the share of a class or of confidences up to a cut, and a text on it.
+    """Return the largest change, new minus old, of the share of a class or of confidences up to a cut.
 
-    `name` is "confidences", "predicted classes" or "labels".
+    `name` is "confidences", "predicted classes" or "labels". The second result is a text with the class or the cut, and
+    its shares in both sets.
     """
 
     def shares(p: Predictions) -> np.ndarray:

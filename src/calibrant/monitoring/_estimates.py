@@ -73,7 +73,7 @@ def estimate_without_labels(reference: Predictions, new: Predictions) -> tuple[E
     fitted = [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in folds]
 
     def estimate_scores(reference: Predictions, new: Predictions, *names: str) -> Iterator[Estimate]:
-        """Yield the estimates of scores of one event, which both predictions carry."""
+        """Yield the estimates of scores of the event `of` that both predictions have."""
         # Calibrated probabilities: out of fold for the reference, the mean over the calibrators for the new rows
         g, new_g = np.zeros(len(reference)), np.zeros(len(new))
         for calibrator, held_out in fitted:
@@ -111,6 +111,7 @@ def _estimate_score(
         new_g: Calibrated probability of the event in each new row (m).
         ratio: Density of the new rows divided by the density of the reference, at each reference row, with mean 1 (n).
     """
+    # Scores at the outcomes 0 and 1
     (s_0, s_1), (new_s_0, new_s_1) = (_SCORES[name](confidences(p)) for p in (reference, new))
     slope, new_slope = s_1 - s_0, new_s_1 - new_s_0
     outcome = reference.events.outcome.cpu().double().numpy()
@@ -119,13 +120,15 @@ def _estimate_score(
     residuals = slope * (outcome - g)  # observed minus expected score
     new_mean = float(np.average(new_s_0 + new_slope * new_g, weights=new_w))
     outcome_variance = new_g * (1 - new_g)
-    new_mean_variance = float(new_w**2 @ (new_slope**2 * outcome_variance)) / new_w.sum() ** 2  # without clusters
+    # Variance of the new mean score by chance of the outcomes, for independent rows
+    new_mean_variance = float(new_w**2 @ (new_slope**2 * outcome_variance)) / new_w.sum() ** 2
     for method in (CONFIDENCE_BASED, DOUBLY_ROBUST):
         weights = reference_weights * ratio if method == DOUBLY_ROBUST else reference_weights
         sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), reference.clusters)
         error, design_effect = _residual_error(residuals, weights, sample, has_clusters=reference.clusters is not None)
         value = new_mean + (sample.mean if method == DOUBLY_ROBUST else 0.0)  # the mean residual
-        # Noise of the residuals and of the new outcomes, assumed to be as dependent within clusters as the reference
+        # Noise of the residuals and of the new outcomes, which are assumed to depend on each other within clusters as
+        # much as those of the reference
         total_error = math.sqrt(error**2 + design_effect * new_mean_variance)
         half_width = student_quantile(ESTIMATE_LEVEL, sample.degrees) * total_error
         low, high = value - half_width, value + half_width
@@ -140,6 +143,7 @@ def _residual_error(
     """Return the standard error of the weighted mean residual, and the design effect of clusters.
 
     The design effect is the variance of the mean relative to independent rows, at least 1, and 1 without clusters.
+    `sample` is the mean of these residuals with these weights, and its standard error with clusters.
     """
     centered = residuals - sample.mean
     row_error = math.sqrt(float(weights**2 @ centered**2)) / weights.sum()  # for independent rows
@@ -166,7 +170,10 @@ def density_ratio(reference: Predictions, new: Predictions) -> np.ndarray:
 
 
 def _discriminating_features(reference: Predictions, new: Predictions) -> np.ndarray:
-    """Return standardized features of the rows of both sets, the first column 1."""
+    """Return standardized features of the rows of the reference and then of the new rows, (n + m, features).
+
+    The first column is 1, for the intercept.
+    """
     rows: list[np.ndarray] = []
     for p in (reference.with_event("top"), new.with_event("top")):
         c = np.clip(confidences(p), 1e-6, 1 - 1e-6)  # for finite log-odds
@@ -180,7 +187,13 @@ def _discriminating_features(reference: Predictions, new: Predictions) -> np.nda
 
 
 def _fit_logistic(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Fit a ridge logistic regression with weights w by Newton's method, without a penalty on the intercept."""
+    """Return the coefficients of a ridge logistic regression, fitted by Newton's method.
+
+    Args:
+        x: Features of each row (n, d), the first of which is 1 and has no penalty.
+        y: Outcomes 0 or 1 (n).
+        w: Weights (n).
+    """
     penalty = np.full(x.shape[1], _RIDGE)
     penalty[0] = 1e-9  # of the intercept; above 0, to keep the Hessian regular
     coefficients = np.zeros(x.shape[1])

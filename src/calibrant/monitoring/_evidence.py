@@ -91,23 +91,29 @@ class Wealth(AlignedArrays):
         return state, np.concatenate(totals)
 
     def _start(self, row: int) -> "Wealth":
-        """Return the state after a piece of the reserve has gone into every bet, when `row` rows were processed."""
+        """Return the state after a piece of the reserve has gone into every bet, when `row` rows were processed.
+
+        `reserve_after` says how much is left after each starting time.
+        """
         step = reserve_after(self.starts + 1) - reserve_after(self.starts)  # below 0: the reserve shrinks by exp(step)
-        piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]  # log of the reserve times 1 - exp(step)
+        piece = (self.log_reserve + np.log(-np.expm1(step)))[:, None]  # log(reserve * (1 - exp(step))), (s 1)
         return replace(
             self,
             log_wealth=np.logaddexp(self.log_wealth, piece),
             log_reserve=self.log_reserve + step,
             starts=self.starts + 1,
-            best=np.maximum(self.best, 0.0),  # a bet that has lost since its best start does better from here
+            best=np.maximum(self.best, 0.0),  # a bet that has lost since its best start would better begin here
             best_start=np.where(self.best < 0, row, self.best_start),
         )
 
     def _advance_stretch(
         self, row: int, log_factors: np.ndarray, sums: np.ndarray, thresholds: np.ndarray
     ) -> tuple["Wealth", np.ndarray]:
-        """Advance by looks between two starting times, and return the log wealth at each look."""
-        wealth = _running_sums(self.log_wealth, log_factors)
+        """Advance by looks between two starting times, and return the log wealth at each look (looks s).
+
+        Arguments are as in `advance`. The highest wealth of the stretch becomes the peak if it exceeds the one before.
+        """
+        wealth = _running_sums(self.log_wealth, log_factors)  # (looks s e)
         best = _running_sums(self.best, log_factors)
         total = _log_total(wealth, self.log_reserve)  # (looks s)
         tests = np.arange(len(self))
@@ -235,7 +241,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
     p, y = rows.probs, rows.labels
     n, num_tests = len(rows), len(settings.weights)
     c, outcome = _event(rows, settings.event)
-    factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome, p, y)
+    factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome, p, y)  # of each row: (n e) and (n 5)
     log_factors = np.zeros((n // LOOK_ROWS, num_tests, len(BETS)))
     sums = np.zeros((n // LOOK_ROWS, num_tests, len(SUM_NAMES)))
     log_factors[:, 0], sums[:, 0] = _block_log_products(factors), _block_sums(columns)
@@ -248,6 +254,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
         class_columns = np.stack([np.ones_like(residual), residual, residual**2], -1)
         sums[:, 1:first_group, :3] = _block_sums(class_columns)  # classes have no Brier score
     if settings.num_groups:
+        # A product and a sum for the rows of each group in each look; groups without rows keep the log factor 0
         block = np.arange(n) // LOOK_ROWS * settings.num_groups + rows.groups  # number of the look and group
         order = np.argsort(block, kind="stable")
         used_blocks, start = np.unique(block[order], return_index=True)  # `start`: first row of each, in this order

@@ -54,7 +54,15 @@ class FeatureFrame:
     def from_pair(
         cls, old: Predictions, new: Predictions, *, is_paired: bool, has_labels: bool, by_group: bool
     ) -> "FeatureFrame":
-        """Choose cuts, bins, classes and groups from both sets together, so that no permutation changes them."""
+        """Choose cuts, bins, classes and groups from both sets together, so that no permutation changes them.
+
+        Args:
+            old: Predictions of the old model, or of the first sample.
+            new: Predictions of the new model, or of the second sample.
+            is_paired: Whether both are predictions of the same examples.
+            has_labels: Whether to compare scores that need labels.
+            by_group: Whether to compare the mean scores in each group too.
+        """
         confidence = np.concatenate([confidences(old), confidences(new)])
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
         scores = UNLABELED_SCORES
@@ -119,14 +127,14 @@ class FeatureFrame:
 
     def statistics(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         """Return how much two sets differ in each test (draws, tests), from their `unit_sums` in total (draws, m)."""
-        ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]
-        means = [map(_means, np.split(sums, ends, axis=1)) for sums in (old, new)]  # by feature
-        pairs = zip(self.features, *means, strict=True)
-        return np.concatenate([feature.statistic(*pair) for feature, *pair in pairs], axis=1)
+        ends = np.cumsum([1 + feature.width for feature in self.features])[:-1]  # of the columns of each feature
+        old_means, new_means = ([_means(part) for part in np.split(sums, ends, axis=1)] for sums in (old, new))
+        means = zip(self.features, old_means, new_means, strict=True)
+        return np.concatenate([feature.statistic(old_mean, new_mean) for feature, old_mean, new_mean in means], axis=1)
 
 
 def _means(sums: np.ndarray) -> np.ndarray:
-    """Return means (draws, m) from the sums of the weight and m columns, or 0 without weight."""
+    """Return means (draws, width) of a feature from the sums of its weight and columns, or 0 without weight."""
     weight, totals = sums[:, :1], sums[:, 1:]
     return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
@@ -166,8 +174,13 @@ def _share_feature(
 ) -> Feature:
     """Return the feature that tests the largest change in the shares of the most frequent classes.
 
-    Changes are divided by the standard deviation of belonging to the class. `index` returns the class of each row, its
-    label or the predicted one.
+    Changes are divided by the standard deviation of belonging to the class, so that changes of rare classes count too.
+
+    Args:
+        name: Name of the test.
+        old: Predictions of the old model, or of the first sample.
+        new: Predictions of the new model, or of the second sample.
+        index: Function from predictions to the class of each row (n), its label or the predicted one.
     """
     counts = np.sum([class_shares(p, index(p)) * p.total_weight for p in (old, new)], axis=0)
     share = counts / counts.sum()
@@ -227,7 +240,7 @@ def _row_scores(p: Predictions, name: str) -> np.ndarray:
 
 
 def score_value(p: Predictions, name: str) -> float:
-    """Return a metric, the mean confidence, or the share of right answers with stated confidences."""
+    """Return a metric, or the mean confidence, or as the accuracy of stated confidences the share of right answers."""
     if name == "confidence" or (name == "accuracy" and states_confidence(p)):
         return float(np.average(_row_scores(p, name), weights=row_weights(p)))
     return float(METRICS.method(name).function(p))

@@ -21,10 +21,12 @@ TUNING_VARIANCE = 50.0  # the variance process at which the boundary is about ti
 def time_uniform_bound(variance: float, error_rate: float, tuning_variance: float = TUNING_VARIANCE) -> float:
     r"""Return the bound on a sum that is ever exceeded with probability at most `error_rate`.
 
-    The wealth of the mixture, with $\rho$ from `tuning_variance`, is
+    For the sum s with the variance process v, the mixture over $\lambda$ of the supermartingales
+    $\exp(\lambda s - \psi(\lambda) v)$ with $\psi(\lambda) = -\log(1 - \lambda) - \lambda$ is
     $m(s, v) = \rho^\rho / (\Gamma(\rho) P(\rho, \rho)) \cdot \Gamma(v + \rho) P(v + \rho, s + v + \rho)
     / (s + v + \rho)^{v + \rho} \cdot e^{s + v}$, with the regularized incomplete gamma function P, and the bound
-    solves $m(s, v) = 1 / a$ for s, with a = `error_rate` and v = `variance`.
+    solves $m(s, v) = 1 / a$ for s, with a = `error_rate` and v = `variance` (Ville's inequality). $\rho$ is chosen so
+    that the bound is about tightest at v = `tuning_variance`.
     """
     log_rate = -math.log(error_rate)
     rho = tuning_variance / (2 * log_rate + math.log1p(2 * log_rate))

@@ -94,7 +94,7 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
 
 
 def _shares_by_em(reference: Predictions, new: Predictions, counts: np.ndarray) -> np.ndarray:
-    """Return the class shares that `PriorShift` estimates."""
+    """Return the new class shares (k) that `PriorShift` estimates, whose map adds log(new share / old share)."""
     fitted = PriorShift.fit(reference, calibrator="Identity", unlabeled=new)
     # `PriorShift` counts the old shares with one more example, which is spread over the classes
     old_shares = (counts + 1 / len(counts)) / (counts.sum() + 1)
@@ -136,7 +136,10 @@ def _recalls(by_class: np.ndarray, is_right: np.ndarray) -> np.ndarray:
 
 
 def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return Hansen's J and the shares (k) that attain it, by two steps of generalized least squares.
+    r"""Return Hansen's J and the class shares (k) that attain it, by two steps of generalized least squares.
+
+    J is the minimum over class shares of $r^T C^{-1} r$. Here r is the observed minus the expected share of each bin
+    among the new rows, and C is the covariance of r.
 
     Args:
         by_class: Counts of bins by class in the reference, (k, m).
@@ -151,8 +154,8 @@ def _hansen_statistic(by_class: np.ndarray, new: np.ndarray) -> tuple[float, np.
         for share, mean, n in zip(shares, means, n_class, strict=True):  # noise of the reference
             covariance += share**2 * _multinomial_covariance(mean) / n
         inverse = np.linalg.pinv(covariance, rcond=_MIN_SINGULAR_VALUE, hermitian=True)
-        # As shares sum to 1, the last class has the rest: the bins have the shares base + free @ directions. `free`,
-        # the shares of the other classes, solves the normal equations
+        # Class shares sum to 1, so that the last class has the rest. `free` are the shares of the other classes, which
+        # solve the normal equations; the expected shares of the bins are base + free @ directions
         base, directions = means[-1], means[:-1] - means[-1]
         normal_matrix = directions @ inverse @ directions.T
         normal_inverse = np.linalg.pinv(normal_matrix, rcond=_MIN_SINGULAR_VALUE, hermitian=True)

@@ -44,7 +44,7 @@ def watch_page(watch: "Watch", num_periods: int) -> str:
 def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     """Return the figure and the table of the last periods that have processed rows."""
     periods = watch.periods
-    processed = np.flatnonzero(periods.sums[:, 0])[-num_periods:]
+    processed = np.flatnonzero(periods.sums[:, 0])[-num_periods:]  # column 0: number of processed rows
     if not len(processed):
         return report.note("No period has processed rows yet.")
     rows, outcomes, confidence, variance, _ = periods.sums[processed].T  # as PERIOD_COLUMNS

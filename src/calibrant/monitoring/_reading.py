@@ -105,7 +105,10 @@ def _find_time_column(frame: Any, time: str | None) -> str | None:
 
 
 def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Watch) -> tuple[Any, np.ndarray, str]:
-    """Return ids and labels of rows that were predicted before, and a note on the columns."""
+    """Return ids and labels of rows that were predicted before, and a note on the columns.
+
+    A column of labels is preferred to one that says whether predictions were correct.
+    """
     correct_columns = find_role_columns("correct", frame.columns)
     found_columns = [*find_role_columns("label", frame.columns), *correct_columns]  # the most common name first
     label = options.columns.get("label") or options.columns.get("correct") or next(iter(found_columns), None)
@@ -145,11 +148,19 @@ def _fractional_outcomes_error() -> InputError:
 def _read_predictions(
     frame: Any, columns: Columns, options: TableOptions, class_names: tuple[str, ...] | None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the arrays of predictions and which rows have a label. The other rows get the first label."""
+    """Return the arrays of predictions by role, and which rows have a label (n). The other rows get the first label.
+
+    Args:
+        frame: A polars frame.
+        columns: The roles of its columns.
+        options: Options of reading.
+        class_names: Classes of earlier batches, or None if they have no names or there are none.
+    """
     columns = leave_out_empty_labels(columns, frame)
     truth = columns.label if columns.correct is None else columns.correct
     labeled = np.zeros(len(frame), dtype=bool)
-    # The probability of class 0, or of "no": later labels 0 and 1, or no and yes, would be read the wrong way round
+    # `positive` is the class that a single score belongs to. If it is class 0, or "no", labels 0 and 1, or no and yes,
+    # that come later would be read the wrong way round
     positive = columns.positive if truth is None and class_names is None else None
     if positive and (parse_number(positive) not in (None, 1) or positive.lower() in NEGATIVE_WORDS):
         raise InputError(

@@ -154,6 +154,9 @@ class OnlineScaling:
     def _update_weights(self, log_likelihoods: Tensor) -> tuple[Tensor, float]:
         """Return the log weights after all rows, and the loss of the mixture, by fixed share (Herbster & Warmuth 1998).
 
+        After each row, weights are multiplied by the likelihood and divided by their sum, which is the likelihood of
+        the mixture. Then each keeps 1 - `share`, and `share` is spread evenly over all maps.
+
         Args:
             log_likelihoods: Log-likelihood of every row under every map (m n).
         """

@@ -78,7 +78,8 @@ def _check_metric(requirement: Requirement) -> None:
     """Raise `InputError` if there are no bounds for this metric, or for its difference, with its settings."""
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
-    if requirement.is_relative:  # each value per example of AUROC depends on all other examples
+    # Differences are bounded for means; AUROC is no mean, as each of its values per example depends on all examples
+    if requirement.is_relative:
         is_usable = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
         expected = "a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
     elif not is_metric or not (metric.has_interval or is_l2_bounded):

@@ -292,7 +292,7 @@ class Watch:
         pending_index, recent_index = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
         is_pending = pending_index >= 0
         is_recent = ~is_pending & (recent_index >= 0)
-        # Of recent rows, only the labels are kept
+        # The probabilities of waiting rows can be compared; recent rows have only their labels left
         if not np.array_equal(self.pending.probs[pending_index[is_pending]], rows.probs[is_pending]):
             raise InputError(
                 "Expected the predictions that were given before, got others for the same ids. Try ids that name "

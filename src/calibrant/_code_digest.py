@@ -75,7 +75,10 @@ def _is_overload(statement: Definition) -> bool:
 
 
 def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterator[str]:
-    """Yield the relevant statements without comments and docstrings."""
+    """Yield the source of all statements that a definition relies on, without comments and docstrings.
+
+    These are statements of its own module, and whole user modules that they import, directly or not.
+    """
     package = definition.__module__.partition(".")[0]
     path = _module_file(module)
     if path is None:  # a notebook
@@ -110,7 +113,7 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: 
     import_time_statements = [s for s in statements if not _bound_names(s) and not _is_docstring(s)]
     required, pending = dict[int, ast.stmt](), [*by_name[root], *([] if is_main else import_time_statements)]
     while pending:
-        while pending:  # add the statements that bind the names which required statements mention
+        while pending:  # add the statements that define the names which required statements mention
             statement = pending.pop()
             if id(statement) not in required:
                 required[id(statement)] = statement

@@ -102,7 +102,7 @@ def collect(
         unpack=unpack,
         output=output,
     )
-    # logits=True: a batch alone is not refused as probabilities, `_refuse_probabilities` looks at all batches
+    # logits=True accepts any logits of one batch, because `_refuse_probabilities` judges by all batches together
     make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     parts: Iterator[Predictions] = (
         make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))

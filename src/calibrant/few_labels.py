@@ -167,7 +167,10 @@ def _read_labels(
 
 
 def _cap_shares(shares: np.ndarray, n: int) -> np.ndarray:
-    """Return chances of being chosen, at most 1 and with sum n, proportional to the shares where they are below 1."""
+    """Return chances of being chosen, at most 1 and with sum n, proportional to the shares where they are below 1.
+
+    The shares are positive and have the sum n.
+    """
     chances = shares
     while float(chances.max()) > 1 + 1e-12:  # raising the other chances to the sum n may lift some above 1
         is_sure = chances >= 1

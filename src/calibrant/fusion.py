@@ -89,10 +89,11 @@ class FusionPrior:
             raise InputError("Expected fusions with the same signals, got none in common.", code="signals")
         signals, scale = fits[0].signals, fits[0].scale
         max_unused = min(MAX_UNUSED, len(signals) - 1) if scale == "probability" else 0  # one signal is always left
+        # Sets of signals to do without; the first one, which is empty, gives the prior itself
+        unused_sets = [unused for size in range(max_unused + 1) for unused in combinations(signals, size)]
         prior, *parts = (
             cls(*_moments_between(fits, shared, unused), scale, tuple(name for name in signals if name not in unused))
-            for num_unused in range(max_unused + 1)
-            for unused in combinations(signals, num_unused)
+            for unused in unused_sets
         )
         return replace(prior, parts=tuple(parts))
 
@@ -290,7 +291,15 @@ def _regression(
     prior: FusionPrior | None,
     scale: Scale | None,
 ) -> tuple[Fusion, Tensor]:
-    """Return the fusion without coefficients, and the design matrix of its regression, (n d)."""
+    """Return the fusion without coefficients, and the design matrix of its regression, (n d).
+
+    Args:
+        columns: Signals by name, each (n).
+        y: Outcomes 0 or 1 (n).
+        groups: Group of each answer (n), or None.
+        prior: Prior from other models, or None.
+        scale: Scale of the signals, or None for that of the prior, or ranks without a prior.
+    """
     if scale not in (None, "rank", "probability"):
         raise InputError(f"Expected the scale 'rank' or 'probability', got {scale!r}.", code="scale")
     scale = scale or ("rank" if prior is None else prior.scale)
@@ -451,8 +460,9 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
         names, unused = unfitted.names, set[str]()
         if prior is not None and part is not None:
             unused = set(prior.signals) - set(part.signals)
+            # The coefficients of the part, and those with a fixed prior
             names = tuple(name for name in names if name in part.names or name not in prior.names)
-        if unused and not unused < set(unfitted.signals):  # it does without all signals, or without others
+        if unused and not unused < set(unfitted.signals):  # no signal would be left, or one to do without is not here
             continue
         rows = torch.tensor([unfitted.names.index(name) for name in names])
         mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))
@@ -464,6 +474,7 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
     weights = torch.tensor(log_weights).double().softmax(0)
     mean = weights @ torch.stack(means)
     distance = torch.stack(means) - mean
+    # Covariance of a mixture: the mean of the covariances, plus the covariance of the means
     covariance = torch.einsum("p,pij->ij", weights, torch.stack(covariances)) + (distance.T * weights) @ distance
     return replace(unfitted, coefficients=mean, covariance=covariance)
 
@@ -538,9 +549,10 @@ def _signal_gains(
     scale: Scale,
     seed: int,
 ) -> list[tuple[str, Tensor]]:
-    """Return by how much each signal raises the log-likelihood of each held-out example (n), in nats.
+    """Return, for each signal, by how much it raises the log-likelihood of each held-out example (n), in nats.
 
     All signals are compared with all but this one; a single signal is compared with the share of right answers.
+    Arguments are as in `_regression`, with the seed of the folds.
     """
     base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds, which depend on labels only
 

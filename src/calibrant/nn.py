@@ -90,7 +90,7 @@ class Criterion(nn.Module):
         if (targets.is_cpu or not self._labels_checked) and not torch.compiler.is_compiling():
             _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
             self._labels_checked = targets.numel() > 0  # an empty batch says nothing about the next
-        # alpha for targets of 1, 1 - alpha for targets of 0, and between them for probabilities
+        # The weight by `alpha`: alpha for targets of 1, 1 - alpha for targets of 0, and between them for probabilities
         factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
         if self.binary and targets.is_floating_point():
             targets = torch.stack([1 - targets, targets], -1)

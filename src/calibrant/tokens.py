@@ -104,7 +104,7 @@ def measure_tokens(
         sequences += len(labels)
     if summary is None:
         raise InputError("Expected at least one token, got none. Try other batches.", code="no_rows")
-    tokens, total, square = torch.cat(sums, 1)
+    tokens, total, square = torch.cat(sums, 1)  # of each sequence
     n, mean = float(tokens.sum()), float(total.sum() / tokens.sum())
     has_tokens = tokens > 0
     sample = Sample.from_sums(n, mean, float(square.sum()) - n * mean**2, (tokens[has_tokens], total[has_tokens]))
@@ -153,7 +153,7 @@ def fit_token_temperature(
         if curvature_sum == 0:  # all probabilities are 0 or 1 in this precision
             break
         previous, step = inverse, -slope_sum / curvature_sum
-        # Far from the minimum, Newton's steps are too long
+        # Far from the minimum, Newton's steps may be too long: at most a factor of 3
         inverse = min(max(previous + step, previous / 3), 3 * previous)
         if abs(inverse - previous) <= _TOLERANCE * inverse:
             break

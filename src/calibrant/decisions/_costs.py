@@ -86,7 +86,7 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
         best_fixed = int((w @ realized).argmin())
 
         def mean_interval(values: Tensor, possible: Tensor) -> Interval:
-            """Return the mean of costs with its interval within the range of possible costs."""
+            """Return the mean of costs (n) with its interval, within the range of all possible costs."""
             low, high = float(possible.min()), float(possible.max())
             if low == high:  # no interval has a range of width 0
                 return Interval(low, low, low, level)

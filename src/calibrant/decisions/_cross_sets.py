@@ -99,6 +99,9 @@ class CrossSets(PredictionSets):
     def __call__(self, logits: Any) -> Tensor:
         """Return the sets (n, k), True for the classes in the set.
 
+        The conformal p-value of a class is the share of the scores of the fit that are at least as large as its own,
+        itself included. The set holds the classes with a p-value above alpha.
+
         Args:
             logits: Logits (n, k) as the network gives them.
 
@@ -106,7 +109,7 @@ class CrossSets(PredictionSets):
             InputError: If the number of classes differs, a logit is NaN or infinite, or logits are probabilities.
         """
         z = checked_logits(logits, self.k).double()
-        # for each class, how many scores of the fit are at least as large as its score, plus 1 for itself, (n, k)
+        # Number of scores at least as large as that of each class, itself included (n, k)
         num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)

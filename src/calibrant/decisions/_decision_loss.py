@@ -94,7 +94,7 @@ def decision_loss(
     t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
     value, low, high = torch.tensor([(x.value, x.low, x.high) for x in frequencies], dtype=torch.float64).T
     confidence, shares = torch.stack(confidences).cpu(), shares[used].cpu()
-    # Acting loses less at a higher frequency, waiting at a lower one
+    # The higher the frequency, the less acting loses and the more waiting loses
     loss = _losses(t, shares, confidence, if_acting=value, if_waiting=value)
     smallest_loss = _losses(t, shares, confidence, if_acting=high, if_waiting=low)
     largest_loss = _losses(t, shares, confidence, if_acting=low, if_waiting=high)

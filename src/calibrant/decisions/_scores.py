@@ -50,7 +50,7 @@ def _block_scores(logits: Tensor, score: SetScore, penalty: float, seed: int) ->
     if score == "saps":
         by_rank = torch.where(ranks == 0, u * in_order, in_order[:, :1] + penalty * (ranks - 1 + u))
     else:
-        by_rank = in_order.cumsum(1) - (1 - u) * in_order  # the sum includes the class itself
+        by_rank = in_order.cumsum(1) - (1 - u) * in_order  # u p of the class itself, which the sum holds once
         if score == "raps":
             by_rank += penalty * (ranks + 1)
     return torch.empty_like(p).scatter_(1, order, by_rank)  # from the order of ranks to the order of classes

@@ -198,7 +198,7 @@ class Sets(PredictionSets):
                 groups are missing.
         """
         logits = checked_logits(logits, self.k)
-        # one for all (1), or one per class (k); groups give each row its own (n, 1)
+        # Shape (1) for all examples, (k) by class, and below (n, 1) by group, to be compared with scores (n, k)
         thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
         if self.by == "groups":
             if groups is None or len(groups) != len(logits):
@@ -288,8 +288,11 @@ def set_table(
 def _fit_thresholds(
     p: Predictions, scores: Tensor, alpha: float, by: Literal["class", "groups"] | None
 ) -> Iterator[tuple[str, float, int]]:
-    """Yield the name, the threshold and the number of independent examples of every part."""
-    # a group without a name is an unknown one, and has the threshold of all
+    """Yield the name, the threshold and the number of independent examples or clusters of every part.
+
+    Parts are the classes, the groups and all examples, or all examples alone, by `by`.
+    """
+    # A group with an empty name is unknown, and has the threshold of all examples
     parts = [part for part in _parts(p, by) if by == "class" or part[0] != ALL_ROWS]
     if by != "class":
         parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
@@ -313,7 +316,11 @@ def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tu
 def _conformal_quantile(
     scores: Tensor, alpha: float, weights: Tensor | None, clusters: Tensor | None
 ) -> tuple[float, int]:
-    """Return the least score that (n + 1) (1 - alpha) of n scores do not exceed (inf if n is too small), and n."""
+    """Return the conformal quantile of n scores, and n: independent examples by weight, or clusters.
+
+    The quantile is the smallest score such that (n + 1) (1 - alpha) of the n scores are at most as large, or infinity
+    if n is too small. A new exchangeable score is at most the quantile with probability at least 1 - alpha.
+    """
     w = torch.ones_like(scores) if weights is None else weights.to(scores)
     if clusters is not None:  # the examples of a cluster share one count
         index = clusters.unique(return_inverse=True)[1]

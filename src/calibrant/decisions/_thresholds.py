@@ -96,7 +96,10 @@ def certify_threshold(
 
 
 def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of examples and errors at or above every threshold in the grid, from the highest down."""
+    """Return the numbers of examples and errors (t) with at least the confidence of each of the t thresholds in `GRID`.
+
+    The highest threshold comes first.
+    """
     by_score = p.events.by_score  # in increasing order, sorted once for all risks
     # Index of the first confidence that reaches each threshold, up to rounding, or the length if none does
     first = np.searchsorted(by_score.value.cpu().numpy(), allow_rounding(np.array(GRID[::-1])))
@@ -127,7 +130,8 @@ def _certified_thresholds(
     """
     from scipy.special import bdtr  # slow to import
 
-    p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)  # binomial probability of so few errors
+    # Probability of at most so many errors if their share is `risk`
+    p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)
     level, is_rejected = 0.0, np.zeros(len(grid), dtype=bool)
     for i, threshold in enumerate(grid):
         if threshold in STARTS:

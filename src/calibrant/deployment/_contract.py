@@ -175,9 +175,10 @@ class Contract:
             InputError: If the file is no contract, is damaged, or was changed.
         """
         contract: Contract = calibrators.load_instance(path, cls, [CertifiedThreshold, Sets])  # classes of its parts
+        if contract.threshold is None:
+            return contract
         # Files do not hold the event of a threshold, which is the event of the contract
-        threshold = contract.threshold and replace(contract.threshold, event=contract.of)
-        return replace(contract, threshold=threshold)
+        return replace(contract, threshold=replace(contract.threshold, event=contract.of))
 
 
 def _get_part(part: Any, name: str, *, option: str, code: str) -> Any:

@@ -124,7 +124,7 @@ def fusion_source(fusion: Fusion) -> str:
 
 
 def _source_of(package: str, name: str) -> str:
-    """Return the text of a module without its docstring."""
+    """Return the text of a module without its docstring, for a file that must not import this package."""
     return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2].strip()
 
 
@@ -136,7 +136,7 @@ def _render(template: str, **values: Any) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["literal"] = _format
+    environment.filters["literal"] = _format  # {{ value | literal }} in a template
     return environment.get_template(template).render(**values, version=__version__)
 
 
@@ -183,7 +183,10 @@ def _format(value: Any) -> str:
 
 
 def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: int | None) -> None:
-    """Write a program of torch.export, or an ONNX graph, from logits to calibrated logits."""
+    """Write a program of torch.export, or an ONNX graph, from logits to calibrated logits.
+
+    `num_classes` is needed for a calibrator of any number of classes.
+    """
     name = type(calibrator).__name__
     k = calibrators.num_classes(calibrator) or num_classes  # None, 0: any number
     if _CAPABILITY_NAMES[to] not in calibrators.capabilities(calibrator).exports:

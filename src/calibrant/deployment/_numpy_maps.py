@@ -35,7 +35,7 @@ def softmax(z: Array) -> Array:
 
 
 def snap(x: Array, values: Array) -> Array:
-    """Return the values, replaced by the nearest point of the sorted x if they differ only by rounding."""
+    """Return the values, each replaced by the nearest point of the sorted x if it differs from it only by rounding."""
     upper = np.clip(np.searchsorted(x, values), 1, max(len(x) - 1, 1))
     low, high = x[upper - 1], x[np.minimum(upper, len(x) - 1)]
     nearest = np.where(values - low < high - values, low, high)
@@ -48,29 +48,32 @@ def log_sigmoid(x: Array) -> Array:
 
 
 def scaled(z: Array, fitted: Fitted) -> Array:
-    """Return z / T, raised to the floor below the top of its row."""
+    """Return z / T, in which no value is below the largest of its row plus `floor`, a negative number."""
     x = z / fitted["temperature"]
     return np.maximum(x, x.max(-1, keepdims=True) + fitted["floor"])
 
 
 def smoothed(z: Array, fitted: Fitted) -> Array:
-    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T)."""
+    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T), where n is the `count` of fitted examples.
+
+    This is p after one more example of uniform probabilities, which makes it positive.
+    """
     share = 1 / (fitted["count"] + 1)
     return np.log(np.exp(log_softmax(z / fitted["temperature"])) * (1 - share) + share / z.shape[-1])
 
 
 def score(z: Array, fitted: Fitted) -> Array:
-    """Return z_1 - z_0, clipped, (n)."""
+    """Return the log-odds of class 1 of two, z_1 - z_0, clipped to `limit` in size, (n)."""
     return np.clip(z[:, 1] - z[:, 0], -fitted["limit"], fitted["limit"])
 
 
 def score_to_logits(s: Array) -> Array:
-    """Return -s/2 and s/2."""
+    """Return logits (n, 2) with the log-odds s (n): -s/2 and s/2."""
     return np.stack([-s / 2, s / 2], -1)
 
 
 def interpolate(x: Array, value: Array, query: Array) -> Array:
-    """Interpolate linearly between points, constant beyond."""
+    """Interpolate linearly between points (x, value), sorted by x. Beyond the first and last point, stay constant."""
     return np.interp(snap(x, query), x, value)
 
 
@@ -87,20 +90,23 @@ def matrix(z: Array, fitted: Fitted) -> Array:
 
 
 def structured_matrix(z: Array, fitted: Fitted) -> Array:
-    """Return (u + W u + b) / T for smoothed log-probabilities u, where W is a matrix or a number."""
+    """Return (u + W u + b) / T for smoothed log-probabilities u (Berta et al. 2025).
+
+    W is a matrix or a number, and T, the field "final", is the temperature of the result.
+    """
     u, weight = smoothed(z, fitted), fitted["weight"]
     return (u + (u @ weight.T if weight.ndim == 2 else u * weight) + fitted["bias"]) / fitted["final"]
 
 
 def ensemble_temperature(z: Array, fitted: Fitted) -> Array:
-    """Return the log of a mixture of the scaled, unscaled and uniform distributions."""
+    """Return the log of a mixture of softmax(z / T), softmax(z) and the uniform distribution (Zhang et al. 2020)."""
     scaled_p, p = np.exp(log_softmax(z / fitted["temperature"])), np.exp(log_softmax(z))
     scaled_weight, weight, uniform_weight = fitted["weights"]
     return np.log(scaled_weight * scaled_p + weight * p + uniform_weight / z.shape[-1])
 
 
 def beta(z: Array, fitted: Fitted) -> Array:
-    """Map the log-odds to a log p - b log q + c, with q = 1 - p."""
+    """Map the log-odds to a log p - b log q + c, with q = 1 - p (Kull et al. 2017)."""
     s = score(z, fitted)
     log_p, log_q = np.maximum(log_sigmoid(s), LOG_FLOOR), np.maximum(log_sigmoid(-s), LOG_FLOOR)
     return score_to_logits(fitted["a"] * log_p - fitted["b"] * log_q + fitted["c"])
@@ -123,7 +129,7 @@ def quadratic(z: Array, fitted: Fitted) -> Array:
 
 
 def monotone(z: Array, fitted: Fitted) -> Array:
-    """Map v = -log p by a function that is linear between knots, and return minus its values.
+    """Map v = -log p by an increasing function that is linear between knots, and return minus its values.
 
     With slope s_j from knot e_j on, the function is v s_J + sum_{j < J} (s_j - s_{j+1}) min(v, e_{j+1}).
     """
@@ -145,7 +151,8 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # at most 1e4, as v is inf at probability 0
     lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]  # contexts are clipped at 100 as in the fit
     contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
-    # Position of a context between two knots, 0 before and 1 after them; weights of knots are differences of positions
+    # Linear interpolation between knots: `above` is the position of a context in each interval, 0 before and 1 after
+    # it, and the weight of a knot is the position in the interval to its left minus the one to its right
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
     knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
     row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
@@ -156,9 +163,10 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
 
 
 def focal_map(z: Array, gamma: Any) -> Array:
-    """Return the log of the focal calibration map, p proportional to q / g with q = softmax(z).
+    """Return the log of the focal calibration map, p proportional to q / g (Komisarenko & Kull 2024, eq. 1).
 
-    With o = 1 - q and r = -q log q / o, from 0 at q = 0 to 1 at q = 1, g is o^gamma (1 + gamma r).
+    Here q = softmax(z). With o = 1 - q and r = -q log q / o, from 0 at q = 0 to 1 at q = 1, g is o^gamma (1 + gamma r).
+    The top class is computed from its log-odds, as 1 - q would lose its digits near q = 1.
     """
     top = np.zeros(z.shape, dtype=bool)
     np.put_along_axis(top, z.argmax(-1)[:, None], True, -1)
@@ -177,7 +185,7 @@ def focal_map(z: Array, gamma: Any) -> Array:
 
 
 def isotonic(z: Array, fitted: Fitted) -> Array:
-    """Map the probability of each class j by its points, start[j] to start[j + 1]."""
+    """Map the probability of each class j by its points, those from index start[j] to start[j + 1]."""
     p, points, values, bounds = softmax(z), fitted["p"], fitted["value"], fitted["start"]
     columns = [interpolate(points[i:j], values[i:j], column) for i, j, column in zip(bounds[:-1], bounds[1:], p.T)]
     return log_shares(np.maximum(np.stack(columns, 1), fitted["floor"]))
@@ -190,7 +198,7 @@ def shared_isotonic(z: Array, fitted: Fitted) -> Array:
 
 
 def venn_abers(z: Array, fitted: Fitted) -> Array:
-    """Return high / (1 - low + high) for each class, divided by the sum of the row.
+    """Return the log of high / (1 - low + high) for each class, divided by the sum of the row (Vovk et al. 2015).
 
     low and high are the values of two isotonic fits at the probability of the class: with the new example labeled as
     another class, and labeled as this class.
@@ -255,7 +263,7 @@ def cap(log_p: Array, log_limit: float) -> Array:
 
 
 def data_bins(z: Array, fitted: Fitted, name: str = "value") -> Array:
-    """Replace the confidence by the value of its bin."""
+    """Replace the confidence by the value of its bin, which the fitted field `name` holds."""
     return replace_confidence(z, look_up(fitted["edges"], fitted[name], confidence(z, fitted["of"])), fitted["of"])
 
 
@@ -289,10 +297,10 @@ def auto(z: Array, fitted: Fitted) -> Array:
     low, high = fitted["ends"]
     odds, mixed = log_odds(z), mixed_log_odds(z, fitted)
     excess = odds - np.clip(odds, low, high)  # beyond the ends, 0 between them
-    # Of logits whose log-odds are the two ends
+    # The mixture at the two ends, from logits with these log-odds
     at_low, at_high = mixed_log_odds(np.array([[-low / 2, low / 2], [-high / 2, high / 2]]), fitted)
     at_end = np.where(excess < 0, at_low, at_high)
-    # Between 0 and the excess
+    # The change from the end on, limited to lie between 0 and the excess
     change = np.minimum(np.maximum(mixed - at_end, np.minimum(excess, 0)), np.maximum(excess, 0))
     return score_to_logits(np.where(excess == 0, mixed, at_end + change))
 
@@ -317,7 +325,7 @@ def check_logits(logits: Any, k: int) -> Array:
 
 
 def group_index(groups: Any, names: Any, n: int) -> Array:
-    """Return the index of each row's group among the names, and their number for a new group."""
+    """Return the index of each row's group among the names (n). A new group has the number of names as index."""
     values = np.asarray(groups)
     if values.shape != (n,):  # None, too
         raise ValueError("Expected the group of each row: calibrate(logits, groups).")

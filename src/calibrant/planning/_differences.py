@@ -104,7 +104,7 @@ class PairedUnits:
         return replace(self, share=shares(strength))
 
     def p_value(self, n: int, rng: np.random.Generator) -> float:
-        """Draw n units and return the p-value of the paired test of `metrics.compare`."""
+        """Draw n units and return the p-value of the paired test of `metrics.compare`, from the sums that it needs."""
         if n < len(self.weight):  # few draws: faster than a count for every unit
             index = np.searchsorted(self._cumulative_share, rng.random(n), side="right")
             index = np.minimum(index, len(self.share) - 1)  # the last sum may be below 1 by rounding
@@ -143,9 +143,9 @@ def to_finite_array(scores: Sequence[torch.Tensor]) -> np.ndarray:
 def assumed_pairs(scores: np.ndarray, correlation: float, clusters: Clusters | None, seed: int) -> PairedUnits:
     """Return differences of two models whose scores have the given distribution and correlation.
 
-    The second score equals the first with probability `correlation` and is drawn anew otherwise. In a cluster, an
-    example has the difference of the cluster with probability sqrt(icc), and one of its own otherwise: two examples
-    then have the correlation icc.
+    The differences are drawn at random, and their mean is about 0. The second score equals the first with probability
+    `correlation` and is drawn anew otherwise. In a cluster, an example has the difference of the cluster with
+    probability sqrt(icc), and one of its own otherwise: two examples then have the correlation icc.
 
     Args:
         scores: Smallest score of each example over its possible labels, actual one, and largest one, (3, n).

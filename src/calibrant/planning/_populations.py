@@ -77,7 +77,8 @@ class Population:
     def draw(self, n: int, rng: np.random.Generator) -> Events:
         """Draw the events of n units: examples, or clusters.
 
-        Many independent examples are counted at each confidence; an integer weight equals that many copies.
+        If there are more examples than distinct confidences, the events of each confidence are counted instead of
+        listed. Their weights are these counts, as an integer weight equals that many copies.
         """
         if self.clusters is not None:
             return self._draw_clusters(self.clusters, n, rng)
@@ -86,13 +87,17 @@ class Population:
             return to_events(self.confidence[index], rng.random(n) < self.truth[index])
         count = rng.multinomial(n, self.share)
         hits = rng.binomial(count, self.truth)  # events that happen
-        weights = np.concatenate([hits, count - hits])  # of each confidence with outcome 1, then with outcome 0
+        weights = np.concatenate([hits, count - hits])  # counts with outcome 1, then with outcome 0
         outcome = np.repeat([True, False], len(self.confidence))
         is_drawn = weights > 0
         return to_events(np.tile(self.confidence, 2)[is_drawn], outcome[is_drawn], weights[is_drawn])
 
     def _draw_clusters(self, clusters: Clusters, n: int, rng: np.random.Generator) -> Events:
-        """Draw clusters whose outcomes share a normal random effect on the probit scale."""
+        """Draw the events of n clusters, whose outcomes share a normal random effect on the probit scale.
+
+        An event of true probability p happens if a standard normal variable is below the normal quantile of p. The
+        variables of a cluster have the correlation `_latent_correlation`.
+        """
         drawn = rng.integers(len(clusters.sizes), size=n)
         sizes = clusters.sizes[drawn]
         cluster = np.repeat(np.arange(n), sizes)  # of each row
@@ -103,7 +108,6 @@ class Population:
             index_in_cluster = np.arange(len(cluster)) - first_row[cluster]
             index = clusters.start[drawn][cluster] + index_in_cluster
         latent = self._latent_correlation
-        # normal variables with this correlation within a cluster; the event happens below the quantile of its truth
         effect = math.sqrt(latent) * rng.standard_normal(n)[cluster]
         residual = math.sqrt(1 - latent) * rng.standard_normal(len(cluster))
         outcome = effect + residual < ndtri(self.truth[index])
@@ -157,24 +161,31 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
 
 
 def observed_population(by_score: GroupedScores, chance: float) -> Population:
-    """Return the calibrated population of the confidences of independent examples, as often as their weights say.
+    """Return the population of independent examples with these confidences, which are their true probabilities.
 
-    `chance` is the probability of the event for a model that knows nothing.
+    Quantiles stand for the confidences if there are too many of them, or if their distribution is continuous.
+
+    Args:
+        by_score: The confidences in increasing order, with their weights.
+        chance: Probability of the event for a model that knows nothing.
     """
     value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
     is_continuous = len(value) > weight.sum() / 2 > MIN_CONTINUOUS  # most examples have a value of their own
-    if is_continuous or len(value) > MAX_CONFIDENCES:  # interpolate the quantiles
+    if is_continuous or len(value) > MAX_CONFIDENCES:
         levels = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
-        level_of_value = (weight.cumsum() - weight / 2) / weight.sum()
+        level_of_value = (weight.cumsum() - weight / 2) / weight.sum()  # each value is the quantile of its mean rank
         value = np.interp(levels, level_of_value, value)
         weight = np.ones(MAX_CONFIDENCES)
     return Population(confidence=value, share=weight / weight.sum(), truth=value, chance=chance)
 
 
 def clustered_population(events: Events, chance: float, icc: float | None) -> Population:
-    """Return the calibrated population of given clusters. Without `icc`, the outcomes give the correlation.
+    """Return the population that draws whole clusters of these events, whose confidences are true probabilities.
 
-    `chance` is the probability of the event for a model that knows nothing.
+    Args:
+        events: Events with clusters.
+        chance: Probability of the event for a model that knows nothing.
+        icc: Correlation of the outcomes within a cluster, or None to estimate it from the outcomes.
     """
     assert events.clusters is not None  # called only for events with clusters
     order, start, sizes = group_rows(events.clusters.cpu().numpy())
@@ -188,7 +199,14 @@ def clustered_population(events: Events, chance: float, icc: float | None) -> Po
 
 
 def score_clusters(scores: np.ndarray, w: np.ndarray, clusters: np.ndarray, icc: float | None) -> Clusters:
-    """Return the sizes of given clusters, and the correlation of the scores within them unless `icc` gives it."""
+    """Return the clusters by size, with the correlation of the scores within them.
+
+    Args:
+        scores: Score of each example (n).
+        w: Weights (n).
+        clusters: Cluster of each example (n).
+        icc: The correlation, or None to estimate it from the scores.
+    """
     order, start, sizes = group_rows(clusters)
     if icc is None:  # nothing is known of the variance of a single score: all have the same
         icc = cluster_correlation(scores[order], np.full(len(scores), scores.var()), w[order], start)
@@ -221,10 +239,10 @@ def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:
-    """Return the correlation within clusters, which start at these rows: at least 0, and 0 without variance.
+    """Return the correlation of values within clusters, from 0 to `MAX_CLUSTER_CORRELATION`.
 
-    It is the sum of the products of residuals, over all pairs of rows in a cluster, divided by the same sum of their
-    standard deviations.
+    It is the sum of the products of residuals over all pairs of rows in a cluster, divided by the sum of the products
+    of their standard deviations. Without any variance it is 0.
 
     Args:
         values: Values of the rows (n), cluster after cluster.

@@ -96,12 +96,21 @@ class Problem(NamedTuple):
 def event_problem(
     data: PlanningData, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, alpha: float
 ) -> Problem:
-    """Return the simulation for a goal of one model, in units of examples or clusters."""
+    """Return the simulation for a goal of one model, in units of examples or clusters.
+
+    Args:
+        data: Predictions or assumptions about future examples.
+        method: Metric whose test or interval decides.
+        goal: "detect" or "bound".
+        effect: Calibration error to detect, or the bound.
+        pattern: How the true probabilities differ from the confidences, for "detect".
+        alpha: Significance level of the test, or error rate of the upper end of the interval.
+    """
     if data.second is not None:
         raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
     population = _build_population(data)
     trial = event_trial(population, method, goal, effect, pattern=pattern, alpha=alpha)
-    # From independent examples to dependent ones of the same precision, and from these to clusters
+    # The guess for independent examples, times the factor for dependent ones, divided by the examples of a cluster
     start = event_start(population, effect) * population.design_effect / population.unit_size
     miscalibration = {
         "shift": f"The true probabilities are {'lower' if population.mean >= 0.5 else 'higher'} than the confidences.",
@@ -116,7 +125,10 @@ def event_problem(
 def event_trial(
     population: Population, method: registry.Method, goal: Goal, effect: float, *, pattern: Pattern, alpha: float
 ) -> Trial:
-    """Return the simulation of n units: whether the test rejects ("detect"), or the error is bounded ("bound")."""
+    """Return the simulation of n units: whether the test rejects ("detect"), or the error is bounded ("bound").
+
+    Arguments are as in `event_problem`, with a calibrated population to draw from.
+    """
     metric: Any = method.target
     if goal == "detect":
         miscalibrated = miscalibrate(population, effect, pattern)
@@ -199,7 +211,10 @@ def difference_problem(
 
 
 def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> tuple[np.ndarray, Clusters | None]:
-    """Return the smallest, actual and largest score (3, n) of one model, and the clusters of future examples."""
+    """Return scores of `NUM_PAIRS` examples of one model, and the clusters of future examples, or None without any.
+
+    The scores (3, n) are the smallest over the labels that an example may have, the actual one, and the largest.
+    """
     if data.predictions is None:
         population = assumed_population(data.confidence)
         return population_scores(population, method.text, seed), _assumed_clusters(data)
@@ -266,7 +281,7 @@ def select_metric(text: str | None, goal: Goal) -> registry.Method:
     default, expected, is_suitable = GOAL_METRICS[goal]
     method = registry.METRICS.method(text or default)
     metric = method.target
-    # values per example, of which the paired test needs the mean, belong to the default settings
+    # The paired test needs the metric of each example, which only metrics with default settings have
     has_settings = goal == "difference" and method.settings
     if not isinstance(metric, Metric) or has_settings or not is_suitable(metric):
         raise InputError(f"Expected {expected}, got {method.text}. Try {default}.", code="metric")

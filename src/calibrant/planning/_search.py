@@ -98,7 +98,7 @@ def estimate_size(curve: PowerCurve, start: float | int, power: float, draws: in
 
 
 def _bracket(curve: PowerCurve, start: float | int, power: float) -> int:
-    """Simulate at smaller or larger n until two neighbors are below and above the power, and return the last n."""
+    """Simulate at smaller or larger n until the power lies between two successive n, and return the last n."""
     n = min(max(MIN_UNITS, round(start)), MAX_UNITS)
     is_enough = curve.simulate(n, NUM_BRACKET_DRAWS) >= power
     while True:
@@ -123,7 +123,10 @@ def simulate_curve(curve: PowerCurve, n: int, draws: int) -> None:
 
 
 def fitted_size(points: tuple[PowerPoint, ...], power: float, center: int) -> float:
-    """Return the n at which the line of `fit_power` around `center` has the given power, at most 1.5 `center`."""
+    """Return the n at which the line of `fit_power` around `center` has the given power, at most 1.5 `center`.
+
+    Only simulations with an n near `center` are fitted, as the line is an approximation.
+    """
     window = tuple(p for p in points if 1 / FIT_WINDOW <= p.n / center <= FIT_WINDOW)
     intercept, slope = fit_power(window if len(window) > 1 else points, degree=1)  # a line needs two points
     if slope <= 0:  # noise: more units cannot lower the power
@@ -143,7 +146,7 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     share = np.array([(p.power * p.draws + 0.5) / (p.draws + 1) for p in points])  # never 0 or 1
     probit = ndtri(share)
     density = np.exp(-(probit**2) / 2) / math.sqrt(2 * math.pi)
-    probit_error = np.sqrt(share * (1 - share) / draws) / density  # delta method: d share / d probit = density
+    probit_error = np.sqrt(share * (1 - share) / draws) / density  # standard error, as d share / d probit = density
     max_degree = len(set(x)) - 1  # two points give a line at most
     coefficients = np.polynomial.polynomial.polyfit(x, probit, min(degree, max_degree), w=1 / probit_error)
     return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))

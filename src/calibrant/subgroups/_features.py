@@ -80,9 +80,10 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
 
 
 def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
-    """Yield where each feature may be split: the categories that occur, or values below the maximum.
+    """Yield the cuts of each column of x (n, d), at which a tree may split it.
 
-    These are all values, or quantiles if there are more than `MAX_CUTS`. The last column is the probability.
+    The cuts of categories are the codes that occur. Those of numbers are all values below the maximum, or about
+    `MAX_CUTS` quantiles if there are more values. The last column, which the schema does not have, is the probability.
     """
     for j, column in enumerate(x.T):
         values = column.unique()
@@ -92,7 +93,7 @@ def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
         if len(values) > MAX_CUTS + 1:
             ranks = torch.linspace(0, len(column) - 1, MAX_CUTS + 2, dtype=torch.float64)[1:-1].long()
             values = column.sort().values[ranks].unique()
-        yield values[values < column.max()]  # above the maximum there is nothing
+        yield values[values < column.max()]  # "at most the maximum" would not split the examples
 
 
 def _is_missing(value: Any) -> bool:

@@ -141,7 +141,7 @@ class MultiCalibrated:
             num_trees = _number_of_trees(log_likelihood, p)
             common = calibrators.fit(calibrator, p)
             calibrated = p.apply(common)
-            # Without trees, the first one gives the shapes of the empty ensemble
+            # At least one tree is grown, as an ensemble without trees needs the shapes of one
             trees = join_trees([*islice(_boost(calibrated, x, schema, depth), max(num_trees, 1))])[:num_trees]
             subgroups = _worst_subgroups(calibrated, x, schema, depth)
             return cls(common, schema, trees, subgroups, k=p.k, class_names=p.class_names)
@@ -175,7 +175,8 @@ class MultiCalibrated:
             before = before.with_event(_evaluated_event(before))
             x = self._features(before, features)
             after = before.with_logits(_correct(before.logits, self.trees, x))
-            members = self.subgroups.outputs_by_tree(_with_probability(x, before))[:, :, 0] == 1  # (n, subgroups)
+            # Each subgroup is a tree with the value 1 in one leaf: (n, subgroups)
+            members = self.subgroups.outputs_by_tree(_with_probability(x, before))[:, :, 0] == 1
             rows = list[SubgroupRow]()
             for tree, is_member in enumerate(members.T):
                 if is_member.any():
@@ -253,12 +254,15 @@ def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
 
 
 def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
-    """Yield boosted trees without end, each fitted to lower the NLL that the trees before it leave."""
+    """Yield boosted trees without end, each fitted to lower the NLL of the predictions p corrected by all before it.
+
+    The trees split by the features x (n, d) and by the probability of p, which the corrections do not change.
+    """
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
     truth = torch.nn.functional.one_hot(p.labels, p.k)
     w = _weights(p)[:, None]
-    columns = slice(1, 2) if p.k == 2 else slice(None)  # of two classes, the first mirrors the second
+    columns = slice(1, 2) if p.k == 2 else slice(None)  # for two classes, one value shifts their difference
     while True:
         q = z.softmax(1)
         gradient, hessian = w * (q - truth)[:, columns], w * (q * (1 - q))[:, columns]  # of the NLL
@@ -276,7 +280,7 @@ def _weights(p: Predictions) -> Tensor:
 def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
     """Return the log-likelihood of held-out examples after 0, 1, ... `MAX_TREES` trees (n, MAX_TREES + 1).
 
-    It stays at the last value as soon as its sum has not risen for `PATIENCE` trees.
+    If its sum has not risen for `PATIENCE` trees, no more trees are grown, and the last column is repeated.
     """
     x, z, w = _with_probability(x, p), p.logits, _weights(p)
     curve, sums = [p.log_likelihood], [float(w @ p.log_likelihood)]
@@ -285,7 +289,7 @@ def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) ->
         log_likelihood = z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1)
         curve.append(log_likelihood)
         sums.append(float(w @ log_likelihood))
-        if max(sums[-PATIENCE:]) < max(sums):
+        if max(sums[-PATIENCE:]) < max(sums):  # the best sum is older
             break
     num_missing = MAX_TREES + 1 - len(curve)
     return torch.stack(curve + curve[-1:] * num_missing, 1)

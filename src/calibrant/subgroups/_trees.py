@@ -86,12 +86,12 @@ class TreeEnsemble:
         return replace(self, values=values)
 
     def path(self, tree: int) -> list[TreeSplit]:
-        """Return the splits from the root to the leaf of the largest value."""
+        """Return the splits from the root to the leaf of the largest value, in the tree of this index."""
         features, cuts = self.features[tree].tolist(), self.cuts[tree].tolist()
         node = len(features) + int(self.values[tree, :, 0].argmax())  # leaves come after all splits
         splits = list[TreeSplit]()
         while node > 0:
-            parent, is_left = (node - 1) // 2, node % 2 == 1  # left children are odd
+            parent, is_left = (node - 1) // 2, node % 2 == 1  # left children have odd numbers
             if features[parent] != _NO_SPLIT:
                 splits.append(TreeSplit(features[parent], cuts[parent], is_left))
             node = parent

@@ -211,7 +211,7 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
 
 
 def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
-    """Join the batches, without clusters if all rows are in one cluster."""
+    """Join the batches. A single cluster is left out, as it does not show how much clusters differ."""
     batches, cluster_parts = zip(*_number_clusters(parts), strict=True)
     with_clusters = [clusters for clusters in cluster_parts if clusters is not None]
     clusters = torch.cat(with_clusters) if with_clusters else None

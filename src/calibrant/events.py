@@ -179,8 +179,8 @@ BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes i
 def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventKind:
     """Return the event that predictions of `k` classes are evaluated by, with its texts filled in.
 
-    Its metrics lack the class-wise ECE for two classes, and the AUROC for one of more classes. The hint how to evaluate
-    the predicted class is for two classes only, where class 1 is the default event.
+    With two classes, its metrics lack the class-wise ECE. With more, they lack the AUROC of a class, and there is no
+    hint how to evaluate the predicted class instead, as it is the default.
 
     Args:
         selector: The event to evaluate.

@@ -428,8 +428,8 @@ def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> t
     dropped = [i for i, name in enumerate(fit.names) if name in absent]
     if not dropped:
         return mean, covariance
-    # A normal distribution, given that the dropped coefficients are 0: with the cross-covariance C and gain G = C V^-1,
-    # the mean falls by G times theirs, and the covariance by G C'
+    # Conditioning a normal distribution on dropped coefficients of 0: with their covariance V, the cross-covariance C
+    # and the gain G = C V^-1, the mean falls by G times the dropped coefficients, and the covariance by G C'
     cross_covariance = fit.covariance[rows][:, dropped]
     gain = torch.linalg.solve(fit.covariance[dropped][:, dropped], cross_covariance.T).T
     return mean - gain @ fit.coefficients[dropped], covariance - gain @ cross_covariance.T
@@ -462,7 +462,8 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
             unused = set(prior.signals) - set(part.signals)
             # The coefficients of the part, and those with a fixed prior
             names = tuple(name for name in names if name in part.names or name not in prior.names)
-        if unused and not unused < set(unfitted.signals):  # no signal would be left, or one to do without is not here
+        # Skip a part that would leave no signal, or that does without a signal which this fusion does not have
+        if unused and not unused < set(unfitted.signals):
             continue
         rows = torch.tensor([unfitted.names.index(name) for name in names])
         mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))

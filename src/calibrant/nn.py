@@ -285,7 +285,7 @@ class CalibratedNetwork(nn.Module):
             return (pair[:, 1] - pair[:, 0]).view(logits.shape)
         if logits.ndim == 2:
             return calibrator(logits)
-        dense = logits.movedim(1, -1)
+        dense = logits.movedim(1, -1)  # (n, d1, ..., k)
         return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
 
 

@@ -21,7 +21,7 @@ def group_rows(measurement: MeasurementData) -> list[list[str]]:
     groups = measurement.groups
     assert groups is not None  # called only for measurements with groups
     gap, floor, nll = measurement["signed_gap"], measurement["noise_floor"], measurement["nll"]
-    totals = {
+    totals = {  # with the keys of `Groups.records`
         **{"count": measurement.n, "nll": nll.value, "ece": measurement["ece"].value},
         **{"said": measurement.mean_confidence, "happened": measurement.observed_frequency.value},
         **{"gap": gap.value, "low": gap.low, "high": gap.high, "floor": floor.value, "floor_high": floor.high},

@@ -233,9 +233,10 @@ def _to_millionths(share: float) -> int:
 
 
 def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
-    """Return the threshold slider with the expected cost of acting from it on.
+    """Return the slider of thresholds, with the expected cost of acting where the probability reaches the threshold.
 
-    The alternative is to abstain if the event is that a prediction is right, and else to predict that it is absent.
+    If the event is that a prediction is right, the costs are those of errors and of abstaining below the threshold.
+    For any other event they are those of false positives, and of false negatives below the threshold.
     """
     measurement = next(iter(measurements.values()))
     event = measurement.event
@@ -256,7 +257,7 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
         "heading": "Choose a threshold",
         "note": note,
         "words": words,
-        # The frequency of the event, from which the share of false negatives follows; None if abstaining has the cost
+        # Frequency of the event, from which the share of false negatives follows; None if there are none
         "base": None if event.is_confidence else measurement.observed_frequency.value,
         "tables": [{"name": name, "rows": _threshold_rows(m)} for name, m in measurements.items()],
     }

@@ -46,7 +46,7 @@ class InMemoryEvaluation:
         return cls(p, {name: calibrate(calibrator) for name, calibrator in fits.items()}, fits)
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
-        """Test the change of metrics on the same rows. Return None for a single row or cluster."""
+        """Test the change of metrics by a calibrator, on the same rows. Return None for a single row or cluster."""
         n = num_units(self.uncalibrated)  # rows or clusters
         if n < 2:
             return None
@@ -86,12 +86,16 @@ class StreamedEvaluation:
             totals = self._difference_sums[name]
             for metric_name, sums in _difference_sums(chunk, calibrated).items():
                 totals[metric_name] = totals.get(metric_name, 0.0) + sums
-            mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]  # of all
+            # Rows are counted from the first chunk on
+            mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]
             mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
             self._mistakes[name] = mistakes[:MAX_MISTAKES]
 
     def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
-        """Test the change of the metrics that are means, on the same rows. Return None for a single row."""
+        """Test the change of metrics by a calibrator, on the same rows, for those that are means over rows.
+
+        Return None for a single row.
+        """
         if len(self.uncalibrated) < 2:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]

@@ -158,7 +158,10 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 def _measure_in_memory(
     p: Predictions, extra_methods: list[Method], *, bins: int, level: float, tolerance: float, fit: Any
 ) -> Measurement:
-    """Measure predictions in memory (parameters as in `measure`)."""
+    """Measure the event of predictions in memory.
+
+    `extra_methods` are metrics beside those of the event. The other parameters are as in `measure`.
+    """
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # fills a cache that all metrics of these bins read
     event = describe_event(p.of, p.k, p.class_names)
@@ -211,7 +214,9 @@ def _measure_summary(
     level: float,
     tolerance: float,
 ) -> Measurement:
-    """Measure a summary with the metrics that it can compute (parameters as in `measure`).
+    """Measure a summary with the metrics of its event that it can compute, and the `extra_methods`.
+
+    The other parameters are as in `measure`.
 
     Raises:
         InputError: The event or the number of bins differs from the summary, or it lacks what a metric needs.

@@ -223,7 +223,7 @@ class MeasurementData:
         if self.row_groups is None:
             return records
         records = [record | {"row_group": ""} for record in records]
-        for record in self._group_records(self.row_groups):
+        for record in self._group_records(self.row_groups):  # which names each row group under "group"
             records.append(record | {"group": "", "row_group": record["group"]})
         return records
 

@@ -21,7 +21,7 @@ PLAIN_TEXT_COLUMNS = 120
 
 
 def measurement_text(measurement: MeasurementData) -> Group:
-    """Return the table of metrics, the groups and the answers."""
+    """Return the table of metrics, the tables of groups and the answers, for rich to print."""
     return Group(
         _metrics_table({"value": measurement}),
         Text(),
@@ -34,7 +34,7 @@ def measurement_text(measurement: MeasurementData) -> Group:
 
 
 def assessment_text(assessment: AssessmentData) -> Group:
-    """Return the metrics before and after calibration, the calibrators and the answers."""
+    """Return the metrics before and after calibration, the calibrators and the answers, for rich to print."""
     before = assessment.uncalibrated
     measurements = {"before": before} | ({} if assessment.is_identity else {"after": assessment.calibrated})
     return Group(

@@ -323,9 +323,10 @@ def score_changes(assessment: AssessmentData) -> list[Difference]:
 
 
 def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
-    """Return the score changes that split a score into refinement and calibration, or [] for Identity.
+    """Return the changes that split NLL and the Brier score into refinement and calibration, or [] for Identity.
 
-    If a single event is evaluated, the Brier score is that of the event.
+    The score after calibration is the refinement, and its change is the calibration. If a single event is evaluated,
+    the Brier score is that of the event.
     """
     rows = [] if assessment.is_identity else score_changes(assessment)
     has_event_score = any(row.name == "event_brier" for row in rows)

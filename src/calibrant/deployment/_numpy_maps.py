@@ -150,12 +150,12 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
     v, knots, slopes = -log_softmax(apply(fitted["monotone"], z)), fitted["knots"], fitted["slopes"]
     lowest = np.sort(np.minimum(v, 1e4), 1)[:, : max(len(slopes), 2)]  # at most 1e4, as v is inf at probability 0
     lead = np.diff(np.minimum(lowest[:, :2], 100.0))[:, 0]  # contexts are clipped at 100 as in the fit
-    contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)
+    contexts = np.stack([lead, np.minimum(v, 100.0).mean(1)], 1)  # (n, 2)
     # Linear interpolation between knots: `above` is the position of a context in each interval, 0 before and 1 after
     # it, and the weight of a knot is the position in the interval to its left minus the one to its right
-    above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)
+    above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)  # (n, 2, j - 1)
     knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
-    row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T
+    row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T  # (n, R)
     total = v * row_slopes[:, -1:]
     for r in range(min(len(slopes), z.shape[1]) - 1):
         total = total + (row_slopes[:, r] - row_slopes[:, r + 1])[:, None] * np.minimum(v, lowest[:, r + 1 : r + 2])
@@ -270,14 +270,15 @@ def data_bins(z: Array, fitted: Fitted, name: str = "value") -> Array:
 def top_label_binning(z: Array, fitted: Fitted) -> Array:
     """Replace the confidence by the accuracy of its bin.
 
-    The bins divide the log-odds of the predicted class, or of class `of` of two. Classes share the bins of their group.
+    The bins divide the log-odds of the predicted class, or of class `of` of two. `group` is the index of the set of
+    bins of each class, as rare classes share one, and `edges` and `accuracy` have a row per set.
     """
-    index = z.argmax(-1) if fitted["of"] == "top" else np.full(len(z), fitted["of"])
+    event_class = z.argmax(-1) if fitted["of"] == "top" else np.full(len(z), fitted["of"])
     rows = np.arange(len(z))
-    without_top = z.copy()
-    without_top[rows, index] = -np.inf
-    odds = z[rows, index] - log_sum_exp(without_top)[:, 0]
-    group = fitted["group"][index]
+    other_z = z.copy()
+    other_z[rows, event_class] = -np.inf
+    odds = z[rows, event_class] - log_sum_exp(other_z)[:, 0]  # log-odds against all other classes
+    group = fitted["group"][event_class]
     bins = [int(np.searchsorted(fitted["edges"][g], x)) for g, x in zip(group, odds)]
     in_bin = fitted["accuracy"][group, bins]
     c = confidence(z, fitted["of"])
@@ -391,13 +392,14 @@ MAPS: dict[str, Any] = {
 
 
 def apply(fitted: Fitted, z: Array, groups: Any = None) -> Array:
-    """Return the calibrated logits of a fitted calibrator, by the map for its class.
+    """Return the calibrated logits (n, k) of a fitted calibrator, by the map for its class.
 
-    `groups` has the group of each row, which only "GroupCalibrated" needs.
+    `fitted` holds the name of the class and the learned values. `groups` has the group of each row, which only
+    "GroupCalibrated" needs.
     """
     arrays = {name: np.asarray(value) if isinstance(value, list) else value for name, value in fitted.items()}
     if "members" in fitted:
-        arrays["members"] = fitted["members"]  # calibrators remain a list
+        arrays["members"] = fitted["members"]  # a list of calibrators, not of numbers
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
         if fitted["class"] == "Chain":
             return apply(fitted["second"], apply(fitted["first"], z, groups), groups)
@@ -422,7 +424,7 @@ def class_scores(z: Array, sets: Fitted) -> Array:
     if sets["score"] == "saps":
         by_rank = np.where(rank == 0, u * in_order, in_order[:, :1] + sets["penalty"] * (rank - 1 + u))
     else:
-        by_rank = np.cumsum(in_order, 1) - (1 - u) * in_order
+        by_rank = np.cumsum(in_order, 1) - (1 - u) * in_order  # u p of the class itself, which the sum holds once
         if sets["score"] == "raps":
             by_rank = by_rank + sets["penalty"] * (rank + 1)
     scores = np.empty_like(p)

@@ -124,7 +124,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
         """Return the name and the out-of-fold values of the scores, and the arguments of the classifier's final fit.
 
-        `groups` go to a given splitter; `clusters` keep rows together in the folds that are made here.
+        `groups` go to a given splitter. `clusters`, their indices, keep rows together in the folds that are made here.
+        With scikit-learn's metadata routing, the classifier and the splitter receive the arguments that they request.
         """
         metadata = {"sample_weight": weights, "groups": groups, **fit_params}
         metadata = {name: value for name, value in metadata.items() if value is not None}
@@ -143,7 +144,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return (method, np.asarray(values)), dict(final_fit_params)
 
     def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
-        """Return the rows of each fold. Raise `InputError` if folds divide groups, or training lacks a class."""
+        """Return the training rows and the test rows of each fold.
+
+        Raises:
+            InputError: If folds divide groups, or the training rows of a fold lack a class.
+        """
         if not isinstance(self.cv, int):  # a splitter, or pairs of rows
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
             splits = list(user_splitter.split(x, labels, **split_params))

@@ -77,7 +77,8 @@ def to_seconds(times: Any) -> tuple[np.ndarray, bool]:
     (array([ 0., 60.]), True)
     """
     values = np.asarray(times.to_numpy() if hasattr(times, "to_numpy") else times)
-    if values.dtype == object and all(type(value) in (int, float) for value in values.ravel()):  # of pandas
+    # Columns of pandas may hold numbers as Python objects
+    if values.dtype == object and all(type(value) in (int, float) for value in values.ravel()):
         values = values.astype(np.float64)
     is_calendar = values.dtype.kind not in "iuf"  # integers or floats
     seconds = _parse_dates(values) if is_calendar else values.astype(np.float64)

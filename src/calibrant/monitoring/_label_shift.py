@@ -70,17 +70,18 @@ def estimate_label_shift(reference: Predictions, new: Predictions, seed: int = 0
         return "Class shares are estimated for independent examples that count once, not for weights or clusters."
     by_class, new_bins, is_right = _count_bins(reference, new)
     shares = _shares_by_em(reference, new, counts)
-    statistic, moment_shares = _hansen_statistic(by_class, new_bins)
+    statistic, moment_shares = _hansen_statistic(by_class, new_bins)  # and the shares that fit the bins best
     draws = _bootstrap(by_class, int(new_bins.sum()), is_right, moment_shares, seed)
     statistics, drawn_shares, accuracy_errors = map(np.array, zip(*draws, strict=True))
     num_larger = int((statistics >= statistic * (1 - STATISTIC_ROUNDING)).sum())
     accuracy = float(shares @ _recalls(by_class, is_right))
-    # margins are standard deviations of the bootstrap times a quantile of Student's t
+    # Margins of intervals: standard deviations of the bootstrap times a quantile of Student's t
     quantile = student_quantile(0.90, int(counts.min()) - 1)  # the smallest class is known least
     accuracy_margin = quantile * float(accuracy_errors.std())
     share_margins = quantile * drawn_shares.std(0)
     names = reference.class_names or tuple(map(str, range(reference.k)))
-    # Limits are around the shares that fit best, as EM shrinks its shares toward the old ones in small samples
+    # Limits are around the shares that fit best, as EM shrinks its shares toward the old ones in small samples. They
+    # are widened to hold the shares by EM
     low = np.minimum(moment_shares - share_margins, shares).clip(0, 1)
     high = np.maximum(moment_shares + share_margins, shares).clip(0, 1)
     columns = np.stack([counts / counts.sum(), shares, low, high], axis=1)  # as the fields of `ClassShare`
@@ -180,9 +181,10 @@ def _positive_shares(shares: np.ndarray) -> np.ndarray:
 def _bootstrap(
     by_class: np.ndarray, n_new: int, is_right: np.ndarray, shares: np.ndarray, seed: int
 ) -> Iterator[tuple[float, np.ndarray, float]]:
-    """Yield estimates from draws of reference and new rows from the mixture with these class shares.
+    """Yield the estimates from random reference and new rows, for which class shares alone explain the change.
 
-    They are the statistic, the shares (k) that attain it, and the estimated accuracy minus the accuracy that the drawn
+    New rows are drawn from the reference's distribution of bins in each class, with these class shares. The estimates
+    are the statistic, the shares (k) that attain it, and the estimated accuracy minus the accuracy that the drawn
     labels show.
 
     Args:

@@ -88,7 +88,7 @@ def add_file(
         result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
     for note in p.notes:
         on_note(note)
-    added = (result.rows + len(result.pending)) - (watch.rows + len(watch.pending))
+    added = (result.rows + len(result.pending)) - (watch.rows + len(watch.pending))  # rows processed or waiting
     if repeated := len(p) - added:
         on_note(f"{repeated:,} rows were given before, and count once.")
     return result

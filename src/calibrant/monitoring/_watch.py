@@ -286,7 +286,11 @@ class Watch:
             )
 
     def _merge_known_rows(self, batch: "Batch") -> tuple["Watch", np.ndarray]:
-        """Return the state with labels of rows that it has, and a mask of the rows that are new."""
+        """Return the state with the labels that a batch adds to rows given before, and a mask of the new rows (n).
+
+        Raises:
+            InputError: If a row was given before with other probabilities or another label.
+        """
         rows = batch.rows
         # Positions of the rows among those that wait for labels and among the recent ones, or -1
         pending_index, recent_index = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
@@ -395,7 +399,10 @@ def _join(first: Watch, later: Watch) -> Watch:
 
 
 def _arrange_groups(watch: Watch, group_names: tuple[str, ...]) -> Wealth:
-    """Return the evidence with tests of these groups, in this order. New ones copy the spare test."""
+    """Return the evidence with tests of these groups, in this order.
+
+    New groups copy the spare test, whose bets start at the same times as those of the others, but on no rows.
+    """
     assert watch.group_names is not None  # tests of groups are only arranged if there are groups
     spare = len(watch.evidence) - 1  # the last test, to which no rows have been added
     first_group = spare - len(watch.group_names)  # after the tests of the event and of the classes

@@ -85,6 +85,7 @@ class PairedUnits:
             InputError: If the mean is at least the mean absolute difference of the scores.
         """
         residual = self.difference - mean * self.weight
+        # With a mean as large as the mean absolute difference, about all differences would have the same sign
         largest = float(self.share @ np.abs(self.difference)) / self.unit_size
         if not abs(mean) < largest:
             raise InputError(

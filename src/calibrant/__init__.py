@@ -75,7 +75,7 @@ __all__ = [
     "types",
 ]
 
-_LAZY_MODULES = {  # of what is found when it is first asked for; modules are their own
+_LAZY_MODULES = {  # module of each name that is imported at its first use; all other names are modules themselves
     "EvaluationLog": "calibrant.language_models",
     "InputError": "calibrant.types",
     "Predictions": "calibrant.predictions",

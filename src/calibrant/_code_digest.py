@@ -128,7 +128,10 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: 
 
 
 def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator[ast.stmt]:
-    """Yield the definitions of a notebook that a definition needs, and assignments of the values that it needs."""
+    """Yield the definitions of a notebook that a definition needs, and assignments of the values that it needs.
+
+    Needs are found by name: a definition mentions a name, whose value is looked up in the module of the notebook.
+    """
     namespace, pending, visited_names = vars(module) if module else {}, [definition], set[str]()
     while pending:
         (statement,) = ast.parse(textwrap.dedent(inspect.getsource(pending.pop()))).body
@@ -137,7 +140,7 @@ def _notebook_statements(definition: Any, module: ModuleType | None) -> Iterator
             visited_names.add(name)
             value = namespace.get(name)
             if isinstance(value, LITERAL_TYPES):
-                text = repr(value)  # assigned as a string, because nan, for example, is no literal
+                text = repr(value)  # quoted below, as the repr of nan, for example, would be parsed as a name
                 yield ast.parse(f"{name} = {text!r}").body[0]
             elif value is not definition and getattr(value, "__module__", None) == definition.__module__:  # no import
                 pending.append(unwrap(value))
@@ -199,13 +202,19 @@ def _bytecode_texts(definition: Any) -> Iterator[str]:
 def _imported_user_modules(
     statements: Iterable[ast.stmt], parent: str | None, method_package: str
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files of the user modules that statements import, and of their parent packages."""
+    """Yield the names and files of the user modules that statements import, and of their parent packages.
+
+    Args:
+        statements: Statements, which may contain imports at any depth.
+        parent: Package that the dots of a relative import refer to, or None without a package.
+        method_package: Top-level package of the method, whose modules are the user's even if it is installed.
+    """
     for node in (node for statement in statements for node in ast.walk(statement)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            try:  # `parent` is what the dots of a relative import refer to
+            try:
                 base = resolve_name("." * node.level + (node.module or ""), parent)
             except (ImportError, ValueError):
                 continue

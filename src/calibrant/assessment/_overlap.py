@@ -20,7 +20,7 @@ MIN_SHIFT_DISTANCE = 0.02  # total variation distance of class frequencies below
 
 @dataclass(frozen=True)
 class FittingRecord:
-    """What is known of the data that a calibrator was fitted on."""
+    """The known facts about the data that a calibrator was fitted on."""
 
     calibrator_name: str
     digests: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are call
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the data say about calibration.
+    """The conclusion about calibration that the data allow.
 
     - "miscalibrated": the Kuiper test rejects calibration, p < 0.05.
     - "no_evidence": it does not, and the error is at most `tolerance`, because its upper bound is.

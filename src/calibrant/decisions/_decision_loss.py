@@ -18,7 +18,7 @@ _MAX_BINS = 100
 
 @dataclass(frozen=True)
 class DecisionLoss:
-    """What a decision loses per example because probabilities are not true, as a share of the largest payoff."""
+    """The loss of a decision per example because probabilities are not true, as a share of the largest payoff."""
 
     loss: Interval
     threshold: float  # probability from which on to act, in the decision that loses most

@@ -186,7 +186,7 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
 
 
 def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) -> TestState:
-    """Return the state of test i of the evidence."""
+    """Return the state of test i of the evidence, whose kind, name and weight are as in `TestState`."""
     evidence = watch.evidence
     rows, residual, squared_residual, brier, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
     gap = mean_sequence(rows, residual, squared_residual, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)

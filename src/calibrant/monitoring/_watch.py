@@ -226,7 +226,7 @@ class Watch:
 
     @cached_property
     def verdict(self) -> WatchVerdict:
-        """What the processed rows show."""
+        """The conclusion from the processed rows."""
         return build_verdict(self)
 
     # Files

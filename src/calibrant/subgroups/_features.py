@@ -82,7 +82,7 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
 def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
     """Yield the cuts of each column of x (n, d), at which a tree may split it.
 
-    The cuts of categories are the codes that occur. Those of numbers are all values below the maximum, or about
+    The cuts of categories are the codes that occur. The cuts of numbers are all values below the maximum, or about
     `MAX_CUTS` quantiles if there are more values. The last column, which the schema does not have, is the probability.
     """
     for j, column in enumerate(x.T):

@@ -76,8 +76,8 @@ class MultiCalibrated:
     Trees of depth 2 split the examples by features, and by the probability itself, where the calibrated probabilities
     are wrong, and correct the logits in each leaf by a damped Newton step: multicalibration (Hébert-Johnson et al.
     2018) by gradient boosting (Tax et al. 2025). How many trees are kept is chosen by cross-fitting, calibrator
-    included. None are kept unless they clearly lower the NLL of held-out examples (95 % interval of the gain above 0),
-    so that where subgroups do not differ the common calibrator stays as it is.
+    included. No trees are kept unless they clearly lower the NLL of held-out examples (95 % interval of the gain above
+    0), so that the common calibrator stays as it is where subgroups do not differ.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> age = torch.rand(2000, generator=g)

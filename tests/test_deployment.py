@@ -3,6 +3,7 @@
 import runpy
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -238,4 +239,47 @@ def test_command_exports_a_saved_calibrator(tmp_path):
 
 
 def test_every_calibrator_has_a_map_in_numpy():
-    assert {*_numpy_maps.MAPS, "Chain", "GroupCalibrated"} == set(CALIBRATORS)
+    with_own_map = {name for name in CALIBRATORS if hasattr(CALIBRATORS[name], "numpy_map")}
+    assert not with_own_map & set(_numpy_maps.MAPS)
+    assert {*_numpy_maps.MAPS, *with_own_map, "Chain", "GroupCalibrated"} == set(CALIBRATORS)
+
+
+@dataclass(frozen=True)
+class Shrunken:
+    """Scale the logits by a learned number, also in numpy."""
+
+    share: float
+
+    @classmethod
+    def fit(cls, logits, labels):
+        return cls(0.5)
+
+    def __call__(self, logits):
+        return self.share * logits
+
+    @staticmethod
+    def numpy_map(z, fitted):
+        return fitted["share"] * z
+
+
+@pytest.mark.parametrize("in_chain", [False, True])
+def test_calibrator_brings_its_own_map_in_numpy(tmp_path, monkeypatch, in_chain):
+    p = draw(100, 3)
+    fitted = Shrunken.fit(p.logits, p.labels)
+    assert code_of(export, fitted, tmp_path / "map.py") == "custom_calibrator"  # not registered
+    monkeypatch.setitem(CALIBRATORS._methods, "Shrunken", Shrunken)
+    if in_chain:
+        fitted = calibrators.Chain(fitted, calibrators.Temperature(torch.tensor(2.0)))
+    export(fitted, tmp_path / "map.py")
+    actual = runpy.run_path(str(tmp_path / "map.py"))["calibrate"](p.logits.numpy())
+    np.testing.assert_allclose(actual, fitted(p.logits).numpy(), rtol=0, atol=1e-12)
+    monkeypatch.delattr(Shrunken, "numpy_map")
+    assert code_of(export, fitted, tmp_path / "map.py") == "custom_calibrator"
+
+
+def test_map_without_source_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(CALIBRATORS._methods, "Shrunken", Shrunken)
+    namespace = {}
+    exec("def numpy_map(z, fitted): return z", namespace)
+    monkeypatch.setattr(Shrunken, "numpy_map", staticmethod(namespace["numpy_map"]))
+    assert code_of(export, Shrunken(0.5), tmp_path / "map.py") == "custom_calibrator"

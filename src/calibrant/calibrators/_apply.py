@@ -35,7 +35,7 @@ class Capabilities:
     repairs_overconfidence: bool = True  # whether its fit lowers the Brier score of overconfident predictions
     takes_groups: bool = False  # maps each group differently
     is_differentiable: bool = True  # False for step functions
-    exports: tuple[str, ...] = NETWORK_EXPORTS  # beside numpy, which takes every calibrator of this package
+    exports: tuple[str, ...] = NETWORK_EXPORTS  # beside numpy, which takes every calibrator that has a map there
 
 
 def capabilities(calibrator: Any) -> Capabilities:

@@ -1,6 +1,9 @@
 """Export calibrators, prediction sets and thresholds to one file that runs without Calibrant."""
 
+import inspect
 import pprint
+import textwrap
+from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +24,7 @@ from calibrant.fusion import Fusion
 from calibrant.io.files import atomic_write, check_suffix, write_text
 from calibrant.nn import CalibratedNetwork
 from calibrant.predictions import check_is_calibrator
+from calibrant.registry import CALIBRATORS, is_built_in
 from calibrant.types import InputError
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
@@ -41,8 +45,9 @@ def export(
 ) -> None:
     """Write a fitted calibrator to one file that runs without Calibrant.
 
-    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of `calibrant.calibrators`, for a
-    `Fusion`, and for prediction sets and thresholds, which apply to the calibrated logits. "torch" writes a program of
+    "numpy" writes a readable .py file that needs numpy alone, for every calibrator of `calibrant.calibrators`, for
+    registered dataclasses of your own with a `numpy_map`, for a `Fusion`, and for prediction sets and thresholds, which
+    apply to the calibrated logits. "torch" writes a program of
     torch.export (.pt2), "onnx" a graph (.onnx) for those calibrators that support it; both map logits to calibrated
     logits.
 
@@ -96,7 +101,7 @@ def numpy_source(
     """Return the Python source of a calibrator, and of sets and a threshold, that needs numpy alone.
 
     Raises:
-        InputError: If the calibrator, or one inside it, is not of this package.
+        InputError: If the calibrator, or one inside it, is not of this package and has no `numpy_map`.
     """
     is_certified = isinstance(threshold, CertifiedThreshold)
     smallest, event = (threshold.threshold, threshold.event) if is_certified else (threshold, None)
@@ -105,12 +110,14 @@ def numpy_source(
             f"Expected a threshold for the top class, got one for the event {event!r}. Try a contract.",
             code="threshold_event",
         )
+    fitted, set_fields = serialize(calibrator), None if sets is None else _set_fields(sets)
+    class_maps = (_map_source(name) for name in sorted({*_class_names(fitted), *_class_names(set_fields)}))
     return _render(
         "calibrator.py.j2",
-        functions=_source_of("calibrant.deployment", "_numpy_maps.py"),
-        fitted=serialize(calibrator),
+        functions="\n\n\n".join([_source_of("calibrant.deployment", "_numpy_maps.py"), *filter(None, class_maps)]),
+        fitted=fitted,
         k=calibrators.num_classes(calibrator) or (0 if sets is None else sets.k),
-        sets=None if sets is None else _set_fields(sets),
+        sets=set_fields,
         is_cross_fitted=isinstance(sets, CrossSets),
         threshold=None if smallest is None else float(smallest),
     )
@@ -126,6 +133,36 @@ def fusion_source(fusion: Fusion) -> str:
 def _source_of(package: str, name: str) -> str:
     """Return the text of a module without its docstring, for a file that must not import this package."""
     return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2].strip()
+
+
+def _class_names(node: Any) -> Iterator[str]:
+    """Yield the class of every calibrator in nested fields, as `serialize` writes them."""
+    if isinstance(node, dict):
+        yield from [node["class"]] if "class" in node else []
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            yield from _class_names(part)
+
+
+def _map_source(name: str) -> str:
+    """Return the source of a calibrator's own `numpy_map` with its row of `MAPS`, or "" if it has none.
+
+    Raises:
+        InputError: If Python has no source of the map, such as of a class typed into a console.
+    """
+    function = getattr(CALIBRATORS[name], "numpy_map", None)
+    if function is None:
+        return ""
+    try:
+        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    except OSError:
+        raise InputError(
+            f"Expected the source of {name}.numpy_map in a file. Try defining the class in a module.",
+            code="custom_calibrator",
+        ) from None
+    source = "\n".join(lines[1:] if lines[0] == "@staticmethod" else lines)
+    return f"{source}\n\n\nMAPS[{name!r}] = {function.__name__}"
 
 
 def _render(template: str, **values: Any) -> str:
@@ -144,12 +181,14 @@ def serialize(calibrator: Any) -> dict[str, Any]:
     """Return the class and the learned fields of a calibrator as numbers, texts and lists.
 
     Raises:
-        InputError: If the calibrator, or one inside it, is not of this package.
+        InputError: If the calibrator, or one inside it, is not of this package and has no `numpy_map`.
     """
     name = type(calibrator).__name__
-    if not is_dataclass(calibrator) or getattr(calibrators, name, None) is not type(calibrator):
+    has_map = is_built_in(type(calibrator)) or hasattr(calibrator, "numpy_map")
+    if not is_dataclass(calibrator) or CALIBRATORS.get(name) is not type(calibrator) or not has_map:
         raise InputError(
-            f"Expected a calibrator of this package, got {name}. Try exporting your own with a function of numpy.",
+            f"Expected a calibrator of this package, got {name}. "
+            "Try registering a dataclass of your own with a static method numpy_map(z, fitted).",
             code="custom_calibrator",
         )
     learned = {key: value for key, value in learned_fields(calibrator).items() if key not in _UNUSED_FIELDS}

@@ -295,8 +295,9 @@ class Predictions:
         Args:
             path: .npz, .safetensors or .pt (a dict of tensors) with the keys `logits` or `probs`, and `labels`, or
                 `confidence` and `correct`, and optionally `weights`, `clusters` and `groups`. .npy: NAME_logits.npy or
-                NAME_probs.npy, with NAME_labels.npy beside it. Tables: .csv with any separator, .tsv, .jsonl, also
-                compressed as .gz and .zst; .parquet, .arrow, .xlsx. Evaluation logs of language models.
+                NAME_probs.npy, with NAME_labels.npy beside it. Tables, such as .csv with any separator or .parquet;
+                text may be compressed, as .csv.gz. Evaluation logs of language models. `calibrant measure --help`
+                lists all suffixes.
             ignore_index: Label of positions to leave out.
             of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: For tables, as in `from_table`.
@@ -337,7 +338,8 @@ class Predictions:
         classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`.
 
         Args:
-            path: .npz, .safetensors, .csv, .tsv, .jsonl, .parquet, .arrow or .xlsx; text may be compressed, as .csv.gz.
+            path: A file of arrays, such as .npz, or a table, such as .csv or .parquet; text may be compressed, as
+                .csv.gz. The suffix decides the format.
             with_labels: Whether to write the labels.
             ids: A column of row ids to write to a table.
 

@@ -13,7 +13,7 @@ from rendered import assert_rendered
 from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
 from calibrant.assessment.expert_text import event_sentence
-from calibrant.events import BINARY_KINDS, CONFIDENCE_KINDS, MATCH, PRESENCE, describe_event
+from calibrant.events import BINARY_KINDS, MATCH, PRESENCE, describe_event
 from calibrant.io.cells import to_numbers
 
 
@@ -80,8 +80,8 @@ def test_cells_may_spell_the_classes_of_an_event(event):
     assert to_numbers(polars.Series([*event.classes, "yes"]), accept_truth_words=True).to_list() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("event", CONFIDENCE_KINDS, ids=lambda event: event.kind)
-def test_kind_of_confidence_is_read_measured_and_recognized_by_its_column(event):
+@pytest.mark.parametrize("event", BINARY_KINDS, ids=lambda event: event.kind)
+def test_kind_of_event_is_read_measured_and_recognized_by_its_column(event):
     p = Predictions.from_confidence([0.9, 0.2, 0.8], [1, 0, 0], of=event.kind)
     assert describe_event(1, 2, p.class_names).units in str(measure(p))
     for name in event.table_columns:

@@ -1,7 +1,8 @@
 """Kinds of events whose probability is evaluated: their classes, units, metrics and sentences.
 
-To add a kind of confidence, such as "the claim is supported by its source", add an `EventKind` with its two `classes`
-to `BINARY_KINDS`. Constructors, tables, reports and plots find it there, and cells of tables may spell its classes.
+To add a kind of event, such as "the claim is supported by its source" or "it rains", add an `EventKind` with its two
+`classes` to `BINARY_KINDS`. Constructors, tables, reports and plots find it there, and cells of tables may spell its
+classes.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -171,7 +172,6 @@ PRESENCE = replace(
 )
 
 BINARY_KINDS = (CORRECTNESS, MATCH, PRESENCE)
-CONFIDENCE_KINDS = tuple(event for event in BINARY_KINDS if event.is_confidence)
 KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in event.table_columns}
 BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes is not None)
 

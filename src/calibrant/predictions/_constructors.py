@@ -18,7 +18,7 @@ from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import factorize_samples, group_name_per_sample, to_unique_names
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS, CONFIDENCE_KINDS, PRESENCE
+from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.types import InputError
 
@@ -63,9 +63,9 @@ def fields_from_confidence(
                 code="percent" if is_percent else "probability_range",
             )
         _check_credit(y)
-        class_names = {event.kind: event.classes for event in CONFIDENCE_KINDS}.get(of)
+        class_names = {event.kind: event.classes for event in BINARY_KINDS}.get(of)
         if class_names is None:
-            kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in CONFIDENCE_KINDS)
+            kinds = " or ".join(f'of="{event.kind}" for {event.units}' for event in BINARY_KINDS)
             raise InputError(f"Expected {kinds}, got {of!r}.", code="unknown_event")
         rounded_y = y.round()
         fields = fields_from_probs(c, rounded_y.long(), weights, of=1, class_names=class_names, **options)

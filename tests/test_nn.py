@@ -256,6 +256,22 @@ def test_single_logits_are_calibrated_to_single_logits(name):
         torch.testing.assert_close(after.flatten().sigmoid(), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("output", "code"),
+    [
+        (torch.randn(4), "shape"),
+        (torch.tensor(1.0), "shape"),
+        (torch.randn(4, 1), "one_class"),
+        ((torch.randn(4, 2), torch.randn(4, 8)), "no_logits"),
+        ({"logits": torch.randn(4, 2)}, "no_logits"),
+    ],
+)
+def test_outputs_that_are_no_logits_of_classes_are_refused(output, code):
+    network = CalibratedNetwork(torch.nn.Identity(), calibrators.Temperature(torch.tensor(2.0)))
+    with refused(code):
+        network(output)
+
+
 def test_soft_labels_of_pixels_have_the_expected_loss(pixels):
     logits, labels = pixels
     for name in "focal", "mmce":

@@ -239,7 +239,7 @@ class CalibratedNetwork(nn.Module):
     Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1.
 
     Args:
-        network: The network.
+        network: The network, which returns a tensor of logits.
         calibrator: Any fitted `types.Calibrator`, which may contain other calibrators.
         binary: Whether the network returns one logit s per event, in any shape. The calibrator then has two classes,
             as fitted on `Predictions.from_binary_logits`, and s becomes the difference of the logits that it returns
@@ -276,6 +276,7 @@ class CalibratedNetwork(nn.Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return the calibrated logits of the network."""
         logits = self.network(*inputs, **kwargs)
+        _check_output(logits, self.binary)
         # .to() and load_state_dict() change the buffers, not the tensors that the calibrator holds
         buffers = dict(self.named_buffers(recurse=False, remove_duplicate=False))  # one tensor may have several names
         calibrator = _with_buffers(self.calibrator, self._buffer_plan, buffers)
@@ -287,6 +288,26 @@ class CalibratedNetwork(nn.Module):
             return calibrator(logits)
         dense = logits.movedim(1, -1)  # (n, d1, ..., k)
         return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
+
+
+def _check_output(logits: Any, binary: bool) -> None:
+    """Raise `InputError` unless a network returned logits: of at least two classes, or with `binary` of events."""
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"Expected a tensor of logits from the network, got {type(logits).__name__}. Try a module that returns its "
+            "logits.",
+            code="no_logits",
+        )
+    if not binary and logits.ndim < 2:
+        raise InputError(
+            f"Expected logits (n, k, ...) from the network, got {tuple(logits.shape)}. Try binary=True for one logit "
+            "per event.",
+            code="shape",
+        )
+    if not binary and logits.shape[1] == 1:
+        raise InputError(
+            f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
+        )
 
 
 BufferPlan = str | dict[str, Any]  # name of a buffer, or the plan of each part that contains tensors

@@ -272,6 +272,16 @@ def test_outputs_that_are_no_logits_of_classes_are_refused(output, code):
         network(output)
 
 
+@pytest.mark.parametrize("name", ["Isotonic", "StructuredMatrix", "Temperature"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_calibrator_keeps_its_precision_in_a_network_of_another(name, dtype):
+    calibrator, k = fitted(name)
+    logits = torch.randn(5, k).to(dtype)
+    calibrated = CalibratedNetwork(torch.nn.Identity(), calibrator).to(dtype)(logits)
+    assert calibrated.dtype == dtype
+    assert torch.equal(calibrated, calibrator(logits))
+
+
 def test_soft_labels_of_pixels_have_the_expected_loss(pixels):
     logits, labels = pixels
     for name in "focal", "mmce":

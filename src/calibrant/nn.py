@@ -236,7 +236,8 @@ def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
 class CalibratedNetwork(nn.Module):
     """A network followed by a fitted calibrator, whose tensors are buffers of the module.
 
-    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1.
+    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. `half`, `double` and
+    `.to(dtype)` change the network alone: the calibrator keeps its precision, and returns that of the logits.
 
     Args:
         network: The network, which returns a tensor of logits.
@@ -272,6 +273,16 @@ class CalibratedNetwork(nn.Module):
             for key, part in _named_parts(value).items()
         }
         return {key: plan for key, plan in plans.items() if plan}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "CalibratedNetwork":
+        """Move all tensors as torch does, but keep the dtypes of the calibrator's tensors."""
+        original = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in original.items():
+            moved = self._buffers[name]
+            if buffer is not None and moved is not None and moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(moved.device)
+        return self
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """Return the calibrated logits of the network."""

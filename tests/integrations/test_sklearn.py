@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from refusals import refused
+from scipy.sparse import csr_matrix
 from sklearn import config_context
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -12,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, c
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -272,3 +275,23 @@ def test_folds_weights_and_groups_are_checked(cv, options, code):
     x, y = make_classification(60, random_state=0)
     with refused(code):
         CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(x, y, **options)
+
+
+def test_classifiers_get_the_features_as_they_are():
+    """Columns by name, texts, missing values and sparse matrices reach the classifier, as in scikit-learn's own."""
+    pandas = pytest.importorskip("pandas")
+    x, y = make_classification(200, 4, random_state=0)
+    frame = pandas.DataFrame(x, columns=list("abcd")).assign(color=np.where(y == 1, "red", "blue"))
+    by_name = make_column_transformer((OneHotEncoder(), ["color"]), ("passthrough", ["a", "b"]))
+    gaps = np.where(x > 1.5, np.nan, x)
+    for model, features in (
+        (make_pipeline(by_name, LogisticRegression()), frame),
+        (make_pipeline(CountVectorizer(), LogisticRegression()), frame["color"].tolist()),
+        (HistGradientBoostingClassifier(max_iter=2), gaps),
+        (LogisticRegression(), csr_matrix(x)),
+    ):
+        fitted = CalibratedClassifier(model, "Temperature", cv=3).fit(features, y)
+        assert fitted.predict_proba(features).shape == (200, 2)
+    fitted = CalibratedClassifier(LogisticRegression(), "Temperature", cv=3).fit(frame[["a", "b"]], y)
+    assert (fitted.n_features_in_, fitted.feature_names_in_.tolist()) == (2, ["a", "b"])
+    assert not hasattr(fitted.fit(x, y), "feature_names_in_")

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv, cross_val_predict
+from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import (
     MetadataRequest,
     MetadataRouter,
@@ -21,8 +22,8 @@ from sklearn.utils.validation import (
     _check_sample_weight,  # pyright: ignore[reportPrivateUsage]  scikit-learn's own way for estimators
     check_consistent_length,
     check_is_fitted,
+    column_or_1d,
     has_fit_parameter,
-    validate_data,
 )
 
 from calibrant import calibrators, metrics, registry
@@ -79,13 +80,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             InputError: If folds divide groups, or the classifier takes no sample weights.
         """
         _check_settings(self.calibrator, self.cv, self.method)
-        frozen = isinstance(self.estimator, FrozenEstimator)  # whose features need not be an array
-        x, y = (X, np.asarray(y)) if frozen else validate_data(self, X, y)
+        frozen = isinstance(self.estimator, FrozenEstimator)
+        x = X if frozen else indexable(X)[0]  # the classifier checks it: columns, texts, missing values
         check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         if weights is not None and (weights < 0).any():
             raise InputError("Expected sample_weight of at least 0, got negative weights.", code="weights")
-        check_consistent_length(y, groups)  # ignores None
+        check_consistent_length(None if frozen else x, y, groups)  # ignores None
         clusters = None if groups is None else factorize(np.asarray(groups), "groups")[0].numpy()
         if frozen:  # a class may be missing among these examples
             self.classes_ = np.asarray(self.estimator.classes_)
@@ -102,7 +104,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         normalized_weights = None if weights is None else weights / weights.mean()
         p = _to_predictions(scores, labels, normalized_weights, clusters=clusters)
         self.calibrator_ = calibrators.fit(self.calibrator, p)
+        for name in ("n_features_in_", "feature_names_in_"):  # not every classifier has them
+            vars(self).pop(name, None)  # of an earlier fit
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags, with the inputs that the classifier takes, such as sparse matrices."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self._classifier()).input_tags
+        return tags
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the arguments of `fit` that go to the classifier and to the folds."""
@@ -168,8 +180,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated probabilities."""
         check_is_fitted(self)
-        x = X if isinstance(self.estimator_, FrozenEstimator) else validate_data(self, X, reset=False)
-        method, values = _scores(self.estimator_, x)
+        method, values = _scores(self.estimator_, X)
         unused_labels = np.zeros(len(values), dtype=np.int64)  # required, but without effect on the logits
         logits = _to_predictions((method, values), unused_labels).logits
         return self.calibrator_(logits).softmax(-1).numpy()

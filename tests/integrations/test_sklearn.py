@@ -3,20 +3,21 @@ import pytest
 from matplotlib.figure import Figure
 from refusals import refused
 from scipy.sparse import csr_matrix
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score, cross_validate
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import Predictions, metrics
@@ -266,6 +267,7 @@ def test_the_positive_label_is_the_event(problem):
         (0, {}, "folds"),
         (1, {}, "folds"),
         (True, {}, "folds"),
+        (np.int64(1), {}, "folds"),
         (3, {"sample_weight": -np.ones(60)}, "weights"),
         (3, {"groups": np.where(np.arange(60) < 3, np.nan, np.arange(60) // 4)}, "not_names"),
     ],
@@ -275,6 +277,38 @@ def test_folds_weights_and_groups_are_checked(cv, options, code):
     x, y = make_classification(60, random_state=0)
     with refused(code):
         CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(x, y, **options)
+
+
+def test_folds_may_be_an_integer_of_numpy(problem):
+    X, y = problem
+    models = [CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(X, y) for cv in (3, np.int64(3))]
+    np.testing.assert_array_equal(models[0].predict_proba(X), models[1].predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        (LinearRegression(), "no_scores"),
+        (SVC(decision_function_shape="ovo"), "pair_scores"),
+        (make_pipeline(StandardScaler(), SVC(decision_function_shape="ovo")), "pair_scores"),
+    ],
+)
+def test_models_without_scores_of_classes_are_refused(model, code):
+    """The three columns for the pairs of three classes were read as classes."""
+    x, y = make_classification(90, n_informative=3, n_classes=3, random_state=0)
+    for classifier in model, FrozenEstimator(clone(model).fit(x, y)):
+        with refused(code):
+            CalibratedClassifier(classifier, "Temperature", cv=3).fit(x, y)
+
+
+def test_outputs_and_labels_that_do_not_fit_are_refused(problem):
+    X, y = problem
+    with refused("several_outputs"):
+        predictions(KNeighborsClassifier().fit(X, np.stack([y, y], 1)), X, y)
+    with refused("unknown_label"):
+        predictions(GaussianNB().fit(X, y), X, np.full(len(y), "dog"))
+    with pytest.raises(NotFittedError):
+        CalibratedClassifier(FrozenEstimator(GaussianNB())).fit(X, y)
 
 
 def test_classifiers_get_the_features_as_they_are():

@@ -1,5 +1,6 @@
 """scikit-learn: classifiers with calibrated probabilities, scorers, and a reliability display."""
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -90,9 +91,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         check_consistent_length(None if frozen else x, y, groups)  # ignores None
         clusters = None if groups is None else factorize(np.asarray(groups), "groups")[0].numpy()
         if frozen:  # a class may be missing among these examples
+            check_is_fitted(self.estimator)
+            self.estimator_, scores = self.estimator, _scores(self.estimator, x)
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
-            self.estimator_, scores = self.estimator, _scores(self.estimator, x)
         else:
             self.classes_, labels = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
@@ -152,6 +154,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             split_params = {} if groups is None else {"groups": groups}
         splits = self._splits(x, labels, clusters, split_params)
         method = _score_method(model)
+        _refuse_pair_scores(model, method, len(self.classes_))
         values = cross_val_predict(model, x, labels, cv=splits, method=method, params=fold_params or None)
         return (method, np.asarray(values)), dict(final_fit_params)
 
@@ -161,11 +164,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         Raises:
             InputError: If folds divide groups, or the training rows of a fold lack a class.
         """
-        if not isinstance(self.cv, int):  # a splitter, or pairs of rows
+        if not isinstance(self.cv, Integral):  # a splitter, or pairs of rows
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
             splits = list(user_splitter.split(x, labels, **split_params))
         else:
-            folds = max(2, min(self.cv, int(np.bincount(labels).min())))  # each fold has examples of the rarest class
+            smallest_class = int(np.bincount(labels).min())
+            folds = max(2, min(int(self.cv), smallest_class))  # each fold has examples of every class
             if clusters is None:
                 return list(StratifiedKFold(folds, shuffle=True, random_state=0).split(x, labels))
             if clusters.max() == 0:
@@ -336,13 +340,46 @@ class ReliabilityDisplay:
 
 
 def _score_method(model: Any) -> str:
-    """Return the method whose scores are calibrated: `predict_proba`, or else `decision_function`."""
-    return "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
+    """Return the method whose scores are calibrated: `predict_proba`, or else `decision_function`.
+
+    Raises:
+        InputError: If the model has neither.
+    """
+    name = next((name for name in ("predict_proba", "decision_function") if hasattr(model, name)), None)
+    if name is None:
+        raise InputError(
+            f"Expected a classifier with predict_proba or decision_function, got {type(model).__name__}.",
+            code="no_scores",
+        )
+    return name
 
 
 def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
-    """Return the name of the method that scores examples, and the scores of a fitted classifier."""
-    return _score_method(model), np.asarray(getattr(model, _score_method(model))(x))
+    """Return the name of the method that scores examples, and the scores of a fitted classifier.
+
+    Raises:
+        InputError: If there are no scores of classes, or several outputs.
+    """
+    method = _score_method(model)
+    _refuse_pair_scores(model, method, len(model.classes_))
+    values = getattr(model, method)(x)
+    if isinstance(values, list):
+        raise InputError(
+            f"Expected a classifier of one output, got {len(values)} outputs. Try one classifier per output.",
+            code="several_outputs",
+        )
+    return method, np.asarray(values)
+
+
+def _refuse_pair_scores(model: Any, method: str, num_classes: int) -> None:
+    """Raise `InputError` if a support vector machine scores pairs of classes: 3 classes have 3 pairs."""
+    classifier = model.steps[-1][1] if hasattr(model, "steps") else model
+    are_pairs = getattr(classifier, "decision_function_shape", None) == "ovo"
+    if method == "decision_function" and num_classes > 2 and are_pairs:
+        raise InputError(
+            "Expected scores of classes, got those of pairs of classes. Try decision_function_shape='ovr'.",
+            code="pair_scores",
+        )
 
 
 def _to_predictions(
@@ -370,11 +407,14 @@ def _to_predictions(
 
 
 def _label_indices(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the index of each label among the unsorted classes, or raise `ValueError` for unknown labels."""
+    """Return the index of each label among the unsorted classes, or raise `InputError` for unknown labels."""
     order = classes.argsort()
     index = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
     if len(unknown := y[classes[index] != y]):
-        raise ValueError(f"label {unknown[0]!r} is none of the classifier's classes {classes.tolist()[:10]}")
+        raise InputError(
+            f"Expected labels among the classifier's classes {classes.tolist()[:10]}, got {unknown.tolist()[0]!r}.",
+            code="unknown_label",
+        )
     return index
 
 
@@ -401,7 +441,7 @@ def _check_settings(calibrator: Any, cv: Any, method: Any) -> None:
             f"{calibrant_name!r}).",
             code="sklearn_name",
         )
-    if isinstance(cv, int) and (isinstance(cv, bool) or cv < 2):
+    if isinstance(cv, bool) or (isinstance(cv, Integral) and int(cv) < 2):
         raise InputError(f"Expected at least 2 folds, got cv={cv}. Try cv=5.", code="folds")
     if isinstance(cv, str) and cv == "prefit":  # an array of folds has no truth value
         raise InputError(

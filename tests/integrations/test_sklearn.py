@@ -250,7 +250,10 @@ def test_the_positive_label_is_the_event(problem):
     assert float(ill.events.outcome.mean()) == pytest.approx((two == "ill").mean())
     assert float(predictions(model, X, two).events.outcome.mean()) == pytest.approx((two == "well").mean())
     probs = model.predict_proba(X)
-    for y_prob in (probs, probs[:, 0]):
+    for y_prob in (probs, probs[:, 1], probs[:, 1:]):
+        display = ReliabilityDisplay.from_predictions(two, y_prob, ax=Figure().add_subplot())
+        assert display.ax_.get_xlabel() == "probability of well"
+    for y_prob in (probs, probs[:, 0], probs[:, :1]):
         display = ReliabilityDisplay.from_predictions(two, y_prob, pos_label="ill", ax=Figure().add_subplot())
         np.testing.assert_allclose(display.predictions.events.confidence, ill.events.confidence, atol=1e-12)
         assert display.ax_.get_xlabel() == "probability of ill"

@@ -312,21 +312,26 @@ class ReliabilityDisplay:
 
         The event is `pos_label`, by default the second of two classes.
         """
-        y = np.asarray(y_true)
+        y, y_prob = np.asarray(y_true), np.asarray(y_prob)
+        y_prob = y_prob[:, 0] if y_prob.shape[1:] == (1,) else y_prob
         classes, labels = np.unique(y, return_inverse=True)
         names = [str(class_label) for class_label in classes]
-        if pos_label is not None and np.ndim(y_prob) == 1:  # any other label is the negative class
+        if pos_label is not None and y_prob.ndim == 1:  # any other label is the negative class
             index = _positive_index(pos_label, classes)
             negative_name = names[1 - index] if len(names) == 2 else f"not {names[index]}"
             is_positive = torch.from_numpy(labels == index).long()
             p = Predictions.from_probs(y_prob, is_positive, sample_weight, class_names=[negative_name, names[index]])
             return cls(p, name).plot(ax)
-        num_columns = np.shape(y_prob)[1] if np.ndim(y_prob) > 1 else 2
+        num_columns = y_prob.shape[1] if y_prob.ndim > 1 else 2
         if num_columns == len(names):
             p = Predictions.from_probs(y_prob, torch.from_numpy(labels), sample_weight, class_names=names)
         else:  # some class does not occur: labels must be indices of columns
             p, classes = Predictions.from_probs(y_prob, y_true, sample_weight), np.arange(num_columns)
-        return cls(p if pos_label is None else p.with_event(_positive_index(pos_label, classes)), name).plot(ax)
+        if pos_label is not None:
+            p = p.with_event(_positive_index(pos_label, classes))
+        elif p.k == 2:
+            p = p.with_event(1)
+        return cls(p, name).plot(ax)
 
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
         """Draw the diagram into `ax`, by default pyplot's current axes."""

@@ -142,6 +142,34 @@ def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
     assert 0 <= float(metric.compute()["ece"]) <= 1
 
 
+@pytest.mark.filterwarnings("ignore:The ``compute`` method")
+def test_evidence_of_probabilities_is_a_state():
+    """It is forgotten by reset, saved, and shared between processes and the metrics of a collection."""
+    p, y = torch.rand(20, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    metric = CalibrationMetric("ece", binary=True)
+    metric.update(10 * p - 5, y)
+    metric.reset()
+    metric.update(p, y)
+    metric.persistent(True)
+    loaded = CalibrationMetric("ece", binary=True)
+    loaded.load_state_dict(metric.state_dict())
+    for updated in metric, loaded:
+        with refused("probs_as_logits"):
+            updated.compute()
+    collection = torchmetrics.MetricCollection({name: CalibrationMetric(name, binary=True) for name in ("ece", "nll")})
+    for rows in range(0, 20, 2):
+        collection.update(p[rows : rows + 2], y[rows : rows + 2])
+    with refused("probs_as_logits"):
+        collection["nll"].compute()
+
+
+def test_forward_does_not_judge_a_batch_alone():
+    metric = CalibrationMetric("ece", binary=True)
+    for s in torch.tensor([-3.0, 2.0]), torch.tensor([0.1, 0.2, 0.3, 0.4]):
+        assert 0 <= float(metric(s, torch.arange(len(s)) % 2)["ece"]) <= 1
+    assert 0 <= float(metric.compute()["ece"]) <= 1
+
+
 @pytest.mark.parametrize(("name", "code"), [("eze", "unknown_method"), ("auroc", "summary_only")])
 def test_metrics_are_checked_before_the_first_epoch(name, code):
     with refused(code):

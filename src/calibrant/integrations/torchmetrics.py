@@ -57,7 +57,7 @@ class CalibrationMetric(Metric):
         self.names = names or ("accuracy", "nll", "brier", "ece", "adaptive_ece", "kuiper", "smooth_ece")
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
         self.of: EventSelector = (1 if binary else "top") if of is None else of
-        self._single_scores = SingleScoreEvidence() if binary and not (probs or logits) else None
+        self._checks_scores, self._is_in_forward = binary and not (probs or logits), False
         empty = Summary.empty(bins=bins, of=self.of)
         for name in self.names:
             empty[name]  # refuses an unknown metric, or one that needs every prediction, before the first epoch
@@ -68,6 +68,17 @@ class CalibrationMetric(Metric):
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
         self.add_state("slots", no_slots, dist_reduce_fx="sum")
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
+        # The evidence that binary logits are probabilities
+        self.add_state("scores_inside", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("any_score_outside", torch.tensor(0), dist_reduce_fx="max")
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Add a batch, and return its values. `compute` alone refuses probabilities, by all batches."""
+        self._is_in_forward = True
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._is_in_forward = False
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add a batch of logits (n, k, d1, ...) with labels (n, d1, ...), validated like `Predictions`."""
@@ -82,8 +93,11 @@ class CalibrationMetric(Metric):
             p = predictions_from_scores(
                 scores, labels, weights, binary=self.binary, logits=True, ignore_index=self.ignore_index
             )
-            if self._single_scores is not None:
-                self._single_scores.add_pairs(p.logits)
+            if self._checks_scores:
+                evidence = SingleScoreEvidence().add_pairs(p.logits)
+                state: Any = self
+                state.scores_inside = state.scores_inside + evidence.num_inside
+                state.any_score_outside = state.any_score_outside | evidence.any_outside
             return p
         if self.binary:  # confidences may have any shape here, but predictions take (n)
             scores, labels = scores.flatten(), labels.flatten()
@@ -92,8 +106,11 @@ class CalibrationMetric(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the named values over all processes."""
-        if self._single_scores is not None:
-            self._single_scores.check("probs=True")
+        if self._checks_scores and not self._is_in_forward:
+            state: Any = self
+            evidence = SingleScoreEvidence()
+            evidence.num_inside, evidence.any_outside = int(state.scores_inside), bool(state.any_score_outside)
+            evidence.check("probs=True")
         summary = self.summary
         return {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
 

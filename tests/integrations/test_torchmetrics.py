@@ -112,8 +112,21 @@ def test_probabilities_of_classes_are_declared():
     metric.update(p.logits.softmax(-1), p.labels)
     expected = Summary.empty().add(p)
     assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
-    with refused("shape"):
-        CalibrationMetric(binary=True, probs=True).update(torch.rand(4, 2), torch.tensor([0, 1, 1, 0]))
+    for shape in (4,), (8,), (2, 4):
+        with refused("shape"):
+            CalibrationMetric(binary=True, probs=True).update(torch.rand(4, 2), torch.zeros(shape))
+
+
+def test_probabilities_of_several_labels_are_read_as_their_logits():
+    """The labels of a sample are a cluster, and have its weight."""
+    g = torch.Generator().manual_seed(0)
+    s = torch.randn(50, 3, generator=g, dtype=torch.float64)
+    y, weights = (torch.rand(50, 3, generator=g) < s.sigmoid()).long(), torch.rand(50, generator=g)
+    from_logits, from_probs = CalibrationMetric("ece", binary=True), CalibrationMetric("ece", binary=True, probs=True)
+    from_logits.update(s, y, weights)
+    from_probs.update(s.sigmoid(), y, weights)
+    assert from_probs.summary.has_clusters
+    assert float(from_probs.compute()["ece"]) == pytest.approx(float(from_logits.compute()["ece"]), abs=1e-6)
 
 
 def test_number_of_bins_is_used():

@@ -99,9 +99,8 @@ class CalibrationMetric(Metric):
                 state.scores_inside = state.scores_inside + evidence.num_inside
                 state.any_score_outside = state.any_score_outside | evidence.any_outside
             return p
-        if self.binary:  # confidences may have any shape here, but predictions take (n)
-            scores, labels = scores.flatten(), labels.flatten()
-            weights = None if weights is None else weights.flatten()
+        if self.binary and scores.shape[1:2] != (1,):
+            scores = scores.unsqueeze(1)  # the axis of classes
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)
 
     def compute(self) -> dict[str, Tensor]:

@@ -142,6 +142,24 @@ def test_predictions_may_come_with_hidden_states():
     assert calibration.compute_metrics(evaluation) == {"accuracy": 0.75}
 
 
+def test_batches_without_labels_are_refused(tmp_path):
+    calibration = CalibrationTrainerCallback("focal")
+    run = trainer(calibration, tmp_path, 1)
+    for example in run.train_dataset:
+        example["label_id"] = example.pop("labels")
+    run.args.remove_unused_columns = False
+    run.model.forward = lambda input_ids, attention_mask, **_: {"logits": torch.zeros(len(input_ids), 3)}
+    with refused("no_labels"):
+        run.train()
+
+
+def test_predictions_that_are_no_array_are_refused():
+    with refused("not_numbers"):
+        CalibrationTrainerCallback("focal").compute_metrics(
+            EvalPrediction(predictions={"logits": np.zeros((2, 3))}, label_ids=np.array([0, 1]))
+        )
+
+
 def test_adafocal_without_evaluation_is_refused(tmp_path):
     run = trainer(CalibrationTrainerCallback("AdaFocal"), tmp_path, 1, eval_strategy="no")
     with refused("no_validation"):
@@ -234,3 +252,5 @@ def test_linear_loss_trainer_trains_as_the_plain_one(tmp_path):
     assert focal.evaluate()["eval_loss"] < 0.9 * chunked.evaluate()["eval_loss"]
     with refused("language_model"):
         focal.compute_loss(network(), {"labels": torch.zeros(1, 2)})
+    with refused("no_labels"):
+        focal.compute_loss(focal.model, {"input_ids": torch.ones(1, 2, dtype=torch.long)})

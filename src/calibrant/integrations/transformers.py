@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
+from calibrant._validation.arrays import to_tensor
 from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.nn import Criterion, linear_loss
 from calibrant.predictions import Predictions
@@ -61,12 +62,19 @@ class CalibrationTrainerCallback(TrainerCallback):
         self._val: Predictions | None = None
         self._awaits_evaluation = False  # for the evaluation at the end of an epoch
 
-    def compute_loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+    def compute_loss(
+        self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
         """Return the mean loss, or the sum over `num_items_in_batch` if it is given.
 
         The Trainer counts all labels except -100, over all accumulated batches. If `ignore_index` differs from -100,
         the count is multiplied by the share of these labels in this batch that are not ignored.
+
+        Raises:
+            InputError: If the Trainer found no labels.
         """
+        if labels is None:
+            raise _no_labels_error()
         logits = outputs["logits"] if "logits" in outputs else outputs[0]
         logits = self._move_classes_to_axis_1(logits, labels.ndim)
         criterion = self.criterion.to(logits.device)
@@ -82,7 +90,7 @@ class CalibrationTrainerCallback(TrainerCallback):
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
         """Return the metrics by name, and keep the predictions for the loss."""
         outputs, labels = evaluation.predictions, evaluation.label_ids
-        logits = torch.as_tensor(outputs[0] if isinstance(outputs, tuple) else outputs)
+        logits = to_tensor(outputs[0] if isinstance(outputs, tuple) else outputs, "logits")
         self._val = predictions_from_scores(
             self._move_classes_to_axis_1(logits, np.ndim(labels)),
             labels,
@@ -135,6 +143,13 @@ class CalibrationTrainerCallback(TrainerCallback):
         }
 
 
+def _no_labels_error() -> InputError:
+    """Return the error for a batch without labels."""
+    return InputError(
+        "Expected batches with the key 'labels', got none. Try renaming the column of labels.", code="no_labels"
+    )
+
+
 def _callback_states(state: TrainerState) -> dict[str, Any]:
     """Return the states of callbacks that checkpoints save, by a name for each."""
     return state.stateful_callbacks  # pyright: ignore[reportReturnType]
@@ -169,7 +184,7 @@ class LinearLossTrainer(Trainer):
         """Return the mean loss of the next tokens, or their sum over `num_items_in_batch` if it is given.
 
         Raises:
-            InputError: If the model is wrapped, or has no output embeddings.
+            InputError: If the model is wrapped, or has no output embeddings, or there are no labels.
         """
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         if head is None:
@@ -178,6 +193,8 @@ class LinearLossTrainer(Trainer):
                 "compute_loss_func.",
                 code="language_model",
             )
+        if "labels" not in inputs:
+            raise _no_labels_error()
         labels = inputs["labels"][:, 1:].flatten()  # each token is the label of the position before it
         outputs = model.base_model(**{name: value for name, value in inputs.items() if name != "labels"})
         hidden = outputs.last_hidden_state[:, :-1].flatten(0, 1)

@@ -11,7 +11,12 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertLMHeadModel,
+    CohereConfig,
+    CohereForCausalLM,
     EvalPrediction,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     Trainer,
@@ -254,3 +259,20 @@ def test_linear_loss_trainer_trains_as_the_plain_one(tmp_path):
         focal.compute_loss(network(), {"labels": torch.zeros(1, 2)})
     with refused("no_labels"):
         focal.compute_loss(focal.model, {"input_ids": torch.ones(1, 2, dtype=torch.long)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "options"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config, {"final_logit_softcapping": 30.0, "num_key_value_heads": 2, "head_dim": 8}),
+        (CohereForCausalLM, CohereConfig, {}),
+        (BertLMHeadModel, BertConfig, {"is_decoder": True}),
+    ],
+)
+def test_models_whose_logits_are_not_linear_are_refused(kind, config, options, tmp_path):
+    """Their logits are capped, scaled, or follow another layer, of which the loss would know nothing."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = kind(config(vocab_size=20, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes, **options))
+    args = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    with refused("not_linear"):
+        LinearLossTrainer(model=model, args=args)

@@ -159,7 +159,8 @@ class LinearLossTrainer(Trainer):
     """A `Trainer` of causal language models whose loss never holds the logits of all tokens.
 
     The network runs without its last layer, whose loss is computed in chunks by `calibrant.nn.linear_loss`. Evaluation
-    returns the loss alone. For models in one process: a wrapped model, as for several GPUs, is refused.
+    returns the loss alone. For models in one process: a wrapped model, as for several GPUs, is refused, as are models
+    that change the logits after their last layer, such as Gemma 2, or the hidden states before it.
 
         trainer = LinearLossTrainer(model=model, args=arguments, train_dataset=tokens, token_loss="focal(gamma=3)")
 
@@ -173,6 +174,7 @@ class LinearLossTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.token_loss = token_loss
         self.model_accepts_loss_kwargs = True  # the Trainer then passes the number of tokens of all accumulated batches
+        _check_logits_are_linear(self.model)
 
     def compute_loss(
         self,
@@ -186,13 +188,7 @@ class LinearLossTrainer(Trainer):
         Raises:
             InputError: If the model is wrapped, or has no output embeddings, or there are no labels.
         """
-        head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        if head is None:
-            raise InputError(
-                f"Expected a causal language model in one process, got {type(model).__name__}. Try Trainer with "
-                "compute_loss_func.",
-                code="language_model",
-            )
+        head = _output_embeddings(model)
         if "labels" not in inputs:
             raise _no_labels_error()
         labels = inputs["labels"][:, 1:].flatten()  # each token is the label of the position before it
@@ -202,3 +198,33 @@ class LinearLossTrainer(Trainer):
         if num_items_in_batch is not None:  # the sum of this batch, over the tokens of all accumulated batches
             loss = loss * (labels != -100).sum() / num_items_in_batch
         return (loss, {"loss": loss}) if return_outputs else loss
+
+
+def _output_embeddings(model: Any) -> Any:
+    """Return the last layer of a language model, or raise `InputError` if it has none."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is None:
+        raise InputError(
+            f"Expected a causal language model in one process, got {type(model).__name__}. Try Trainer with "
+            "compute_loss_func.",
+            code="language_model",
+        )
+    return head
+
+
+def _check_logits_are_linear(model: Any) -> None:
+    """Raise `InputError` unless a model's logits are its last hidden states times its output embeddings."""
+    head, was_training = _output_embeddings(model), model.training
+    tokens = torch.arange(1, 5, device=model.device)[None] % len(head.weight)
+    model.eval()  # without dropout, both passes agree
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits
+        linear = head(model.base_model(input_ids=tokens).last_hidden_state)
+    model.train(was_training)
+    tolerance = 8 * torch.finfo(head.weight.dtype).eps * float(logits.abs().max())
+    if not torch.allclose(linear.to(logits.dtype), logits, rtol=0, atol=tolerance):
+        raise InputError(
+            f"Expected logits that are linear in the last hidden states, got others from {type(model).__name__}. Try "
+            "Trainer with compute_loss_func.",
+            code="not_linear",
+        )

@@ -102,16 +102,26 @@ def collect(
         unpack=unpack,
         output=output,
     )
+    parts = predictions_of_batches(outputs, binary=binary, logits=logits, ignore_index=ignore_index)
+    with _evaluation_mode(network):
+        return join_predictions(parts) if to is None else _write_parquet(parts, Path(to))
+
+
+def predictions_of_batches(
+    batches: Iterable[tuple[Tensor, Tensor]], *, binary: bool, logits: bool, ignore_index: int | None
+) -> Iterator[Predictions]:
+    """Yield the predictions of each batch of logits and labels, then raise `InputError` if all are probabilities.
+
+    Batches whose labels are all ignored are left out. With `logits`, scores that look like probabilities are accepted.
+    """
     # logits=True accepts any logits of one batch, because `_refuse_probabilities` judges by all batches together
     make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     parts: Iterator[Predictions] = (
         make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
-        for scores, labels in outputs
+        for scores, labels in batches
         if ignore_index is None or bool((labels != ignore_index).any())  # other batches have no examples
     )
-    with _evaluation_mode(network):
-        checked = parts if logits else _refuse_probabilities(parts, binary)
-        return _gather_predictions(checked) if to is None else _write_parquet(checked, Path(to))
+    return parts if logits else _refuse_probabilities(parts, binary)
 
 
 def _refuse_probabilities(parts: Iterable[Predictions], binary: bool) -> Iterator[Predictions]:
@@ -210,9 +220,15 @@ def _evaluation_mode(network: nn.Module) -> Generator[None]:
             module.training = mode
 
 
-def _gather_predictions(parts: Iterable[Predictions]) -> Predictions:
-    """Join the batches. A single cluster is left out, as it does not show how much clusters differ."""
+def join_predictions(parts: Iterable[Predictions]) -> Predictions:
+    """Join the batches. A single cluster is left out, as it does not show how much clusters differ.
+
+    Raises:
+        InputError: If there are no batches, or they differ in the number of classes.
+    """
     batches, cluster_parts = zip(*_number_clusters(parts), strict=True)
+    if len(sizes := {p.k for p in batches}) > 1:
+        raise InputError(f"Expected equally many classes in all batches, got {sorted(sizes)}.", code="num_classes")
     with_clusters = [clusters for clusters in cluster_parts if clusters is not None]
     clusters = torch.cat(with_clusters) if with_clusters else None
     return Predictions(
@@ -235,7 +251,8 @@ def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions
         start += 0 if p.clusters is None else int(p.clusters.max()) + 1
     if p is None:
         raise InputError(
-            "Expected at least one batch, got none. Try a DataLoader, or a new generator.", code="no_batches"
+            "Expected at least one batch with labels, got none. Try a DataLoader, or a new generator.",
+            code="no_batches",
         )
 
 

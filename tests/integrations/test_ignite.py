@@ -6,6 +6,7 @@ import torch
 pytest.importorskip("ignite", reason="PyTorch-Ignite is not installed")
 from ignite.engine import Engine
 from ignite.exceptions import NotComputableError
+from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant.integrations.ignite import EpochCalibration
@@ -42,3 +43,23 @@ def test_binary_logits():
 def test_no_batch_is_refused():
     with pytest.raises(NotComputableError):
         EpochCalibration("ece").compute()
+
+
+def test_batches_may_differ_in_length_and_hold_padding():
+    """Sequences are padded to the longest of their batch, with labels of -100; the last batch is all padding."""
+    g = torch.Generator().manual_seed(0)
+    metric = EpochCalibration("ece")
+    for n, length in (4, 7), (4, 5), (1, 5):
+        logits, labels = torch.randn(n, 3, length, generator=g), torch.randint(3, (n, length), generator=g)
+        labels[:, 4:] = -100
+        metric.update((logits.numpy(), labels if n > 1 else torch.full_like(labels, -100)))
+    metric.compute()
+    assert (len(metric.predictions), metric.predictions.clusters.unique().tolist()) == (32, list(range(8)))
+
+
+def test_batches_of_other_classes_are_refused():
+    metric = EpochCalibration("ece")
+    for k in 3, 4:
+        metric.update((torch.randn(5, k), torch.zeros(5)))
+    with refused("num_classes"):
+        metric.compute()

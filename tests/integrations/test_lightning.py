@@ -151,3 +151,20 @@ def test_binary_logits_are_events(shape, tmp_path):
     assert trainer.callback_metrics["val_auroc"].item() == pytest.approx(float(metrics.auroc(val)))
     expected = losses.AdaFocal(bins=5).after_epoch(0, val)
     assert torch.allclose(network.criterion.loss.gamma, expected.gamma, rtol=1e-5)
+
+
+def test_batches_may_differ_in_length(tmp_path):
+    """Each batch is padded to its own longest sequence, and tensors may be arrays."""
+
+    class Tokens(Network):
+        def validation_step(self, batch, index):
+            logits = torch.randn(len(batch[0]), 3, 4 + index, generator=torch.Generator().manual_seed(index))
+            labels = logits.argmax(1)
+            labels[:, 4:] = -100
+            return {"logits": logits.numpy(), "labels": labels}
+
+    callback = CalibrationCallback()
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, callbacks=[callback])
+    trainer.validate(Tokens("focal"), loader(2), verbose=False)
+    assert trainer.callback_metrics["val_accuracy"] == 1
+    assert (len(callback._val), int(callback._val.clusters.max())) == (4 * 96, 95)

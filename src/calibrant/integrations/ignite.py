@@ -1,6 +1,7 @@
 """PyTorch-Ignite: calibration metrics that attach to an evaluator."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from ignite.exceptions import NotComputableError  # pyright: ignore[reportMissin
 from ignite.metrics import Metric  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from calibrant.integrations._common import predictions_from_scores
+from calibrant._validation.arrays import to_tensor
+from calibrant.collecting import join_predictions, predictions_of_batches
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS
 
@@ -27,6 +29,7 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         output_transform: Function from the output of the engine to logits and labels.
         binary: There is one logit per label for class 1.
         logits: Accept `binary` logits that all lie in [0, 1], which are otherwise refused as probabilities.
+        ignore_index: Label of positions to leave out.
         device: Device of the tensors that processes exchange.
     """
 
@@ -39,10 +42,11 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         *,
         binary: bool = False,
         logits: bool = False,
+        ignore_index: int = -100,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.method, self.binary = METRICS.method(name), binary
-        self.accepts_all_logits = logits  # even those that look like probabilities
+        self.method = METRICS.method(name)
+        self.make_predictions = partial(predictions_of_batches, binary=binary, logits=logits, ignore_index=ignore_index)
         self.predictions: Predictions | None = None  # of the epoch so far
         super().__init__(output_transform=output_transform, device=device)
 
@@ -51,11 +55,11 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
 
-    def update(self, output: Sequence[Tensor]) -> None:
+    def update(self, output: Sequence[Any]) -> None:
         """Add the logits and labels of a batch."""
         logits, labels = output
-        self._logits.append(logits.detach().to(self._device))
-        self._labels.append(labels.detach().to(self._device))
+        self._logits.append(to_tensor(logits, "logits").to(self._device))
+        self._labels.append(to_tensor(labels, "labels").to(self._device))
 
     def compute(self) -> float:
         """Return the metric of all examples so far.
@@ -65,12 +69,11 @@ class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]
         """
         if not self._logits:
             raise NotComputableError("Expected at least one batch before compute(), got none.")
-        logits, labels = torch.cat(self._logits), torch.cat(self._labels)
+        logits, labels = self._logits, self._labels
         if distributed.get_world_size() > 1:
-            logits, labels = map(_all_gather, (logits, labels))
-        self.predictions = predictions_from_scores(
-            logits.cpu(), labels.cpu(), binary=self.binary, logits=self.accepts_all_logits
-        )
+            logits, labels = ([_all_gather(torch.cat(batches))] for batches in (logits, labels))
+        batches = ((scores.cpu(), classes.cpu()) for scores, classes in zip(logits, labels, strict=True))
+        self.predictions = join_predictions(self.make_predictions(batches))
         return float(self.method(self.predictions))
 
 

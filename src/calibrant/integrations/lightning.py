@@ -5,13 +5,14 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from calibrant import losses
-from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
+from calibrant._validation.arrays import to_tensor
+from calibrant.collecting import join_predictions, predictions_of_batches
+from calibrant.integrations._common import DEFAULT_METRICS, named_metrics
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -44,9 +45,7 @@ class CalibrationCallback(Callback):
         ignore_index: int = -100,
     ) -> None:
         self.metrics = named_metrics(metrics, prefix)
-        self.make_predictions = partial(
-            predictions_from_scores, binary=binary, logits=logits, ignore_index=ignore_index
-        )
+        self.make_predictions = partial(predictions_of_batches, binary=binary, logits=logits, ignore_index=ignore_index)
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 
@@ -77,19 +76,21 @@ class CalibrationCallback(Callback):
                 f"Expected validation_step to return {{'logits': ..., 'labels': ...}}, got {type(outputs).__name__}.",
                 code="step_output",
             )
-        self._batches.append((outputs["logits"].detach().float().cpu(), outputs["labels"].cpu()))
+        logits, labels = (to_tensor(outputs[name], name).cpu() for name in ("logits", "labels"))
+        self._batches.append((logits.float(), labels))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of all predictions."""
-        if trainer.sanity_checking or not self._batches:  # sanity checks run a few batches before the training
+        if trainer.sanity_checking:  # a few batches before the training
             return
         batches = self._batches
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             batches_by_process: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(batches_by_process, batches)  # fills the list
             batches = list(chain(*batches_by_process))
-        logits, labels = zip(*batches, strict=True)
-        self._val = self.make_predictions(torch.cat(logits), torch.cat(labels))
+        if not batches:
+            return
+        self._val = join_predictions(self.make_predictions(batches))
         pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

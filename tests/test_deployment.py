@@ -49,6 +49,7 @@ def test_numpy_file_gives_the_same_probabilities(tmp_path, name):
     module = runpy.run_path(str(tmp_path / "map.py"))
     expected = fitted(z).softmax(1).numpy()
     np.testing.assert_allclose(module["probabilities"](z.numpy()), expected, rtol=0, atol=1e-9)
+    assert module["probabilities"](z[:0].numpy()).shape == (0, z.shape[1])  # no rows
 
 
 def test_numpy_file_needs_numpy_alone(tmp_path):

@@ -155,7 +155,7 @@ def intra_order_preserving(z: Array, fitted: Fitted) -> Array:
     # it, and the weight of a knot is the position in the interval to its left minus the one to its right
     above = np.clip((contexts[:, :, None] - knots[:, :-1]) / np.maximum(np.diff(knots), 1e-9), 0, 1)  # (n, 2, j - 1)
     knot_weights = np.pad(above, ((0, 0), (0, 0), (1, 0)), constant_values=1) - np.pad(above, ((0, 0), (0, 0), (0, 1)))
-    row_slopes = knot_weights.reshape(len(z), -1) @ slopes.reshape(len(slopes), -1).T  # (n, R)
+    row_slopes = knot_weights.reshape(len(z), knots.size) @ slopes.reshape(len(slopes), -1).T  # (n, R)
     total = v * row_slopes[:, -1:]
     for r in range(min(len(slopes), z.shape[1]) - 1):
         total = total + (row_slopes[:, r] - row_slopes[:, r + 1])[:, None] * np.minimum(v, lowest[:, r + 1 : r + 2])

@@ -182,6 +182,15 @@ def test_cross_conformal_sets_are_the_same(tmp_path, calibrator, score):
     assert (actual == sets(p.logits).numpy()).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_sets_of_logits_without_a_probability_are_refused(tmp_path, value):
+    """Their sets were empty."""
+    p = Predictions(hard_logits(3)[3:], torch.arange(297) % 3)
+    export(calibrators.Identity(), tmp_path / "sets.py", sets=Sets.fit(p))
+    with pytest.raises(ValueError, match="logits"):
+        runpy.run_path(str(tmp_path / "sets.py"))["prediction_sets"]([[value, 0.0, 1.0]])
+
+
 def test_threshold_is_the_same(tmp_path):
     p = draw(800, 3)
     temperature = calibrators.Temperature.fit(p)

@@ -415,6 +415,8 @@ def class_scores(z: Array, sets: Fitted) -> Array:
     "raps" adds a penalty for each rank. "saps" uses only the largest p, and a penalty for each further rank. u is a
     pseudorandom value in [0, 1) for each row.
     """
+    if not np.isfinite(z.max(1)).all():  # NaN and infinity would be in no set
+        raise ValueError("Expected logits with a finite maximum in each row, got NaN or infinity.")
     p = softmax(z)
     if sets["score"] == "lac":
         return 1 - p

@@ -221,6 +221,8 @@ def test_impossible_exports_are_refused(tmp_path):
     temperature = calibrators.Temperature(torch.tensor(2.0))
     assert code_of(export, temperature, tmp_path / "map.txt") == "suffix"
     assert code_of(export, temperature, tmp_path / "map.onnx", to="onnx") == "no_num_classes"
+    for number in (-1, 0, 1):
+        assert code_of(export, temperature, tmp_path / "map.onnx", to="onnx", num_classes=number) == "num_classes"
     assert code_of(export, PAGE["fit_calibrator"]("Isotonic"), tmp_path / "map.pt2", to="torch") == "not_exportable"
     assert code_of(export, lambda logits: logits, tmp_path / "map.py") == "custom_calibrator"
     assert code_of(export, object(), tmp_path / "map.py") == "map_kind"

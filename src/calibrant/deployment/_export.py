@@ -81,6 +81,7 @@ def export(
         write_text(path, fusion_source(calibrator))
         return
     check_is_calibrator(calibrator)
+    check_range("num_classes", num_classes, "[2, inf)", 10, code="num_classes")
     k = calibrators.num_classes(calibrator)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):

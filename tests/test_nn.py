@@ -272,6 +272,12 @@ def test_outputs_that_are_no_logits_of_classes_are_refused(output, code):
         network(output)
 
 
+def test_classes_of_calibrators_are_refused():
+    """A class can be called, too, and returned a calibrator of the logits."""
+    with refused("map_kind"):
+        CalibratedNetwork(torch.nn.Identity(), calibrators.Temperature)
+
+
 @pytest.mark.parametrize("name", ["Isotonic", "StructuredMatrix", "Temperature"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_calibrator_keeps_its_precision_in_a_network_of_another(name, dtype):

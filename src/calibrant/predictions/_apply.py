@@ -21,10 +21,11 @@ def row_blocks(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]
 
 
 def check_is_calibrator(calibrator: Any) -> None:
-    """Raise `InputError` unless a calibrator can be called, as a function of logits."""
-    if not callable(calibrator):
+    """Raise `InputError` unless a calibrator can be called, as a function of logits, and is no class."""
+    if not callable(calibrator) or isinstance(calibrator, type):
+        kind = "the class " + calibrator.__name__ if isinstance(calibrator, type) else type(calibrator).__name__
         raise InputError(
-            f"Expected a fitted calibrator of logits, got {type(calibrator).__name__}. Try the result of "
+            f"Expected a fitted calibrator of logits, got {kind}. Try the result of "
             "calibrators.fit, or, for a calibrator of features, its own method apply(predictions, features).",
             code="map_kind",
         )

@@ -58,3 +58,8 @@ def test_module_loads_by_path_and_combines(tmp_path, monkeypatch):
 def test_rows_that_do_not_sum_to_1_are_refused():
     with refused("not_probabilities"):
         CalibrationModule().compute(predictions=[[0.5, 0.9]], references=[0])
+
+
+def test_rows_of_different_lengths_are_refused():
+    with refused("not_numbers"):
+        CalibrationModule().compute(predictions=[[0.5, 0.5], [0.2, 0.3, 0.5]], references=[0, 1])

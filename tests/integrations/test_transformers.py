@@ -145,6 +145,7 @@ def test_predictions_may_come_with_hidden_states():
     logits = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]] - 0.5
     evaluation = EvalPrediction(predictions=(logits, np.zeros((4, 8))), label_ids=np.array([0, 1, 2, 1]))
     assert calibration.compute_metrics(evaluation) == {"accuracy": 0.75}
+    assert CalibrationTrainerCallback("focal", "accuracy").compute_metrics(evaluation) == {"accuracy": 0.75}
 
 
 def test_batches_without_labels_are_refused(tmp_path):

@@ -22,5 +22,6 @@ def predictions_from_scores(
 
 
 def named_metrics(names: Sequence[str], prefix: str = "") -> dict[str, Method]:
-    """Return metrics by their texts, such as "ece(bins=10)", after the prefix."""
+    """Return metrics by their texts, such as "ece(bins=10)", after the prefix. One text is one metric."""
+    names = [names] if isinstance(names, str) else names
     return {f"{prefix}{method}": method for method in map(METRICS.method, names)}

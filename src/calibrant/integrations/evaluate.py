@@ -7,6 +7,7 @@ import datasets
 import evaluate  # pyright: ignore[reportMissingImports]
 import numpy as np
 
+from calibrant._validation.arrays import to_tensor
 from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.predictions import EventSelector, Predictions
 
@@ -51,7 +52,7 @@ class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseCl
         of: EventSelector | None = None,
     ) -> dict[str, float]:
         """Return the metrics by name."""
-        scores, labels = np.asarray(predictions), np.asarray(references)
+        scores, labels = to_tensor(predictions, "predictions"), np.asarray(references)
         if logits:
             p = predictions_from_scores(scores, labels, sample_weight, binary=scores.ndim == 1, logits=True)
         else:

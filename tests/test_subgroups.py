@@ -140,7 +140,10 @@ def test_forms_of_features_agree():
     numbers = np.stack([features["age"], features["noise"]], 1)
     of_array = MultiCalibrated.fit(p, numbers)
     assert of_array.schema.names == ("x0", "x1")
-    assert len(of_array.apply(p, torch.from_numpy(numbers))) == len(p)
+    expected = of_array.apply(p, numbers).logits
+    assert torch.equal(of_array.apply(p, torch.from_numpy(numbers).requires_grad_()).logits, expected)
+    rounded = torch.from_numpy(numbers).bfloat16()
+    assert torch.equal(of_array.apply(p, rounded).logits, of_array.apply(p, rounded.double().numpy()).logits)
 
 
 def test_missing_and_new_values_have_a_place():

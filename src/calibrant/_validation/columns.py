@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from calibrant.types import InputError
 
@@ -24,9 +26,17 @@ def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, 
         counts = Counter(map(str, keys))
         if repeated := [name for name, count in counts.items() if count > 1]:
             raise InputError(f"Expected one column {repeated[0]!r}, got two. Try to rename one.", code="column_twice")
-        return {str(key): np.asarray(values[key]) for key in keys}
-    array = np.atleast_1d(np.asarray(values))
+        return {str(key): _to_array(values[key]) for key in keys}
+    array = np.atleast_1d(_to_array(values))
     array = array[:, None] if array.ndim == 1 else array
     if names is None or len(names) != array.shape[1]:
         names = [f"x{j}" for j in range(array.shape[1])]
     return dict(zip(names, array.swapaxes(0, 1), strict=True))  # not `T`, which reverses further axes
+
+
+def _to_array(values: Any) -> np.ndarray:
+    """Return values as an array. numpy converts no tensors of other devices, with a gradient, or in bfloat16."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    return np.asarray(values)

@@ -173,7 +173,7 @@ def _noise_residuals(sums: ClusterSums) -> Tensor:
     # r - w (R - r) / (n - w) = (r - w R / n) / (1 - w / n), for the sums r and w of a cluster, R and n of the bin
     deviation = sums.residual - sums.total_weight * (sums.residual.sum(0) / n)  # from the mean over all clusters
     difference = deviation / (1 - share).where(~is_alone, 1.0)  # from the mean over the other clusters
-    num_clusters = (sums.total_weight > 0).sum(0)  # (b)
+    num_clusters = (sums.total_weight > 0).sum(0).double()  # (b)
     scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()  # the squares then sum to the jackknife's variance
     return sums.residual.where(is_alone, difference * scale)
 

@@ -206,10 +206,10 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
     (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
     """
     weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
-    weight_before = weight.cumsum(0).sub_(weight)  # N
+    count = torch.nn.functional.pad(weight.cumsum(0), (1, 0))  # N of every group, and at the end n
+    harmonic = (count + 1).digamma_().diff()  # H
     # In place where possible: with many examples, each array takes much memory
-    shifted_errors = wrong.cumsum(0).sub_(wrong).sub_((wrong / weight).mul_(weight_before))  # E - e N
-    harmonic = (weight_before + weight).add_(1).digamma_().sub_(weight_before.add_(1).digamma_())  # H
+    shifted_errors = wrong.cumsum(0).sub_(wrong).sub_((wrong / weight).mul_(count[:-1]))  # E - e N
     risks = shifted_errors.mul_(harmonic).add_(wrong)
     return risks.sum() / weight.sum()
 

@@ -103,8 +103,8 @@ def _relevant_source_texts(definition: Any, module: ModuleType | None) -> Iterat
 def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: bool) -> Iterator[ast.stmt]:
     """Yield the statements that the definition `root` needs: those it uses, and those that run at import.
 
-    In a script that runs as `__main__`, which may also run the study, import-time statements count only if they use a
-    required definition.
+    A script that runs as `__main__` may also run the study. In it, a statement that runs at import and binds no name
+    counts only if it uses a required function or class, such as a call that registers it.
     """
     by_name = group_pairs((name, statement) for statement in statements for name in _bound_names(statement))
     if root not in by_name:
@@ -118,11 +118,12 @@ def _required_statements(statements: Sequence[ast.stmt], root: str, *, is_main: 
             if id(statement) not in required:
                 required[id(statement)] = statement
                 pending += [binding for name in _mentioned_names(statement) for binding in by_name.get(name, ())]
-        names = {name for s in required.values() if isinstance(s, Definition) for name in _bound_names(s)}
-        pending = [  # such as a call that registers a required definition
+        definition_names = {name for s in required.values() if isinstance(s, Definition) for name in _bound_names(s)}
+        # Texts are left out: a printed sentence may contain the name of a function by chance
+        pending = [
             s
             for s in import_time_statements
-            if id(s) not in required and names & _mentioned_names(s, include_texts=False)
+            if id(s) not in required and definition_names & _mentioned_names(s, include_texts=False)
         ]
     yield from required.values()
 

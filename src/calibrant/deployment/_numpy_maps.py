@@ -249,16 +249,18 @@ def replace_confidence(z: Array, c: Array, event: Any) -> Array:
 
 
 def cap(log_p: Array, log_limit: float) -> Array:
-    """Lower the probabilities of a row (k,) that exceed the limit to it, and raise the rest by one factor.
+    """Lower the probabilities of a row (k,) that exceed the limit to it, and raise the others by one factor.
 
     The sum stays the same. A row is unchanged if its sum exceeds k times the limit.
     """
     limit, p = np.exp(log_limit), np.sort(np.exp(log_p))[::-1]
-    # entry m of each array: the m largest are set to the limit, and the rest, p[m:], is multiplied by factor[m]
-    rest = np.cumsum(p[::-1])[::-1]
-    rest_after = rest[0] - limit * np.arange(len(p))
-    factor = rest_after / rest
-    feasible = np.flatnonzero((factor * p <= limit) & (rest_after >= 0))  # p[m], the largest of the rest, fits
+    # Entry m of each array is for m classes at the limit. The sum of the others, p[m:], is `other_sum`; it must become
+    # `sum_left`, what the m classes leave of the whole sum
+    other_sum = np.cumsum(p[::-1])[::-1]
+    sum_left = other_sum[0] - limit * np.arange(len(p))
+    factor = sum_left / other_sum
+    feasible = np.flatnonzero((factor * p <= limit) & (sum_left >= 0))  # the largest of the others, p[m], fits
+    # The smallest feasible m lowers the fewest classes
     return np.minimum(log_p + np.log(factor[feasible[0]]), log_limit) if len(feasible) else log_p
 
 

@@ -269,8 +269,12 @@ def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) 
 
 
 def describe_roles(columns: Columns, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns of a table in their order, each with its role, "not used" without one."""
-    roles = {getattr(columns, role): role for role in ROLE_COLUMN_NAMES}
+    """Return each column of a table, in their order, with a text of its role, or "not used".
+
+    Scores of several classes name their class. In a multi-label table, each column of `columns.labels` tells whether
+    its own class is present.
+    """
+    roles = {getattr(columns, role): role for role in ROLE_COLUMN_NAMES}  # by column; None for roles without one
     classes = columns.names or tuple(map(str, range(len(columns.scores))))
     for name, class_name in zip(columns.scores, classes, strict=True):
         roles[name] = f"{columns.kind} of class {class_name}" if len(columns.scores) > 1 else columns.kind

@@ -175,12 +175,15 @@ class ClusterModel:
     def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:
         r"""Estimate $\lambda$, the share of unanimous clusters, from how far the clusters deviate from expectation.
 
+        The symbols are those of the class: u is the number of events minus the expected number S in a cluster of weight
+        N, with the variance $V_1$ if the cluster is unanimous and $V_0$ if not. Sums are over clusters.
+
         The method of moments would solve $\sum u^2 = \sum \lambda V_1 + (1 - \lambda) V_0$. But whenever rare events
         did not happen, $u^2$ and with it $\lambda$ would be small, and a test would take their absence for strong
         evidence. The estimate therefore uses $u^2 - \rho (N - 2S) u$ in place of $u^2$. It is uncorrelated with u if a
         cluster's frequency has a beta distribution and $\rho = 2 \lambda / (1 + \lambda)$. The equation is then
         quadratic: $\lambda^2 - 2 h \lambda - q = 0$ with q the solution of the simple equation and
-        $2 h = q - 1 - 2 \sum (N - 2S) u / \sum (V_1 - V_0)$. `PRIOR_EVENTS` of unanimous clusters join the events.
+        $2 h = q - 1 - 2 \sum (N - 2S) u / \sum (V_1 - V_0)$.
 
         A single cluster counts as unanimous. If every cluster is a single example, the share is 0.
 
@@ -197,4 +200,5 @@ class ClusterModel:
         q = (squares - independent) / excess
         h = (q - 2 * products / excess - 1) / 2
         share = (h + (h.square() + q).clamp_min(0).sqrt()).clamp(0, 1)
+        # A prior: as if `PRIOR_EVENTS` more events had happened, all in unanimous clusters
         return (share * self.num_events + PRIOR_EVENTS) / (self.num_events + PRIOR_EVENTS)

@@ -124,7 +124,8 @@ def train(
         batches = _batches(examples, splits, recipe, seed=mix_seed(seed, epoch_number, ORDER_PART))
         for batch_index, (inputs, labels, batch_size) in enumerate(batches):
             values = _batch_losses(loss, model, inputs, labels, mixing_generator)
-            # in examples, not in outputs; a mixing loss may append mixed examples
+            # A mixing loss returns more values than there are labels, as it appends mixed examples: they count as well.
+            # The loss is a mean over examples, of which each may have several labels
             batch_size = batch_size * len(values) // len(labels)
             network.zero_grad()
             fabric.backward(values.sum() if recipe.reduction == "sum" else values.sum() / batch_size)

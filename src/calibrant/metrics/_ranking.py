@@ -19,6 +19,7 @@ from calibrant.types import PerExample, Scalar
 __all__ = ["aurc", "auroc"]
 
 MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard error of the AURC is computed
+_BLOCK_GROUPS = 1 << 16  # groups whose part of the AURC is computed at a time, in cache
 
 
 def _forecasts(p: Predictions) -> list[Callable[[], tuple[Tensor, Tensor]]]:
@@ -205,13 +206,17 @@ def aurc_of(by_score: GroupedScores) -> Scalar:
     errors among the first N + j add up to E + j e, so that the group adds to the area $\frac1n \sum_{j=1}^m
     (E + j e) / (N + j) = \frac1n (m e + (E - e N) H)$ with $H = \sum_{j=1}^m 1 / (N + j)$, a difference of digammas.
     """
-    weight, wrong = by_score.total_weight.flip(0), (by_score.total_weight - by_score.correct).flip(0)  # m and m e
-    count = torch.nn.functional.pad(weight.cumsum(0), (1, 0))  # N of every group, and at the end n
-    harmonic = (count + 1).digamma_().diff()  # H
-    # In place where possible: with many examples, each array takes much memory
-    shifted_errors = wrong.cumsum(0).sub_(wrong).sub_((wrong / weight).mul_(count[:-1]))  # E - e N
-    risks = shifted_errors.mul_(harmonic).add_(wrong)
-    return risks.sum() / weight.sum()
+    weight_below, _, correct_below, _ = by_score.cumulative_sums
+    risk = torch.zeros_like(weight_below[0])
+    for start in range(0, len(by_score.value), _BLOCK_GROUPS):
+        groups, ends = slice(start, start + _BLOCK_GROUPS), slice(start, start + _BLOCK_GROUPS + 1)
+        above = weight_below[-1] - weight_below[ends]  # weight above each end of a group
+        wrong_above = above - (correct_below[-1] - correct_below[ends])
+        weight = by_score.total_weight[groups]  # m
+        wrong = weight - by_score.correct[groups]  # m e
+        harmonic = -(above + 1).digamma().diff()  # H
+        risk += (wrong + (wrong_above[1:] - wrong / weight * above[1:]) * harmonic).sum()  # m e + (E - e N) H
+    return risk / weight_below[-1]
 
 
 def _aurc_influence(by_score: GroupedScores) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._validation import check_level
+from calibrant._validation import check_level, check_range
 from calibrant.backend.bins import Bins, ClusterSums, GroupedScores, allow_rounding
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
@@ -39,11 +39,15 @@ def corp(
         draws: Draws of outcomes from the confidences, or of signs of the clusters' gaps; 0 leaves the band out.
         seed: Seed of the draws.
 
+    Raises:
+        InputError: If `draws` is negative, or the level not between 0 and 1.
+
     >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
     check_level(level)
+    check_range("draws", draws, "[0, inf)", 300, code="draws_range")
     with as_predictions(predictions, labels, weights) as p:
         return corp_of(p.events.by_score, level, draws, seed)
 

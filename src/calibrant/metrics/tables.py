@@ -78,7 +78,7 @@ class Groups:
 
 
 def groups(
-    p: Predictions | Summary, *, bins: int = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
+    p: Predictions | Summary, *, bins: Count = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
 ) -> Groups | None:
     """Return the table of gaps, ECE and NLL with a row for every group with examples, or None without groups.
 
@@ -99,7 +99,7 @@ def groups(
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
     check_level(level)
-    _check_bins(bins=bins)
+    check_settings(groups, {"bins": bins})
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
         rows = [(name, group, group.mean("nll")) for name, group in sums or () if group.total_weight > 0]
@@ -156,7 +156,7 @@ def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
 
 
 def bins(
-    predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15, edges: Edges = "equal_width"
+    predictions: Any, labels: Any = None, weights: Any = None, *, bins: Count = 15, edges: Edges = "equal_width"
 ) -> Bins:
     """Return the bins behind `ece`, `mce` (at `.worst_bin`) and `adaptive_ece` (edges "equal_mass").
 
@@ -166,12 +166,12 @@ def bins(
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
-    _check_bins(bins=bins)
+    check_settings(classes, {"bins": bins}, "bins")  # here, `bins` is the number and not this function
     with as_predictions(predictions, labels, weights) as p:
         return bin_table(p.events, bins, edges)
 
 
-def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: int = 15) -> Classes:
+def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: Count = 15) -> Classes:
     """Return a row for every class: its recall, precision, calibration error and more.
 
     Raises:
@@ -180,14 +180,9 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    _check_bins(bins=bins)
+    check_settings(classes, {"bins": bins})
     with as_predictions(predictions, labels, weights) as p:
         return ClassSums.from_predictions(p, bins).table
-
-
-def _check_bins(*, bins: Count) -> None:
-    """Raise `InputError` for a number of bins below 1, at which a compiled kernel would write beyond its array."""
-    check_settings(_check_bins, {"bins": bins}, "tables")
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,6 +63,36 @@ def test_stated_table_averages_over_draws():
     assert float(lines[2][9]) <= float(lines[2][11]) < 0.5  # the worst mean is no worse than the worst draw
 
 
+def test_gains_of_held_out_folds_are_those_of_known_probabilities():
+    """No calibration gains 0; halving doubled logits regains the difference of two entropies that labels confirm."""
+    held_out = importlib.import_module("benchmarks.held_out")
+    world = next(world for world in held_out.WORLDS if world.name == "overconfident, 10 classes")
+    identity = held_out.measure_draw(world, 100, "Identity", 0)
+    assert identity == {"held_out": 0, "true": 0, "smaller_fits": 0}
+    _, test, true = world.draw(2000, np.random.default_rng(0))
+    np.testing.assert_allclose(np.exp(true).sum(1), 1)
+    bayes = -(np.exp(true) * true).sum(1).mean()
+    gain = held_out.expected_nll(test, true) - bayes
+    assert float(-test.log_likelihood.mean()) - bayes == pytest.approx(gain, rel=0.1)
+    row = held_out.measure_draw(world, 2000, "Temperature", 0)
+    assert row["true"] == pytest.approx(gain, rel=0.1)
+    assert row["smaller_fits"] == pytest.approx(row["true"], abs=0.005)
+    assert row["held_out"] == pytest.approx(row["true"], rel=0.3)
+    assert [world.calibrated for world in held_out.WORLDS] == ["calibrated" in world.name for world in held_out.WORLDS]
+
+
+def test_cells_of_held_out_gains_replace_those_of_the_file(tmp_path, monkeypatch):
+    held_out = importlib.import_module("benchmarks.held_out")
+    path = tmp_path / "held_out.csv"
+    for names, draws in ("Identity;Temperature", 1), ("Temperature", 2):
+        cell = ["--worlds", "calibrated, 2 classes", "--sizes", "30", "--calibrators", names, "--draws", str(draws)]
+        monkeypatch.setattr(sys, "argv", ["held_out", *cell, "--out", str(path)])
+        held_out.main()
+    rows = held_out.read(path)
+    assert [(row["calibrator"], row["draws"]) for row in rows] == [("Identity", 1), ("Temperature", 2)]
+    assert "| Temperature | 2 |" in held_out.page(rows)
+
+
 @pytest.mark.slow
 def test_command_writes_every_part_with_correct_values(tmp_path):
     environment = os.environ | {"PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
@@ -73,6 +103,7 @@ def test_command_writes_every_part_with_correct_values(tmp_path):
     assert titles == [
         "Accuracy of calibration",
         "Calibrators that hurt",
+        "Held-out gains and true gains",
         "Coverage of intervals",
         "Agreement",
         "Speed",

@@ -12,7 +12,19 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score, cross_validate
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    GroupShuffleSplit,
+    KFold,
+    PredefinedSplit,
+    RepeatedStratifiedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_val_score,
+    cross_validate,
+)
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -169,6 +181,103 @@ def test_groups_are_not_divided_between_folds(rows, cv, routing):
 def test_folds_that_divide_groups_are_refused(rows, cv, groups, code):
     with refused(code):
         CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(rows[0], rows[1], groups=groups)
+
+
+@pytest.fixture(scope="module")
+def late_class():
+    """Rows in whose order one of three classes comes last."""
+    g = np.random.default_rng(0)
+    y = np.repeat([0, 1, 0, 1, 2], [50, 50, 50, 50, 40])
+    return g.normal(size=(240, 3)) + np.eye(3)[y], np.array(["cat", "dog", "elk"])[y]
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(240) // 2])
+@pytest.mark.parametrize("cv", [KFold(5), TimeSeriesSplit(3), [(np.arange(200), np.arange(200, 240))]])
+@pytest.mark.filterwarnings("ignore:The groups parameter is ignored")
+def test_training_parts_that_lack_a_class_are_refused(late_class, cv, groups):
+    """Probabilities of 0 for the rows of the missing class made the log loss twice as large."""
+    with refused("folds"):
+        CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(*late_class, groups=groups)
+
+
+@pytest.mark.parametrize("model", [LogisticRegression(), GaussianNB()])
+def test_training_parts_of_one_class_are_refused(late_class, model):
+    with refused("folds"):
+        CalibratedClassifier(model, "Temperature", cv=[(np.arange(50), np.arange(50, 240))]).fit(*late_class)
+
+
+def test_a_class_may_be_missing_where_nothing_is_fitted_to_it(late_class):
+    """A test part may lack a class, and a final step that is not fitted again has the columns of all classes."""
+    x, y = late_class
+    hold_out = [(np.arange(1, 240, 2), np.arange(0, 200, 2))]
+    calibrated = CalibratedClassifier(GaussianNB(), "StructuredVector", cv=hold_out).fit(x, y)
+    assert calibrated.predict_proba(x)[200:, 2].mean() > 0.1
+    indices = np.unique(y, return_inverse=True)[1]
+    fixed = make_pipeline(
+        StandardScaler(), FrozenEstimator(GaussianNB().fit(StandardScaler().fit_transform(x), indices))
+    )
+    refitted = CalibratedClassifier(fixed, "Temperature", cv=KFold(5)).fit(x, y)
+    assert refitted.predict_proba(x).shape == (240, 3)
+
+
+@pytest.mark.parametrize(
+    ("cv", "num_tested", "num_predictions"),
+    [
+        (TimeSeriesSplit(3), 180, 180),
+        (ShuffleSplit(4, test_size=60, random_state=0), None, 240),
+        (RepeatedStratifiedKFold(n_splits=3, n_repeats=2, random_state=0), 240, 480),
+        (PredefinedSplit(np.where(np.arange(240) % 3 == 0, 0, -1)), 80, 80),
+        ([(np.arange(240) % 2 == 0, np.arange(240) % 2 == 1)], 120, 120),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_splitters_need_not_partition_the_rows(late_class, monkeypatch, cv, num_tested, num_predictions, weighted):
+    """They ended in a ValueError. Each tested row counts once, however often it is tested."""
+    x, y = late_class
+    order = np.random.default_rng(1).permutation(240)
+    weights = np.arange(240) % 4 + 1.0 if weighted else None
+    fits = []
+    monkeypatch.setattr("calibrant.calibrators.fit", lambda _, p: fits.append(p) or Temperature.fit(p))
+    CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(x[order], y[order], sample_weight=weights)
+    (p,) = fits
+    assert len(p) == num_predictions
+    tested = np.unique(np.concatenate([test for _, test in cv.split(x, y)])) if num_tested is None else num_tested
+    assert p.total_weight == pytest.approx(num_tested or len(tested))
+    repeated = num_predictions > (num_tested or len(tested))
+    assert (p.clusters is not None) == repeated
+    if repeated and not weighted:
+        shares = np.bincount(p.clusters.numpy(), p.weights.numpy())
+        np.testing.assert_allclose(shares[shares > 0], 1)
+
+
+def test_repeated_folds_of_equal_models_change_nothing(problem):
+    """The same folds twice give each row the same prediction twice, with half of the weight."""
+    X, y = problem
+    once = list(StratifiedKFold(3).split(X, y))
+    fitted = [CalibratedClassifier(GaussianNB(), "StructuredMatrix", cv=cv).fit(X, y) for cv in (once, once + once)]
+    np.testing.assert_allclose(fitted[0].predict_proba(X), fitted[1].predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cv", "code"),
+    [([(np.arange(240), np.arange(120))], "groups_divided"), ([(np.arange(240), np.arange(0))], "folds")],
+)
+def test_folds_hold_rows_out(late_class, cv, code):
+    with refused(code):
+        CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(*late_class)
+
+
+def test_several_labels_are_refused(late_class):
+    x, _ = late_class
+    with refused("several_outputs"):
+        CalibratedClassifier(GaussianNB()).fit(x, (x > 0).astype(int))
+
+
+def test_groups_may_be_tested_several_times(rows):
+    X, y, groups = rows
+    cv = GroupShuffleSplit(4, test_size=0.5, random_state=0)
+    calibrated = CalibratedClassifier(GaussianNB(), "Temperature", cv=cv).fit(X, y, groups=groups)
+    assert calibrated.calibrator_.certificate.is_optimal
 
 
 def test_outer_folds_route_groups(rows):

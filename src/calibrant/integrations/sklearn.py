@@ -9,7 +9,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv, cross_val_predict
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv, cross_validate
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import (
     MetadataRequest,
@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import (
     get_routing_for_object,
     process_routing,
 )
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
     _check_sample_weight,  # pyright: ignore[reportPrivateUsage]  scikit-learn's own way for estimators
     check_consistent_length,
@@ -52,8 +52,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Args:
         estimator: The classifier; a logistic regression by default.
         calibrator: The calibrator, named as in a study file.
-        cv: Number of folds, or a splitter of scikit-learn. A class with fewer examples lowers the number of folds, to
-            at least 2.
+        cv: Number of folds, or a splitter of scikit-learn or pairs of training and test rows. A number makes stratified
+            folds, as in scikit-learn, so that every training part has every class; a class with fewer examples lowers
+            it, to at least 2. The class frequencies of stratified folds are all alike: they do not show how uncertain
+            the frequencies of the data are, so that the calibrator learns them as they are. A splitter need not test
+            every row, and may test one several times, as `ShuffleSplit` or `TimeSeriesSplit` do. The calibrator is then
+            fitted to the rows that are tested. A row that is tested m times enters with each of its predictions and a
+            weight of 1/m, because the average of several models is less confident than the one that is calibrated.
         method: Name in scikit-learn's `CalibratedClassifierCV`; refused with the name of the calibrator to use.
     """
 
@@ -78,12 +83,18 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             fit_params: Further arguments of the classifier's `fit`.
 
         Raises:
-            InputError: If folds divide groups, or the classifier takes no sample weights.
+            InputError: If folds divide groups or test training rows, a classifier that is fitted to the training part
+                of a fold lacks a class, or the classifier takes no sample weights.
         """
         _check_settings(self.calibrator, self.cv, self.method)
         frozen = isinstance(self.estimator, FrozenEstimator)
         x = X if frozen else indexable(X)[0]  # the classifier checks it: columns, texts, missing values
         check_classification_targets(y)
+        if type_of_target(y).startswith("multilabel"):
+            raise InputError(
+                "Expected one label per example, got several. Try MultiOutputClassifier(CalibratedClassifier(model)).",
+                code="several_outputs",
+            )
         y = column_or_1d(y, warn=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         if weights is not None and (weights < 0).any():
@@ -95,16 +106,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             self.estimator_, scores = self.estimator, _scores(self.estimator, x)
             self.classes_ = np.asarray(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
+            rows = np.arange(len(labels))
         else:
             self.classes_, labels = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
                 raise ValueError("Classifier can't train when only one class is present.")
             model: Any = clone(self._classifier())
-            scores, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
+            scores, rows, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
             self.estimator_ = model.fit(x, labels, **final_fit_params)
-        # Calibrators count weights as numbers of examples, which a mean of 1 makes of weights in any unit
-        normalized_weights = None if weights is None else weights / weights.mean()
-        p = _to_predictions(scores, labels, normalized_weights, clusters=clusters)
+        weights, clusters = _per_prediction(rows, weights, clusters)
+        p = _to_predictions(scores, labels[rows], weights, clusters=clusters)
         self.calibrator_ = calibrators.fit(self.calibrator, p)
         for name in ("n_features_in_", "feature_names_in_"):  # not every classifier has them
             vars(self).pop(name, None)  # of an earlier fit
@@ -135,8 +146,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _out_of_fold(
         self, model: Any, x: Any, labels: Any, weights: Any, groups: Any, clusters: Any, fit_params: dict[str, Any]
-    ) -> tuple[tuple[str, np.ndarray], dict[str, Any]]:
-        """Return the name and the out-of-fold values of the scores, and the arguments of the classifier's final fit.
+    ) -> tuple[tuple[str, np.ndarray], np.ndarray, dict[str, Any]]:
+        """Return out-of-fold scores with their name, their rows, and the arguments of the classifier's final fit.
 
         `groups` go to a given splitter. `clusters`, their indices, keep rows together in the folds that are made here.
         With scikit-learn's metadata routing, the classifier and the splitter receive the arguments that they request.
@@ -145,7 +156,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         metadata = {name: value for name, value in metadata.items() if value is not None}
         if get_config()["enable_metadata_routing"]:
             routed: Any = process_routing(self, "fit", **metadata)
-            # `cross_val_predict` refuses arguments that the model did not request
+            # `cross_validate` refuses arguments that the model did not request
             requested = get_routing_for_object(model).consumes("fit", list(metadata))
             fold_params = {name: metadata[name] for name in requested}
             final_fit_params, split_params = routed.estimator.fit, dict(routed.splitter.split)
@@ -155,14 +166,38 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         splits = self._splits(x, labels, clusters, split_params)
         method = _score_method(model)
         _refuse_pair_scores(model, method, len(self.classes_))
-        values = cross_val_predict(model, x, labels, cv=splits, method=method, params=fold_params or None)
-        return (method, np.asarray(values)), dict(final_fit_params)
+        held_out: list[np.ndarray] = []  # the scores of each fold
+
+        def keep_scores(fitted: Any, x_test: Any, _: Any) -> float:
+            """Keep the scores of the test rows, as the scorer of a fold, whose own number is not used."""
+            if len(getattr(fitted, "classes_", self.classes_)) < len(self.classes_):
+                raise self._missing_class_error(labels, splits[len(held_out)][0])
+            held_out.append(np.asarray(getattr(fitted, method)(x_test)))
+            return 0.0
+
+        raise_errors: Any = "raise"  # a text, which scikit-learn's annotations lack
+        params = fold_params or None
+        cross_validate(model, x, labels, scoring=keep_scores, cv=splits, params=params, error_score=raise_errors)
+        rows = np.concatenate([test for _, test in splits])
+        order = rows.argsort(kind="stable")  # the given order of the rows
+        return (method, np.concatenate(held_out)[order]), rows[order], dict(final_fit_params)
+
+    def _missing_class_error(self, labels: np.ndarray, train: np.ndarray) -> InputError:
+        """Return the error for training rows that lack a class, whose column the classifier therefore lacks."""
+        missing = np.setdiff1d(np.arange(len(self.classes_)), labels[train])
+        names = self.classes_[missing].tolist()[:10]
+        return InputError(
+            f"Expected every class in the training part of every fold, got one without {names}. Try cv=5, whose folds "
+            "are stratified, or leaving out rare classes.",
+            code="folds",
+        )
 
     def _splits(self, x: Any, labels: Any, clusters: Any, split_params: dict[str, Any]) -> list[Any]:
         """Return the training rows and the test rows of each fold.
 
         Raises:
-            InputError: If folds divide groups, or the training rows of a fold lack a class.
+            InputError: If test rows, or their groups, are among the training rows of their fold, or there is only one
+                class in these, on which most classifiers cannot be fitted.
         """
         if not isinstance(self.cv, Integral):  # a splitter, or pairs of rows
             user_splitter: Any = check_cv(self.cv, labels, classifier=True)
@@ -177,8 +212,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             folds = min(folds, int(clusters.max()) + 1)
             splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=0)
             splits = list(splitter.split(x, labels, clusters))
-        if clusters is not None:
-            _check_group_folds(splits, labels, clusters, self.cv)
+        rows = np.arange(len(labels))
+        splits = [(rows[train], rows[test]) for train, test in splits]  # a custom splitter may yield masks
+        _check_folds(splits, rows if clusters is None else clusters, self.cv)
+        for train, _ in splits:
+            if len(np.unique(labels[train])) < 2:
+                raise self._missing_class_error(labels, train)
         return splits
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -469,13 +508,35 @@ def _fit_arguments(model: Any, weights: Any, fit_params: dict[str, Any]) -> dict
     )
 
 
-def _check_group_folds(splits: list[Any], labels: np.ndarray, clusters: np.ndarray, cv: Any) -> None:
-    """Raise `InputError` if a group is in both parts of a fold, or a class in the test part alone."""
-    for train, test in splits:
-        if np.intersect1d(clusters[train], clusters[test]).size:
-            raise InputError(
-                f"Expected folds that keep groups together, got cv={str(cv)[:80]}. Try cv=5 or GroupKFold().",
-                code="groups_divided",
-            )
-        if len(np.unique(labels[train])) < len(np.unique(labels)):
-            raise InputError("Expected every class in the training part of every fold. Try fewer folds.", code="folds")
+def _check_folds(splits: list[Any], clusters: np.ndarray, cv: Any) -> None:
+    """Raise `InputError` if no row is tested, or a cluster, which is a group or a row, is in both parts of a fold."""
+    text = " ".join(str(cv).split())[:80]
+    if not sum(len(test) for _, test in splits):
+        raise InputError(f"Expected folds with test rows, got cv={text}. Try cv=5.", code="folds")
+    if any(np.intersect1d(clusters[train], clusters[test]).size for train, test in splits):
+        raise InputError(
+            f"Expected folds whose training parts have no row and no group of their test parts, got cv={text}. Try "
+            "cv=5 or, for groups, GroupKFold().",
+            code="groups_divided",
+        )
+
+
+def _per_prediction(rows: np.ndarray, weights: Any, clusters: Any) -> tuple[Any, Any]:
+    """Return the weights and clusters of the predictions of rows, or None where all count alike or are independent.
+
+    A row with m predictions, which form a cluster, has a weight of 1 / m in each. Calibrators count weights as numbers
+    of examples, so that weights in any unit are divided by their mean over rows.
+
+    Args:
+        rows: Row of each prediction, sorted.
+        weights: Weight of each row, or None.
+        clusters: Cluster of each row, or None.
+    """
+    times = np.bincount(rows)[rows]
+    if times.max() > 1:
+        clusters = rows if clusters is None else clusters[rows]
+        shares = 1 / times if weights is None else weights[rows] / times
+    else:
+        clusters = None if clusters is None else clusters[rows]
+        shares = None if weights is None else weights[rows]
+    return None if shares is None else shares * (len(np.unique(rows)) / shares.sum()), clusters

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,11 +14,13 @@ FitFunction = Callable[[Predictions], Map]
 
 
 def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
-    """Return the fold of each sample (n) int64, 0 .. folds-1, stratified by class.
+    """Return the fold of each sample (n) int64, 0 .. folds-1, without looking at the labels.
 
-    Samples are sorted by class, and within a class by a random linear combination of their logits. In this order they
-    are dealt out to the folds in turn, so that folds are alike. The order of rows and of classes has no effect. All
-    samples of a cluster share a fold.
+    Samples are sorted by a random linear combination of their logits, in which equal rows lie in random order, and dealt
+    out to the folds in turn: each fold has about the same predictions, and its labels are those of random samples. Folds
+    that also had the same labels would repeat the chance frequencies of the classes, and reward calibrators that learn
+    them. The order of classes has no effect, nor has the order of samples whose logits differ. All samples of a cluster
+    share a fold.
 
     Raises:
         InputError: If there are fewer samples, or clusters, than folds.
@@ -27,18 +30,15 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
         divisible = "samples" if p.clusters is None else "clusters"
         message = f"Expected folds in 2 .. {n}, the number of {divisible}, got {folds}. Try folds=2 (--cv 2)."
         raise InputError(message, code="folds_range")
-    p, labels = replace_masks(p), p.labels  # logits such as -1e4 would dominate the combination
-    rank = _class_ranks(p)
-    direction = torch.randn(p.k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    projection = _project(p.logits, direction.to(rank.device)[rank])
-    tie_breakers = (column for column in (p.clusters, p.groups, p.weights) if column is not None)
-    order = torch.arange(len(p), device=labels.device)
-    for key in (*tie_breakers, projection, rank[labels]):  # stable sorts: the last key counts most
-        order = order[key[order].argsort(stable=True)]
+    rng, p = np.random.default_rng(seed), replace_masks(p)  # logits such as -1e4 would dominate the combination
+    rank = _class_ranks(p.logits)
+    direction = torch.from_numpy(rng.standard_normal(p.k)).to(rank.device)[rank]
+    shuffled = torch.from_numpy(rng.permutation(len(p))).to(rank.device)
+    order = shuffled[_project(p.logits, direction)[shuffled].argsort(stable=True)]
     turn = order.argsort()  # position of each sample in this order
     if p.clusters is not None:  # clusters are dealt out instead, in the order of their first samples
         cluster_index = p.clusters.unique(return_inverse=True)[1]
-        first_turn = torch.full((n,), len(p), device=labels.device).scatter_reduce(0, cluster_index, turn, "amin")
+        first_turn = torch.full((n,), len(p), device=turn.device).scatter_reduce(0, cluster_index, turn, "amin")
         turn = first_turn.argsort().argsort()[cluster_index]  # twice: the rank of each cluster
     return turn % folds
 
@@ -50,19 +50,15 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
         yield z - z.amax(1, keepdim=True)
 
 
-def _class_ranks(p: Predictions) -> Tensor:
-    """Return the rank of each class (k) by a total over all rows, so that the order of the columns has no effect.
+def _class_ranks(logits: Tensor) -> Tensor:
+    """Return the rank of each class (k) by the sum over rows of p^1.5, with p its probability.
 
-    Sorting uses these ranks instead of class indices. The total of a class is the weighted sum of p^1.5 over rows, with
-    p its probability, plus the weighted sum of p^1.5 + 1 over the rows with its label.
+    The random direction goes by these ranks instead of class indices, so that the order of the columns has no effect.
     """
-    totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
-    weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
-    for z, y, w in row_blocks(p.logits, p.labels, weights):
+    totals = torch.zeros(logits.shape[1], dtype=torch.float64, device=logits.device)
+    for (z,) in row_blocks(logits):
         powers = z.double().softmax(1)
-        powers *= powers.sqrt()  # p^1.5: its sums rarely tie, unlike those of rounded probabilities themselves
-        totals += w @ powers
-        totals.index_add_(0, y, w * (powers.gather(1, y[:, None]).squeeze(1) + 1))
+        totals += (powers * powers.sqrt()).sum(0)  # p^1.5: its sums rarely tie, unlike those of rounded probabilities
     return totals.argsort(stable=True).argsort()  # twice: the rank of each class
 
 

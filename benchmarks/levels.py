@@ -27,7 +27,7 @@ SIZES = 20, 100
 CONFIDENCES = 0.6, 0.9, 0.95, 0.99, "mixed", "rounded"
 STRUCTURES = "independent", "weights", "clusters"
 PROBLEMS = *STRUCTURES, "differences", "groups"
-TESTS = "kuiper", "ks", "skce", "smooth_ece"
+TESTS = "kuiper", "omnibus", "ks", "skce", "smooth_ece"
 NUM_GROUPS, K, SCALES = 4, 3, (1.5, 4.0)  # SCALES: of the logits of compared models
 LEVEL = 0.05
 

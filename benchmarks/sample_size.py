@@ -41,9 +41,9 @@ class Problem:
 
 
 def rejects(confidence: np.ndarray, outcome: np.ndarray, clusters: np.ndarray | None = None) -> bool:
-    """Whether the Kuiper test rejects stated confidences at 0.05."""
+    """Whether the omnibus test rejects stated confidences at 0.05."""
     p = Predictions.from_confidence(confidence, outcome.astype(int), clusters=clusters)
-    return metrics.kuiper.test(p).p_value < 0.05
+    return metrics.omnibus.test(p).p_value < 0.05
 
 
 def risk_score() -> Problem:
@@ -55,7 +55,7 @@ def risk_score() -> Problem:
     def succeeds(n: int, rng: np.random.Generator) -> bool:
         c = score(n, rng)
         p = Predictions.from_probs(c, (rng.random(n) < np.minimum(c + 0.05, 1)).astype(int))
-        return metrics.kuiper.test(p).p_value < 0.05
+        return metrics.omnibus.test(p).p_value < 0.05
 
     def ask() -> SampleSize:
         c = score(1000, np.random.default_rng(1))
@@ -81,7 +81,7 @@ def ten_classes() -> Problem:
 
     def succeeds(n: int, rng: np.random.Generator) -> bool:
         z = draw_logits(n, 10, rng)
-        return metrics.kuiper.test(Predictions(z, draw_labels(scale * z, rng))).p_value < 0.05
+        return metrics.omnibus.test(Predictions(z, draw_labels(scale * z, rng))).p_value < 0.05
 
     def ask() -> SampleSize:
         rng = np.random.default_rng(1)

@@ -37,7 +37,7 @@ def _measurement_lines(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> I
     """Check that the verdict follows from the rows."""
     gap, l2 = rows["signed_gap"], rows["debiased_l2"]
     excludes_zero = gap["low"] > 0 or gap["high"] < 0
-    if verdict["p_value"] != rows["kuiper"]["p_value"]:
+    if verdict["p_value"] != rows["omnibus"]["p_value"]:
         yield "the p-value of the verdict is not that of the test"
     if (verdict["status"] == "miscalibrated") != (verdict["p_value"] < 0.05):
         yield f"{verdict['status']} beside p = {verdict['p_value']}"

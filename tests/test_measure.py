@@ -16,7 +16,7 @@ from calibrant.metrics import Summary
 
 ORDER = [
     *("accuracy", "nll", "refinement", "calibration_loss", "brier", "signed_gap", "ece", "noise_floor"),
-    *("adaptive_ece", "adaptive_noise_floor", "debiased_l2", "kuiper", "smooth_ece", "classwise_ece"),
+    *("adaptive_ece", "adaptive_noise_floor", "debiased_l2", "kuiper", "omnibus", "smooth_ece", "classwise_ece"),
     *("confident_share", "confident_accuracy", "aurc"),
 ]
 

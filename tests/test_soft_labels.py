@@ -154,7 +154,7 @@ def test_noise_floor_shrinks_with_the_variance_of_outcomes():
 def test_tests_and_intervals_hold_their_level(spread):
     rounds, n = 200, 40
     rejected, covered, above = (
-        dict.fromkeys(("kuiper", "ks", "skce"), 0),
+        dict.fromkeys(("kuiper", "ks", "omnibus", "skce"), 0),
         dict.fromkeys(("signed_gap", "debiased_l2"), 0),
         0,
     )

@@ -50,8 +50,8 @@ print(val)
 # -------------------
 #
 # ``measure`` prints each number with its interval, its noise floor or its p-value. The noise floor is the ECE of a
-# perfectly calibrated network with the same confidences. Kuiper's p-value is the probability that such a network would
-# look at least as miscalibrated.
+# perfectly calibrated network with the same confidences. The p-value of the omnibus test is the probability that such a
+# network would look at least as miscalibrated.
 
 print(calibrant.measure(test))
 
@@ -114,4 +114,4 @@ print((loaded(inputs) - model(inputs)).abs().max() < 1e-5)
 # Calibration may drift. Measure again when you have new labeled predictions.
 
 later = Predictions(result.best(test.logits[600:]), test.labels[600:])
-print(metrics.kuiper.test(later))
+print(metrics.omnibus.test(later))

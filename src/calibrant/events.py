@@ -13,7 +13,7 @@ from calibrant._text import display_name
 SCORE_METRICS = ("accuracy", "nll", "brier")
 CALIBRATION_METRICS = (
     *("signed_gap", "ece", "noise_floor", "adaptive_ece"),
-    *("adaptive_noise_floor", "debiased_l2", "kuiper"),
+    *("adaptive_noise_floor", "debiased_l2", "kuiper", "omnibus"),
 )
 TESTED_METRICS = ("signed_gap", "ece", "adaptive_ece", "debiased_l2", "kuiper")
 # The event to evaluate: "top" (the predicted class is right), the index of a class, or "classes" (all of them)

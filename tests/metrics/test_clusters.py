@@ -79,7 +79,7 @@ def test_share_without_clusters_has_the_whole_range():
 
 
 def test_copies_in_clusters_sharpen_no_test_and_no_noise_floor(sample):
-    for name in ("kuiper", "ks", "skce"):
+    for name in ("kuiper", "ks", "omnibus", "skce"):
         test = getattr(metrics, name).test
         original, clustered, naive = (
             test(p).p_value for p in (sample, copies(sample, 9), independent(copies(sample, 9)))

@@ -205,7 +205,7 @@ def reject_rate(structure: str, confidence: float, n: int, name: str, draws: int
     return rejected / draws
 
 
-@pytest.mark.parametrize("name", ["kuiper", "ks", "skce"])
+@pytest.mark.parametrize("name", ["kuiper", "ks", "omnibus", "skce"])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 @pytest.mark.parametrize("structure", ["weights", "clusters"])
 def test_few_expected_errors_reject_no_calibrated_model(structure, confidence, name):
@@ -223,7 +223,7 @@ def test_smooth_ece_test_has_its_nominal_size_and_power():
     assert np.mean(np.array(p_values[0.2]) <= 0.05) >= 0.95
 
 
-@pytest.mark.parametrize("name", ["kuiper", "ks"])
+@pytest.mark.parametrize("name", ["kuiper", "ks", "omnibus"])
 def test_tests_of_one_confidence_are_the_binomial_test(name):
     events = Events(torch.full((100,), 0.5, dtype=torch.float64), (torch.arange(100) < 60).double())
     assert getattr(metrics, name).test(events).p_value == pytest.approx(0.0569, abs=0.02)  # 2 P(X >= 60)

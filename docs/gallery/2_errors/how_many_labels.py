@@ -2,7 +2,7 @@
 How many labels?
 ================
 
-Power of the Kuiper test for a calibration error of 0.05, before anything is labeled. Dashed: the number to label for a
+Power of the omnibus test for a calibration error of 0.05, before anything is labeled. Dashed: the number to label for a
 power of 80 %.
 """
 

@@ -271,7 +271,7 @@ def _build_measurement(
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
     signed_gap = by_name["signed_gap"]
     verdict = Verdict.decide(
-        p_value=by_name["kuiper"].p_value,
+        p_value=by_name["omnibus"].p_value,
         gap=(signed_gap.low, signed_gap.high),
         error_high=by_name["debiased_l2"].high,
         tolerance=tolerance,

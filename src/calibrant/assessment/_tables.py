@@ -53,7 +53,7 @@ def metrics_table(
         elif has_change:
             cells.append("")
         rows.append([_name_cell(row, plain_words=plain_words), *cells])
-    explanation = f"In brackets: {format_level(first.level)} intervals. The verdict follows the Kuiper test alone."
+    explanation = f"In brackets: {format_level(first.level)} intervals. The verdict follows the omnibus test alone."
     if has_change:
         explanation += (
             f" Changes are measured on the same {first.event.units}, which detects smaller differences than comparing "

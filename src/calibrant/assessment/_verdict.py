@@ -4,26 +4,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calibrant._validation import check_range
+from calibrant.metrics import MISCALIBRATION_P_VALUE
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
 Direction = Literal["over", "under"]
 
 DEFAULT_TOLERANCE = 0.05
-MISCALIBRATION_P_VALUE = 0.05  # Kuiper p-value below which predictions are called miscalibrated
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The conclusion about calibration that the data allow.
 
-    - "miscalibrated": the Kuiper test rejects calibration, p < 0.05.
+    - "miscalibrated": the omnibus test rejects calibration, p < 0.05.
     - "no_evidence": it does not, and the error is at most `tolerance`, because its upper bound is.
     - "too_little_data": it does not, but the upper bound exceeds `tolerance`.
     """
 
     status: Status
     direction: Direction | None  # sign of the signed gap if miscalibrated and its interval excludes 0
-    p_value: float  # of the Kuiper test
+    p_value: float  # of the omnibus test
     bound: float  # upper bound of the L2 error; at the level 0.9 of intervals it holds with probability 0.95
     tolerance: float
 
@@ -35,7 +35,7 @@ class Verdict:
         is therefore raised to the upper bound of |signed gap|.
 
         Args:
-            p_value: p-value of the Kuiper test.
+            p_value: p-value of the omnibus test.
             gap: Ends (low, high) of the interval of the signed gap, mean confidence minus frequency.
             error_high: Upper end of the interval of the debiased L2 error.
             tolerance: Largest acceptable L2 error.

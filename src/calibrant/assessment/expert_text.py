@@ -41,7 +41,7 @@ def headline(measurement: MeasurementData) -> str:
 
 
 def calibration_answer(measurement: MeasurementData) -> str:
-    """Answer "Is it calibrated?" by the Kuiper test, the upper bound of the error, and ECE with its noise floor."""
+    """Answer "Is it calibrated?" by the omnibus test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
     verb, chance = "rejects", ""
     upper_quantile = (1 + measurement.level) / 2  # at which the central interval of the noise floor ends
@@ -50,7 +50,7 @@ def calibration_answer(measurement: MeasurementData) -> str:
         if ece.value > floor.high:
             chance = f" It is larger, as for {format_percent(1 - upper_quantile, 0)} of calibrated models."
     return (
-        f"{VERDICT_OPENINGS[verdict.status]} The Kuiper test {verb} calibration ({format_p_value(verdict.p_value)}). "
+        f"{VERDICT_OPENINGS[verdict.status]} The omnibus test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
         f"out; the tolerance is {100 * verdict.tolerance:g} %. "
         f"ECE is {ece.text} %; a calibrated model has {floor.text} % on average, with a "
@@ -83,7 +83,7 @@ def direction_answer(measurement: MeasurementData) -> str:
         return text
     return (
         f"{text} The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated "
-        "models; the Kuiper test does not reject calibration."
+        "models; the omnibus test does not reject calibration."
     )
 
 

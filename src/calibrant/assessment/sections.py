@@ -180,8 +180,8 @@ def _diagrams(measurements: LabeledMeasurements) -> Markup:
     curves = bars = Markup()
     for name, measurement in measurements.items():
         title, bins = capitalize(name), measurement.reliability_bins
-        ece, kuiper = format_percent(measurement["ece"].value), format_p_value(measurement["kuiper"].p_value)
-        error = f"ECE {ece}, Kuiper {kuiper}"
+        ece, p_value = format_percent(measurement["ece"].value), format_p_value(measurement.verdict.p_value)
+        error = f"ECE {ece}, {p_value}"
         level = None if measurement.clusters else measurement.level  # intervals of bins assume independent rows
         curves += report.curve_diagram(title, measurement.by_score, bins, error, event=event)
         bars += report.bar_diagram(title, bins, error, event=event, level=level)

@@ -39,13 +39,12 @@ from calibrant.language_models import (
     conventions,
     missing_confidence_bounds,
 )
-from calibrant.metrics import Interval
+from calibrant.metrics import MISCALIBRATION_P_VALUE, Interval
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
 CARD_LEVEL = 0.90
 RANK_LEVEL = 0.95
-KUIPER_LEVEL = 0.05  # p-value below which confidences are called miscalibrated
 _UNNAMED = "model"
 
 
@@ -62,7 +61,7 @@ class ModelCard:
     not_answered: Interval  # share of answers that are missing or not gradable, among the same answers
     numbers: dict[str, Interval]  # metrics of the answers with a confidence, by name
     noise_floor: Interval  # ECE of a calibrated model with the same confidences
-    p_value: float  # of the Kuiper test of calibration
+    p_value: float  # of the omnibus test of calibration
     conventions: dict[str, PublishedValue]  # empty if scores are fractional
     bounds: dict[str, Bounds]  # over all values of missing confidences; empty if scores are fractional
     coverage: tuple[CoverageRow, ...]
@@ -102,7 +101,7 @@ class ModelCard:
             not_answered=answer_share(~complete.is_answered, complete, level),
             numbers=numbers,
             noise_floor=metrics.noise_floor.interval(p, level=level),
-            p_value=metrics.kuiper.test(p).p_value,
+            p_value=metrics.omnibus.test(p).p_value,
             conventions=conventions(log) if graded.is_binary else {},
             bounds=missing_confidence_bounds(log) if graded.is_binary else {},
             coverage=coverage_rows(p, level),
@@ -114,8 +113,8 @@ class ModelCard:
 
     @property
     def is_miscalibrated(self) -> bool:
-        """Whether the Kuiper test rejects calibration."""
-        return self.p_value < KUIPER_LEVEL
+        """Whether the omnibus test rejects calibration."""
+        return self.p_value < MISCALIBRATION_P_VALUE
 
     @property
     def headline(self) -> str:

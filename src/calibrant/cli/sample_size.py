@@ -44,7 +44,7 @@ def sample_size_command(
         "--metric",
         "-m",
         metavar="NAME",
-        help="Test, error or score of the goal. Default: kuiper, debiased_l2 or nll.",
+        help="Test, error or score of the goal. Default: omnibus, debiased_l2 or nll.",
     ),
     power: float = Option(0.8, metavar="P", help="Probability to reach the goal."),
     alpha: float = Option(0.05, metavar="P", help="Significance level of the test, or error rate of the bound."),

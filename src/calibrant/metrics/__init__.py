@@ -9,7 +9,7 @@ metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
 from calibrant.backend.bins import Events, EventStatistics
-from calibrant.metrics import _binned, _corp, _cumulative, _ranking, _scores, _smooth
+from calibrant.metrics import _binned, _corp, _cumulative, _omnibus, _ranking, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
@@ -33,6 +33,8 @@ from calibrant.metrics._intervals import student_quantile as student_quantile
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._metric import declared_metric as declared_metric
+from calibrant.metrics._omnibus import *
+from calibrant.metrics._omnibus import MISCALIBRATION_P_VALUE as MISCALIBRATION_P_VALUE
 from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
@@ -45,6 +47,7 @@ __all__ += ["share_interval", "share_limits", "strict_limits", "tables", "two_sa
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__
+__all__ += _omnibus.__all__
 __all__ += _ranking.__all__
 __all__ += _scores.__all__
 __all__ += _smooth.__all__

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
 from calibrant.metrics._intervals import SUM_ROUNDING, Evidence
 from calibrant.metrics._metric import metric
-from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
+from calibrant.metrics._null import MIN_EVENT_VARIANCE, NUM_NULL_DRAWS, NullResiduals
 from calibrant.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
@@ -24,7 +24,7 @@ MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed
     term="Kuiper",
     lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.by_score, _path_range, range_tail),
+    test=lambda events: _path_test(events.by_score, _path_range, range_tail, reflections=4),
 )
 def kuiper(events: EventStatistics) -> Scalar:
     r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
@@ -35,8 +35,10 @@ def kuiper(events: EventStatistics) -> Scalar:
     (Rossellini et al. 2025).
 
     The test compares with the range of a Brownian motion, the limit for a calibrated model with many distinct
-    confidences. With at most 512 of them, or with clusters, it compares with 999 simulated calibrated models. They are
-    too few for p-values below 0.01; for independent examples, the smaller of both p-values then counts.
+    confidences. With at most 512 of them, with clusters, or if the variance of the number of events is below 20, it
+    compares with 999 simulated calibrated models. They are too few for p-values below 0.01: for independent examples,
+    the smaller of both p-values then counts. If events or non-events are rare, a limit with jumps, a Poisson process,
+    takes the place of the Brownian motion for such p-values.
 
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
@@ -53,7 +55,7 @@ def kuiper(events: EventStatistics) -> Scalar:
     term="Kolmogorov-Smirnov",
     lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
-    test=lambda events: _path_test(events.by_score, _path_supremum, supremum_tail),
+    test=lambda events: _path_test(events.by_score, _path_supremum, supremum_tail, reflections=2),
 )
 def ks(events: EventStatistics) -> Scalar:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
@@ -131,32 +133,66 @@ def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     return kernel_sum(by_score.value, by_score.residual, width).clamp_min(0).sqrt() / by_score.total_weight.sum()
 
 
-def _path_test(by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: Callable[[float], float]) -> Evidence:
+def _path_test(
+    by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: Callable[[float], float], reflections: int
+) -> Evidence:
     """Test the size of the path C_0 .. C_g of a calibrated model, which nears a Brownian motion times sigma.
 
     The p-value is, by case:
 
     - every confidence is 0 or 1: 1 without an error, and 0 otherwise, since a single error contradicts them;
     - clusters: simulated;
-    - at most 512 distinct confidences: simulated, or asymptotic if that is smaller and the simulated one below 0.01;
-    - more distinct confidences: asymptotic.
+    - at most 512 distinct confidences, or a variance of the number of events below 20: simulated, or that of
+      `_process_tail` if it is smaller and the simulated one below 0.01;
+    - otherwise that of `_process_tail`.
 
     Args:
         by_score: Sorted examples.
         size: Function of paths (..., g + 1) that returns their range or supremum.
         tail: Probability that a Brownian motion on [0, 1] has a larger range or supremum.
+        reflections: Limit, for large values, of `tail` divided by the two-sided tail of the path's end.
     """
     statistic = float(size(cumulative_residuals(by_score)))
     weight, _, _, variance = by_score.cumulative_sums[:, -1].tolist()  # of all examples; variance of the event count
-    sigma = math.sqrt(variance) / weight
-    if not sigma:  # every confidence is 0 or 1
+    if not variance:  # every confidence is 0 or 1
         return Evidence(statistic, float(statistic == 0))
-    asymptotic, is_clustered = tail(statistic / sigma), by_score.clusters is not None
-    if not is_clustered and len(by_score.value) > MAX_CLUSTER_SLOTS:
-        return Evidence(statistic, asymptotic)
-    simulated = NullResiduals.draw(by_score).p_value(lambda residuals: size(_running_sums(residuals)))
-    refines = not is_clustered and simulated < MAX_REFINED_P_VALUE  # fewer than 10 of the 999 draws would decide
-    return Evidence(statistic, min(simulated, asymptotic) if refines else simulated)
+    is_clustered = by_score.clusters is not None
+    is_rich = len(by_score.value) > MAX_CLUSTER_SLOTS and variance >= MIN_EVENT_VARIANCE
+    if is_rich and not is_clustered:
+        return Evidence(statistic, _process_tail(by_score, statistic * weight, tail, reflections))
+    simulated = NullResiduals.shared(by_score).p_value(lambda residuals: size(_running_sums(residuals)))
+    if is_clustered or simulated >= MAX_REFINED_P_VALUE:
+        return Evidence(statistic, simulated)
+    # fewer than 10 of the 999 draws would decide
+    return Evidence(statistic, min(simulated, _process_tail(by_score, statistic * weight, tail, reflections)))
+
+
+def _process_tail(by_score: GroupedScores, x: float, tail: Callable[[float], float], reflections: int) -> float:
+    r"""Return the probability that the path of event counts exceeds x: by a Brownian motion, or a process of jumps.
+
+    If events or non-events are rare, few of them make a large path, and the Brownian motion has too small a tail. A
+    p-value below 0.01 is therefore raised to `reflections` times the two-sided tail of the path's end (the reflection
+    principle), of which the heavier side is that of a compensated Poisson process with the variance V of the count.
+    Its jumps have the size a at which it has the skewness or the excess kurtosis of the count, whichever is larger:
+    $a = \max(|\kappa_3| / V, \sqrt{\kappa_4 / V})$, which is 1 for rare events.
+    """
+    variance = float(by_score.cumulative_sums[3, -1])
+    brownian = tail(x / math.sqrt(variance))
+    if brownian >= MAX_REFINED_P_VALUE:
+        return brownian
+    from scipy.special import gammainc, gammaincc  # slow to import
+
+    v = by_score.value * (1 - by_score.value)  # of one outcome; its cumulants are v (1 - 2 c) and v (1 - 6 v)
+    share = by_score.variance / variance
+    skewness, kurtosis = float(share @ (1 - 2 * by_score.value)), float(share @ (1 - 6 * v))
+    jump = max(abs(skewness), math.sqrt(max(kurtosis, 0.0)))
+    if jump * x < SUM_ROUNDING * variance:  # symmetric outcomes
+        return brownian
+    mean, distance = variance / jump**2, x / jump  # of the Poisson process, in jumps
+    heavy = float(gammainc(mean + distance, mean))  # P(N >= mean + distance)
+    light = float(gammaincc(mean - distance + 1, mean)) if distance <= mean else 0.0  # P(N <= mean - distance)
+    asymmetry = abs(skewness) / jump  # 0 if both sides are equally heavy
+    return max(brownian, min(reflections * (2 * heavy - asymmetry * (heavy - light)), MAX_REFINED_P_VALUE))
 
 
 def cumulative_residuals(by_score: GroupedScores) -> Tensor:

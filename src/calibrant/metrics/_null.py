@@ -11,6 +11,7 @@ from calibrant.backend.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
 from calibrant.metrics._intervals import SUM_ROUNDING
 
 NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000
+MIN_EVENT_VARIANCE = 20.0  # of the number of events; below it, tests of independent examples are simulated
 MAX_CLUSTERED_BINS = 64  # bins of confidence in which sums of clusters are drawn
 MAX_CHUNK_ELEMENTS = 1 << 20  # residuals of unanimous clusters that are drawn at once
 PRIOR_EVENTS = 0.25  # expected events of unanimous clusters that are added to the expected events of the sample
@@ -51,6 +52,14 @@ class NullResiduals:
         value, weight, residual = by_score.value.cpu(), by_score.total_weight.cpu(), by_score.residual.cpu()
         drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
         return cls(value, weight, residual[None], drawn * math.sqrt(by_score.dispersion), by_score.dispersion)
+
+    @classmethod
+    def shared(cls, by_score: GroupedScores) -> "NullResiduals":
+        """Return the default draws, which the tests of the same examples share."""
+        cache = by_score.__dict__  # as for a cached property, which this module cannot add to the class
+        if "_null" not in cache:
+            cache["_null"] = cls.draw(by_score)
+        return cache["_null"]
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
         """Return the share of draws with as large a statistic as observed, counting the observation as a draw.

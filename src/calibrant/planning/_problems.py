@@ -30,7 +30,7 @@ from calibrant.types import InputError
 # Default metric, description of the metrics that suit the goal, and whether a metric does. The signed gap counts as an
 # error too
 GOAL_METRICS: dict[Goal, tuple[str, str, Callable[[Metric[...]], bool]]] = {
-    "detect": ("kuiper", "a metric with a test", lambda metric: metric.has_test and metric.is_of_event),
+    "detect": ("omnibus", "a metric with a test", lambda metric: metric.has_test and metric.is_of_event),
     "bound": (
         "debiased_l2",
         "a calibration error with an interval",

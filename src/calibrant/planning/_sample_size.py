@@ -65,7 +65,7 @@ def sample_size(
         detect: Calibration error to detect, the mean of $|p - c|$, such as 0.05.
         bound: Bound on the error.
         difference: Difference of the means of a metric between two models.
-        metric: The test of `detect` (default "kuiper", which decides the verdict of `measure`), the error of `bound`
+        metric: The test of `detect` (default "omnibus", which decides the verdict of `measure`), the error of `bound`
             ("debiased_l2", or "signed_gap" and others with an interval), or the score of `difference` ("nll"). The
             test of "skce" draws outcomes and takes minutes.
         of: Event to evaluate, as in `measure`.
@@ -149,7 +149,7 @@ def quick_sample_size(
     Args:
         events: Predictions, of the event that `measure` evaluates by default, or the statistics of one event, such as
             `predictions.events` or a `Summary`.
-        detect: Calibration error that the Kuiper test detects.
+        detect: Calibration error that the omnibus test detects.
         bound: Bound on the debiased L2 error of a calibrated model.
         power: Probability to reach the goal.
         alpha: Significance level of the test, or error rate of the upper end of the interval.

@@ -113,7 +113,7 @@ def test_summary_has_the_omnibus_test_of_its_rows():
 
 
 def test_verdict_has_the_p_value_of_the_omnibus_test():
-    events = draw(2000, np.random.default_rng(4), 0.1, bands=10)
+    events = draw(2000, np.random.default_rng(5), 0.1, bands=10)
     measured = measure(Predictions.from_probs(events.confidence, events.outcome.long()))
     assert measured.verdict.is_miscalibrated
     assert measured["kuiper"].p_value > 0.05 > measured["omnibus"].p_value == measured.verdict.p_value

@@ -47,7 +47,7 @@ def test_notes_and_answers_agree_with_the_verdict(name):
     table = measure(SETS[name])
     verdict, gap = table.verdict, table["signed_gap"]
     assert verdict.status == STATUS.get(name, verdict.status)
-    assert (verdict.status == "miscalibrated") == (table["kuiper"].p_value < 0.05)
+    assert (verdict.status == "miscalibrated") == (table["omnibus"].p_value < 0.05)
     if verdict.status != "miscalibrated":
         assert verdict.direction is None
         assert gap.note == ""

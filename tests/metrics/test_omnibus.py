@@ -70,7 +70,7 @@ def test_omnibus_test_has_almost_the_power_of_kuiper_against_overconfidence():
 
 
 def rare(n: int, rng: np.random.Generator) -> np.ndarray:
-    return np.clip(0.01 * np.exp(rng.standard_normal(n)), 0, 1)
+    return np.clip(0.03 * np.exp(rng.standard_normal(n)), 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ SETS = {
     "often wrong": confidences(0.9, 100, 200),
     "overconfident": scores(2000, 3.0, 0),
     "calibrated": scores(2000, 1.0, 1),
-    "biased": scores(300, 1.0, 2, shift=0.2),
+    "biased": scores(300, 1.0, 2, shift=0.3),
     "few": scores(30, 1.5, 3),
 }
 STATUS = {

@@ -55,10 +55,15 @@ class NullResiduals:
 
     @classmethod
     def shared(cls, by_score: GroupedScores) -> "NullResiduals":
-        """Return the default draws, which the tests of the same examples share."""
+        """Return the default draws, which the tests of the same examples share.
+
+        The seed follows from the outcomes: with the same draws for all data, a test would reject a little more or less
+        often than its level.
+        """
         cache = by_score.__dict__  # as for a cached property, which this module cannot add to the class
         if "_null" not in cache:
-            cache["_null"] = cls.draw(by_score)
+            rank = torch.arange(len(by_score.value), device=by_score.correct.device)
+            cache["_null"] = cls.draw(by_score, seed=round(float(rank.to(by_score.correct) @ by_score.correct)))
         return cache["_null"]
 
     def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:

@@ -25,7 +25,7 @@ from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
 from calibrant.metrics import _scores
-from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits
+from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits, strict_limits
 from calibrant.metrics._moments import clustered_square, square_estimate
 
 TITLE = "Coverage of intervals"
@@ -293,18 +293,19 @@ def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     limits: Limits = {}
     for name, (smallest, value, largest) in paired_scores(logits, labels).items():
         if clusters is None:
-            n, mean, variance = shape[1], value.mean(1), value.var(1)
-            degrees, error = n - 1, np.sqrt(variance / (n - 1))
+            mean, degrees = value.mean(1), shape[1] - 1
+            error = np.sqrt(value.var(1) / degrees)
         else:
-            n, mean, variance, degrees, error = sample_statistics(value, w, clusters)
-        squares = (
-            np.average(x**2, 1, None if w is None else w.numpy())
-            for x in (np.minimum(smallest, 0), np.maximum(largest, 0))
-        )
-        low, high = map(np.sqrt, squares)
-        ends = ScoreRange(-low, high)
+            _, mean, _, degrees, error = sample_statistics(value, w, clusters)
+        # extremes of examples or, by their means, of clusters
+        extremes = np.minimum(smallest, 0), np.maximum(largest, 0)
+        if structure == "clusters":
+            extremes = (np.add.reduceat(x, size.cumsum() - size, axis=1) / size for x in extremes)
+        low, high = extremes
+        ends = ScoreRange(low.min(1), high.max(1))
         half = stdtrit(degrees, (1 + LEVEL) / 2) * error
-        low, high = mean_limits(n, mean, variance, ends, LEVEL)
+        with strict_limits():  # of as many independent units of equal weight
+            low, high = mean_limits(degrees + 1, mean, error**2 * degrees, ends, LEVEL)
         wider = half * (1 + 1 / (degrees + 1))
         limits[f"{name} difference"] = {
             OURS: (np.minimum(low, mean - wider), np.maximum(high, mean + wider)),

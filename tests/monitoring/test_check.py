@@ -130,6 +130,35 @@ def test_relative_requirement_uses_pairs():
     assert unpaired.high - unpaired.low > 4 * (condition.high - condition.low)
 
 
+@pytest.mark.parametrize(("confidence", "n"), [(0.995, 25), (1.0, 25), (0.995, 60)])
+def test_errors_that_are_not_seen_yet_leave_it_open(confidence, n):
+    """Sixty right answers do not show that a surer model is better: errors of 2 % make both equal."""
+    ones = np.ones(n, int)
+    old, new = (Predictions.from_confidence([c] * n, ones) for c in (0.95, confidence))
+    for requirement in ("nll < old", "event_brier < old", "brier < old", "ece < old"):
+        condition = check(new, requirement, old=old).conditions[0]
+        assert condition.status == "too_little_data"
+        assert condition.low <= condition.value < 0 < condition.high
+        assert condition.high < 10
+
+
+def test_range_of_a_difference_is_that_of_the_rows():
+    """Confidences of .9 and .95 differ by at most .0925 in the Brier score of the event."""
+    answers = np.arange(400) % 10 > 0
+    old, new = (Predictions.from_confidence([c] * 400, answers) for c in (0.9, 0.95))
+    condition = check(new, "event_brier < old + 0.02", old=old).conditions[0]
+    assert condition.status == "holds"
+    assert condition.high < 0.006
+
+
+def test_calibration_errors_are_compared_with_the_old_model():
+    old, new = pair(scale=2.0)
+    assert status(new, "ece < old", old=old) == "broken"
+    assert status(old, "ece < old", old=new) == "holds"
+    assert status(old, "ece(bins=10) < old + 0.01", old=Predictions(old.logits.clone(), old.labels)) == "holds"
+    assert status(old[:1000], "ece < old", old=new[1000:]) == "holds"
+
+
 def test_ids_decide_the_pairing():
     old, new = pair()
     order = torch.randperm(2000, generator=torch.manual_seed(0))
@@ -157,7 +186,8 @@ def test_ids_decide_the_pairing():
         ("accuracy < 0.9", "requirement_direction"),
         ("kuiper < 0.1", "requirement_metric"),
         ("ece(norm=2) < 0.1", "requirement_metric"),
-        ("ece < old", "requirement_metric"),
+        ("auroc > old", "requirement_metric"),
+        ("ece(norm=2) < old", "requirement_metric"),
         ("eec < 0.1", "unknown_method"),
         ([], "no_requirement"),
         ("nll < old + 0.1", "no_old"),

@@ -14,6 +14,8 @@ from rendered import assert_rendered
 import calibrant
 from calibrant import Predictions, compare, drift, metrics
 from calibrant.monitoring import CompareResult
+from calibrant.monitoring._permutation import holm
+from calibrant.registry import METRICS
 
 
 def noisy_pair(n, seed, scale=1.0, **options):
@@ -56,6 +58,29 @@ def test_numbers_are_those_of_the_metrics():
         row = rows[name, None]
         assert (row.old, row.new) == (pytest.approx(float(metric(old))), pytest.approx(float(metric(new))))
         assert row.difference == pytest.approx(row.new - row.old)
+
+
+@pytest.mark.parametrize("n", [25, 400])
+def test_limits_and_p_values_are_those_of_metrics_compare(n):
+    old, new = noisy_pair(n, 3)
+    rows = rows_of(compare(old, new))
+    for name in ("accuracy", "nll", "signed_gap", "event_brier", "ece"):
+        row, expected = rows[name, None], metrics.compare(old, new, names=[name], level=0.95)[name]
+        assert (row.low, row.high, row.p_value) == pytest.approx((expected.low, expected.high, expected.p_value))
+        assert (row.p_value <= 0.05) == (not row.low <= 0 <= row.high)
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.3])
+def test_p_value_of_two_samples_is_the_level_at_which_their_limits_reach_0(alpha):
+    method = METRICS.method("nll")
+    difference = metrics.ModelDifferences(draw(300, seed=1), draw(200, seed=2, scale=1.4), is_paired=False)
+    p_value = difference.estimate(method).p_value
+    interval = difference.estimate(method).interval(1 - alpha)
+    assert (p_value <= alpha) == (not interval.low <= 0 <= interval.high)
+
+
+def test_adjusted_p_values_are_those_of_holm():
+    assert holm(np.array([0.01, 0.04, 0.03, 0.5])).tolist() == pytest.approx([0.04, 0.09, 0.09, 0.5])
 
 
 @pytest.mark.parametrize("kind", ["pairs", "samples", "unlabeled"])

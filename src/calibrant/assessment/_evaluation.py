@@ -85,7 +85,8 @@ class StreamedEvaluation:
             self.calibrated[name] = _add_to_summary(self.calibrated[name], calibrated)
             totals = self._difference_sums[name]
             for metric_name, sums in _difference_sums(chunk, calibrated).items():
-                totals[metric_name] = totals.get(metric_name, 0.0) + sums
+                earlier = totals.get(metric_name)
+                totals[metric_name] = sums if earlier is None else metrics.merge_sums(earlier, sums)
             # Rows are counted from the first chunk on
             mistakes = [replace(m, row=m.row + num_rows) for m in describe_mistakes(chunk, calibrated, rows)]
             mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
@@ -187,9 +188,9 @@ def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
 
 
 def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
-    """Return, for every metric that is a mean over rows, the sums that `paired_difference` needs, as (9).
+    """Return, for every metric that is a mean over rows, the sums that `paired_difference` needs, as (8).
 
-    Sums of chunks add up, so that the change of the metric can be tested without keeping the rows.
+    `merge_sums` joins those of chunks, so that the change of the metric can be tested without keeping the rows.
     """
     scores = metrics.PairedScores(uncalibrated, calibrated)
     return {

@@ -14,13 +14,14 @@ from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
 from calibrant.metrics._binned import *
-from calibrant.metrics._compare import Comparison, Difference, compare, paired_difference, two_sample
-from calibrant.metrics._compare import PairedScores as PairedScores
-from calibrant.metrics._compare import paired_p_value as paired_p_value
-from calibrant.metrics._compare import score_values as score_values
+from calibrant.metrics._compare import Comparison, compare, two_sample
+from calibrant.metrics._compare import ModelDifferences as ModelDifferences
 from calibrant.metrics._corp import *
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
+from calibrant.metrics._differences import AnyDifference as AnyDifference
+from calibrant.metrics._differences import Difference, paired_difference
+from calibrant.metrics._differences import paired_p_value as paired_p_value
 from calibrant.metrics._info import describe_metric as describe_metric
 from calibrant.metrics._info import fits_summary as fits_summary
 from calibrant.metrics._info import is_calibration_error as is_calibration_error
@@ -35,6 +36,9 @@ from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._metric import declared_metric as declared_metric
 from calibrant.metrics._omnibus import *
 from calibrant.metrics._omnibus import MISCALIBRATION_P_VALUE as MISCALIBRATION_P_VALUE
+from calibrant.metrics._paired_scores import PairedScores as PairedScores
+from calibrant.metrics._paired_scores import merge_sums as merge_sums
+from calibrant.metrics._paired_scores import score_values as score_values
 from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *

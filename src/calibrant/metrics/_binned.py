@@ -9,7 +9,7 @@ from calibrant.backend.bins import Bins, EventStatistics, equal_mass_variance, m
 from calibrant.backend.softmax import visit_probabilities
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._intervals import Interval
-from calibrant.metrics._metric import metric
+from calibrant.metrics._metric import ErrorBins, metric
 from calibrant.metrics._moments import Edges, bin_table, cluster_noise_interval, gap_norm, noise_interval, squared_error
 from calibrant.metrics._scores import signed_gap
 from calibrant.predictions import Predictions
@@ -19,6 +19,14 @@ __all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2
 __all__ += ["sweep_ece"]
 
 
+def _ece_bins(bins: int = 15, norm: float = 1.0, edges: Edges = "equal_width") -> ErrorBins | None:
+    return ErrorBins(bins, edges == "equal_mass") if norm == 1 else None
+
+
+def _adaptive_ece_bins(bins: int = 15, edges: str = "equal_mass") -> ErrorBins:
+    return ErrorBins(bins, is_equal_mass=True)
+
+
 @metric(
     "ECE",
     unit="share",
@@ -26,6 +34,7 @@ __all__ += ["sweep_ece"]
     lay_phrase="typical difference between predicted and actual frequency",
     is_calibration_error=True,
     noise_floor="noise_floor",
+    error_bins=_ece_bins,
 )
 def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
     r"""Return the expected calibration error, $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$ (Guo et al. 2017, eq. 3).
@@ -52,6 +61,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
     lay_phrase="the same difference, in bins of equal size",
     is_calibration_error=True,
     noise_floor="adaptive_noise_floor",
+    error_bins=_adaptive_ece_bins,
 )
 def adaptive_ece(
     events: EventStatistics, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass"

@@ -7,31 +7,27 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from calibrant import registry
 from calibrant._validation import check_level
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
-from calibrant.metrics._intervals import Evidence, Interval, Sample, ScoreRange
+from calibrant.metrics._differences import AnyDifference, Difference, DifferenceEstimate, IndependentDifference
+from calibrant.metrics._error_difference import (
+    BinnedGaps,
+    ErrorPrecision,
+    distinctness,
+    paired_precision,
+    unpaired_precision,
+)
+from calibrant.metrics._intervals import Evidence, Sample, ScoreRange, student_quantile
 from calibrant.metrics._jackknife import Jackknife
-from calibrant.metrics._metric import Metric, declared_metric
+from calibrant.metrics._metric import ErrorBins, Metric, declared_metric
+from calibrant.metrics._paired_scores import PairedScores, read_sums
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
 
 COMPARED_METRICS = "accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "aurc"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One metric of two models on the same examples, second minus first."""
-
-    name: str
-    first: float
-    second: float
-    difference: float
-    low: float
-    high: float
-    p_value: float  # probability of as large a difference between models that do not differ in this metric
 
 
 @dataclass(frozen=True)
@@ -73,14 +69,15 @@ def compare(
 
     A metric that is a mean over examples (accuracy, nll, brier, signed_gap) has Student's interval for the mean of the
     paired differences. Two calibrators may differ much on the rare examples with an unlikely label only, which a sample
-    may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as that of
-    `mean_limits`, which adds one unseen example. Its difference is as large as the differences of the examples with
-    their observed or most likely other labels (root mean square).
+    may lack: Student's t alone then covers far too little. The interval is therefore at least as wide as the strict one
+    of `mean_limits`, which adds an unseen example, or cluster. Its difference is the largest one that any example of
+    the sample has with its observed, its most likely other or an arbitrary other label.
 
     Every other metric, `ece(bins=10)` and your own included, has the interval of the jackknife, which leaves out one
     random group at a time (Student's t with groups - 1 degrees of freedom). A bootstrap would inflate calibration
-    errors: a repeated example agrees with itself. Clusters are left out as a whole. The difference of two biased
-    metrics contains the difference of their biases.
+    errors: a repeated example agrees with itself. Clusters are left out as a whole. ECE and adaptive ECE have wider
+    limits, which allow for the difference of their biases, uncertain signs and unseen errors. The difference of other
+    biased metrics contains the difference of their biases.
 
     Kuiper's statistic, KS and smooth ECE are not compared by default: if one model is overconfident and the other one
     underconfident, by about what chance explains, the jackknife's interval is too narrow (docs/metrics.md).
@@ -104,143 +101,100 @@ def compare(
     check_level(level)
     with as_predictions(first):
         _check_same_examples(first, second)
-        clusters = first.clusters
-        # the independent unit, example or cluster, that each row belongs to
-        unit = torch.arange(len(first)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
-        num_units = int(unit.max()) + 1
         if groups < 2:
             raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
-        if num_units < 2:
+        if num_units(first) < 2:
             # fractional outcomes make each example a cluster of its rows; to the user these are examples
             units = "examples" if first.shared_clusters is None else "clusters"
             raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
-        groups = min(groups, num_units, MAX_CLUSTER_SLOTS)  # sums of clusters are kept in so many sets at most
-        order = torch.randperm(num_units, generator=torch.Generator().manual_seed(seed))
-        group = (torch.arange(num_units) % groups)[order][unit].to(first.labels.device)  # of each example
-        a, b = (Jackknife(p, group, groups) for p in (first, second))
-        methods, scores = map(registry.METRICS.method, names), PairedScores(first, second)
-        return Comparison(
-            first.num_examples, level, tuple(_compare_metric(method, scores, a, b, level) for method in methods)
-        )
-
-
-def _compare_metric(
-    method: registry.Method, scores: "PairedScores", first: Jackknife, second: Jackknife, level: float
-) -> Difference:
-    """Return the difference in one metric, by pairs of examples if it is a mean, otherwise by the jackknife.
-
-    Args:
-        method: The metric with its settings.
-        scores: Both models, for the scores of each example.
-        first: Groups of the first model's examples, for the jackknife.
-        second: The same groups of the second model.
-        level: Probability that the interval holds the true difference.
-    """
-    metric, a, b = declared_metric(method), first.predictions, second.predictions
-    if metric.per_example is not None and not method.settings:  # scores per example are of the default settings
-        low, value, high = scores.values(metric)  # smallest, observed and largest difference of each example's scores
-        pair = Sample.from_values(value, a.weights, a.clusters, a.examples)
-        extremes = low.clamp_max(0), high.clamp_min(0)
-        unseen_range = _range_from_squares(*(Sample.from_values(x.square(), a.weights).mean for x in extremes))
-        mean_a, mean_b = (Sample.from_values(metric.values(p), a.weights).mean for p in (a, b))
-        return _mean_difference(method.text, mean_a, mean_b, pair, unseen_range, level)
-
-    def measure(view: Any) -> float:
-        return float(metric(view, **method.settings))
-
-    remainders = zip(_remainders(metric, first), _remainders(metric, second), strict=True)
-    differences = torch.tensor([measure(q) - measure(p) for p, q in remainders], dtype=torch.float64)
-    value_a, value_b, groups = measure(a), measure(b), float(first.groups)
-    error = math.sqrt((groups - 1) ** 2 / groups * float(differences.var()))  # standard error of the jackknife
-    # as if the difference were a mean over the groups, whose error is the root of variance / (groups - 1)
-    pair = Sample(groups, value_b - value_a, error**2 * (groups - 1), error, degrees=groups - 1)
-    return _mean_difference(method.text, value_a, value_b, pair, unseen_range=None, level=level)
+        differences = ModelDifferences(first, second, groups=groups, seed=seed)
+        rows = [differences.estimate(method).row(level) for method in map(registry.METRICS.method, names)]
+        return Comparison(first.num_examples, level, tuple(rows))
 
 
 @dataclass(frozen=True, eq=False)
-class PairedScores:
-    """Scores of two models on the same examples, for their labels and for the most likely other ones."""
+class ModelDifferences:
+    """Two models, on the same examples or on two samples, and the differences of their metrics."""
 
     first: Predictions
     second: Predictions
+    is_paired: bool = True
+    groups: int = 50  # of the jackknife; with fewer examples or clusters, each one is a group
+    seed: int = 0  # of the division into groups
 
-    def values(self, metric: Metric[...]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the smallest, the observed and the largest difference of every example's score, second minus first.
+    def estimate(self, method: registry.Method) -> AnyDifference:
+        """Return the difference of a metric, second minus first.
 
-        The extremes are over two labels, the observed and the most likely other one. If the range of the score is
-        known, such as 0 to 1 for a correct prediction, they are the extremes over any labels and models.
+        Of the same examples, a mean has the interval of the paired differences, and every other metric that of the
+        jackknife. Of two samples, the interval is combined from those of the samples or, if the metric has none, from
+        their jackknives.
         """
-        if self.first is self.second:  # a model does not differ from itself, whatever the labels
-            zero = torch.zeros(len(self.first), dtype=torch.float64, device=self.first.labels.device)
-            return zero, zero, zero
-        if isinstance(metric.score_range, ScoreRange):
-            difference = metric.values(self.second).double() - metric.values(self.first)
-            width = torch.full_like(difference, metric.score_range.high - metric.score_range.low)
-            return -width, difference, width
-        return _extremes([metric.values(b).double() - metric.values(a) for a, b in self._relabeled])
+        metric, settings = declared_metric(method), method.settings
+        is_mean = metric.per_example is not None and not settings  # scores per example are of the default settings
+        if not self.is_paired and metric.has_interval and (is_mean or metric.per_example is None):
+            return IndependentDifference(method.text, metric, settings, (self.first, self.second))
+        if self.is_paired and is_mean:
+            first, second = (float(metric(p)) for p in (self.first, self.second))
+            return DifferenceEstimate(method.text, first, second, *read_sums(self._scores.sums(metric).tolist()))
+        return self._jackknife_estimate(method, metric)
 
-    def sums(self, metric: Metric[...]) -> Tensor:
-        """Return the sums (9) from which `paired_difference` computes an interval, and which add up over batches.
+    def _jackknife_estimate(self, method: registry.Method, metric: Metric[...]) -> DifferenceEstimate:
+        """Return the difference of a metric by the jackknife, which leaves out one group of units at a time."""
 
-        A cluster has the weight n and the sum of differences s; independent examples of weight w count as w clusters.
+        def measure(view: Any) -> float:
+            return float(metric(view, **method.settings))
 
-        1. The number of clusters.
-        2. to 6. Sums over clusters of n, s, n^2, n s and s^2.
-        7. to 9. Sums over examples of squares: of the difference, of the smallest difference if it is below 0, and of
-           the largest difference if it is above 0.
-        """
-        low, value, high = self.values(metric)
-        w = torch.ones_like(value) if self.first.weights is None else self.first.weights
-        if self.first.clusters is None:
-            terms = [w, w, w * value, w, w * value, w * value.square()]
-        else:
-            n, s = (torch.bincount(self.first.clusters, v) for v in (w, w * value))
-            terms = [n > 0, n, s, n.square(), n * s, s.square()]
-        ends = (w * end.square() for end in (low.clamp_max(0), high.clamp_min(0)))
-        return torch.stack([term.double().sum() for term in (*terms, w * value.square(), *ends)])
+        sides = self._jackknives
+        first, second = (measure(side.predictions) for side in sides)
+        parts = [torch.tensor([*map(measure, _remainders(metric, side))], dtype=torch.float64) for side in sides]
+        parts = [parts[1] - parts[0]] if self.is_paired else parts  # of independent samples, the variances add up
+        error = math.sqrt(sum((len(part) - 1) ** 2 / len(part) * float(part.var()) for part in parts))
+        units = float(min(num_units(side.predictions) for side in sides))
+        # the quantile of groups - 1 degrees of freedom, relative to that of the units
+        error *= student_quantile(0.95, sides[0].groups - 1) / student_quantile(0.95, units - 1)
+        unseen_range, bias = None, (0.0, 0.0)
+        if metric.is_calibration_error and self.first.of != "classes" and self.first is not self.second:
+            # an unseen example moves either error by up to one example, in opposite directions
+            width = max(2 * self._distinctness, abs(second - first))
+            unseen_range = ScoreRange(-width, width)
+            if (bins := metric.error_bins and metric.error_bins(**method.settings)) is not None:
+                precision = self._binned_precision(bins)
+                error, bias = max(error, precision.error), precision.bias
+        sample = Sample(units, second - first, error**2 * (units - 1), error, degrees=units - 1)
+        return DifferenceEstimate(method.text, first, second, sample, unseen_range, bias)
+
+    def _binned_precision(self, bins: ErrorBins) -> ErrorPrecision:
+        """Return the precision of the difference of two mean absolute errors of bins."""
+        first, second = (BinnedGaps.from_events(p.events, bins) for p in (self.first, self.second))
+        return (
+            paired_precision(first, second, self._distinctness) if self.is_paired else unpaired_precision(first, second)
+        )
 
     @cached_property
-    def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
-        """Both models with the observed labels, and both with the most likely other ones."""
-        first, second = self.first, self.second
-        labels = _other_labels(first, second)
-        return [(first, second), (first.with_labels(labels), second.with_labels(labels))]
+    def _distinctness(self) -> float:
+        """How distinct the confidences of the models are, 0 to 1."""
+        return distinctness(self.first.events, self.second.events) if self.is_paired else 1.0
+
+    @cached_property
+    def _scores(self) -> PairedScores:
+        return PairedScores(self.first, self.second)
+
+    @cached_property
+    def _jackknives(self) -> tuple[Jackknife, Jackknife]:
+        """Both models with the groups of the jackknife, which are the same for the same examples."""
+        first = _in_groups(self.first, self.groups, self.seed)
+        second = replace(first, predictions=self.second) if self.is_paired else None
+        return first, second or _in_groups(self.second, self.groups, self.seed)
 
 
-def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the smallest, the observed and the largest score of each example of one model.
-
-    The extremes are over two labels, the observed and the most likely other one, or the ends of the score's range if it
-    is known.
-    """
-    if isinstance(metric.score_range, ScoreRange):
-        value = metric.values(p).double()
-        return torch.full_like(value, metric.score_range.low), value, torch.full_like(value, metric.score_range.high)
-    return _extremes([metric.values(x).double() for x in (p, p.with_labels(_other_labels(p, p)))])
-
-
-def _extremes(values: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the smallest, first and largest of several values per example, ignoring infinite later values."""
-    value = low = high = values[0]
-    for relabeled in values[1:]:
-        finite = relabeled.where(relabeled.isfinite(), value)  # infinite if a model gives the label the probability 0
-        low, high = torch.minimum(low, finite), torch.maximum(high, finite)
-    return low, value, high
-
-
-def _other_labels(first: Predictions, second: Predictions) -> Tensor:
-    """Return for each example the class other than its label that the models find most likely.
-
-    If they evaluate the event of one class, it is that class for all examples with another label.
-    """
-    y, a, b = first.labels, first.predicted, second.predicted
-    # If the models suggest two classes, take the one of lower index: the order of the models must not matter
-    runner_up = torch.minimum(first.runner_up, second.runner_up)
-    # A model suggests its prediction if that is not the label, otherwise the other model's; if both are right, the
-    # second most likely class
-    alternative = torch.minimum(a.where(a != y, b), b.where(b != y, a))
-    alternative = runner_up.where((a == y) & (b == y), alternative)
-    return alternative.where(y == first.of, first.of) if isinstance(first.of, int) else alternative
+def _in_groups(p: Predictions, groups: int, seed: int) -> Jackknife:
+    """Divide the independent units of predictions, examples or clusters, into groups at random."""
+    clusters = p.clusters
+    unit = torch.arange(len(p)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
+    size = int(unit.max()) + 1
+    groups = min(groups, size, MAX_CLUSTER_SLOTS)  # sums of clusters are kept in so many sets at most
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    return Jackknife(p, (torch.arange(size) % groups)[order][unit].to(p.labels.device), groups)
 
 
 def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
@@ -249,88 +203,6 @@ def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
         return iter(side)  # computed from sums, without another pass over the rows
     source = side.events if metric.takes == "events" else side.predictions
     return (source[side.group != i] for i in range(side.groups))
-
-
-def _mean_difference(
-    name: str, a: float, b: float, pair: Sample, unseen_range: ScoreRange | None, level: float
-) -> Difference:
-    """Return the difference of means by Student's t or, if that is wider, by `mean_limits`.
-
-    Args:
-        name: Name of the metric.
-        a: Mean of the first model.
-        b: Mean of the second model.
-        pair: The difference of both and its precision.
-        unseen_range: Range of the difference of an unseen example; None leaves `mean_limits` out.
-        level: Probability that the interval holds the true difference.
-    """
-    if not math.isfinite(b - a):  # such as an infinite NLL, if a model gives a label the probability 0
-        return Difference(name, a, b, b - a, -math.inf, math.inf, math.nan)
-    interval = _allow_for_skewness(pair).normal_interval(level)
-    if unseen_range is not None and pair.degrees > 0:  # without degrees, the interval is infinite already
-        bounded = pair.bounded_interval(unseen_range, level)
-        interval = Interval(b - a, min(interval.low, bounded.low), max(interval.high, bounded.high), level)
-    return Difference(name, a, b, b - a, interval.low, interval.high, _p_value(pair, unseen_range))
-
-
-def _p_value(pair: Sample, unseen_range: ScoreRange | None) -> float:
-    """Return the p-value of no difference: the larger one of Student's t and `mean_limits` (see `_mean_difference`)."""
-    p_value = _allow_for_skewness(pair).normal_p_value()
-    return p_value if unseen_range is None else max(p_value, pair.bounded_p_value(unseen_range))
-
-
-def _allow_for_skewness(pair: Sample) -> Sample:
-    """Enlarge the standard error by a share of 1 / n, n the number of independent examples or clusters.
-
-    Skewness costs Student's t a coverage of order 1 / n (Hall 1992).
-    """
-    return replace(pair, error=pair.error * (1 + 1 / (pair.degrees + 1)))
-
-
-def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
-    """Return the paired difference of two means with its interval and p-value, from sums that add up over batches.
-
-    Args:
-        name: Name of the metric.
-        first: The mean of the first model.
-        second: The mean of the second model.
-        sums: The sums of `PairedScores.sums`.
-        level: Probability that the interval holds the true difference.
-    """
-    return _mean_difference(name, first, second, *_read_sums(sums), level)
-
-
-def paired_p_value(sums: Sequence[float]) -> float:
-    """Compute only the p-value of `paired_difference`, from the sums of `PairedScores.sums`, which is faster."""
-    return _p_value(*_read_sums(sums))
-
-
-def _read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
-    """Return the mean difference with its precision, and its range, from the sums of `PairedScores.sums`."""
-    # for clusters of weight n and summed difference s, n_s is the sum of n * s, and so on
-    num_clusters, n, s, n_n, n_s, s_s, square, low_square, high_square = sums
-    mean = s / n
-    variance = max(square / n - mean**2, 0.0)
-    pair = Sample(n, mean, variance, error=math.inf, degrees=0.0)  # a single cluster does not show its precision
-    if num_clusters >= 2:
-        mean_variance = max(s_s - 2 * mean * n_s + mean**2 * n_n, 0.0) / n**2  # sum of (s - mean n)^2 over clusters
-        error = math.sqrt(mean_variance * num_clusters / (num_clusters - 1))
-        # n^2 / n_n clusters of equal weight would be as precise (Kish 1965)
-        pair = replace(pair, error=error, degrees=n**2 / n_n - 1)
-    return pair, _range_from_squares(low_square / n, high_square / n)
-
-
-def _range_from_squares(low: float, high: float) -> ScoreRange:
-    """Return the range of an unseen example's difference, from mean squares of each example's extreme differences.
-
-    The fewer examples make up a given mean difference, the larger is the root mean square, and the more may an unseen
-    example change the mean.
-
-    Args:
-        low: Mean square of the smallest differences, as far as they are below 0.
-        high: Mean square of the largest differences, as far as they are above 0.
-    """
-    return ScoreRange(-math.sqrt(low), math.sqrt(high))
 
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:

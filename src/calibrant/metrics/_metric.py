@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, Concatenate, Generic, Literal, ParamSpec
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor
@@ -24,6 +24,13 @@ Unit = Literal["share", "nats", ""]
 INPUT_KINDS = {"Predictions": "predictions", "Events": "events", "EventStatistics": "statistics"}  # by annotation
 MIN_EXPONENT_VALUE = 1e7  # smallest number that is written with an exponent
 NUM_INTERVAL_BINS = 15  # bins from which the range of a score is computed
+
+
+class ErrorBins(NamedTuple):
+    """The bins of a mean absolute calibration error."""
+
+    bins: int
+    is_equal_mass: bool
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,13 @@ class Metric(Generic[P]):
         interval: Callable[..., Interval] | None,
         test: Callable[..., Evidence] | None,
         noise_floor: str,
+        error_bins: Callable[..., ErrorBins | None] | None,
         term: str,
         is_calibration_error: bool,
         has_slow_test: bool,
     ) -> None:
         """Keep the declarations that `metric` describes, and read from the signature what the function takes."""
-        self.function, self.about, self.noise_floor = function, about, noise_floor
+        self.function, self.about, self.noise_floor, self.error_bins = function, about, noise_floor, error_bins
         self.term, self.is_calibration_error, self.has_slow_test = term, is_calibration_error, has_slow_test
         self.per_example, self.score_range, self.sums, self.by_class = per_example, score_range, sums, by_class
         self._interval, self._test = interval, test
@@ -281,6 +289,7 @@ def metric(
     interval: Callable[..., Interval] | None = None,
     test: Callable[..., Evidence] | None = None,
     noise_floor: str = "",
+    error_bins: Callable[..., ErrorBins | None] | None = None,
     term: str = "",
     is_calibration_error: bool = False,
     has_slow_test: bool = False,
@@ -317,6 +326,7 @@ def metric(
         interval: Function of the same input and `level` that returns an `Interval`.
         test: Function of the same input that returns `Evidence` against calibration.
         noise_floor: Name of the metric that is the noise floor of this one.
+        error_bins: Function of the settings that returns the bins of a mean absolute error, for differences, or None.
         term: Abbreviation or proper name in sentences, which reports explain. Default: the short title, or the title,
             if it has a capital letter.
         is_calibration_error: Whether true probabilities bring the metric to 0, up to chance.
@@ -339,6 +349,7 @@ def metric(
                 interval=interval,
                 test=test,
                 noise_floor=noise_floor,
+                error_bins=error_bins,
                 term="" if name.islower() else name,  # words in lower case need no explanation
                 is_calibration_error=is_calibration_error,
                 has_slow_test=has_slow_test,

@@ -1,22 +1,13 @@
 """Bounds on metrics and on differences between two models, each with a small error probability."""
 
-import math
+import torch
 
-from torch import Tensor
-
-from calibrant.metrics import Interval, Metric, Sample, ScoreRange, debiased_l2, signed_gap, strict_limits
+from calibrant.metrics import AnyDifference, Interval, Metric, ModelDifferences, debiased_l2, signed_gap, strict_limits
 from calibrant.monitoring._features import states_confidence
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._requirement import BOUNDED_BY_L2
 from calibrant.predictions import Predictions
 from calibrant.registry import Method
-
-_DIFFERENCE_RANGES = {  # of a score between two models; any other score is unbounded
-    "accuracy": ScoreRange(-1.0, 1.0),
-    "error": ScoreRange(-1.0, 1.0),
-    "event_brier": ScoreRange(-1.0, 1.0),
-    "brier": ScoreRange(-2.0, 2.0),
-}
 
 
 def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval:
@@ -30,11 +21,8 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
     level = 1 - 2 * error_rate
     l2_level = level if p.clusters is None else 1 - error_rate
-    answer_scores = _answer_scores(method, p)
+    p = stated_answers(method, p)
     with strict_limits():  # so that each limit errs with at most its probability
-        if answer_scores is not None:
-            sample = Sample.from_values(answer_scores, p.weights, p.clusters, p.examples)
-            return sample.bounded_interval(ScoreRange(0.0, 1.0), level)
         if method.name == debiased_l2.__name__:
             return metric.interval(p, level=l2_level, **method.settings)
         if method.name not in BOUNDED_BY_L2:
@@ -47,40 +35,18 @@ def metric_bounds(method: Method, p: Predictions, error_rate: float) -> Interval
     return Interval(value, low, high, level)
 
 
-def _answer_scores(method: Method, p: Predictions) -> Tensor | None:
-    """Return the outcome (accuracy) or 1 - outcome (error) of each answer with a stated confidence, (n).
+def estimate_difference(method: Method, pair: ModelPair) -> AnyDifference:
+    """Return the difference of a metric, new minus old, with the limits and the p-value of `metrics.compare`."""
+    old, new = (stated_answers(method, p) for p in (pair.old, pair.new))
+    return ModelDifferences(old, new, is_paired=pair.paired_by is not None).estimate(method)
 
-    Return None for other metrics and other predictions, which have no such answers.
+
+def stated_answers(method: Method, p: Predictions) -> Predictions:
+    """Return predictions whose accuracy and error are those of the answers, if their confidences are stated.
+
+    Every answer is predicted to be right. As predictions of two classes, a wrong answer with a confidence of 0.2 would
+    be a right prediction. Other predictions, and those for other metrics, are returned as they are.
     """
     if method.name not in ("accuracy", "error") or not states_confidence(p):
-        return None
-    return p.events.outcome if method.name == "accuracy" else 1 - p.events.outcome
-
-
-def difference_bounds(method: Method, pair: ModelPair, error_rate: float) -> Interval:
-    """Return the difference of a mean score, new minus old, with bounds that each err with probability `error_rate`.
-
-    The interval of paired models is that of the mean of the differences per example, which is narrower.
-    """
-    metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
-    level, old, new = 1 - 2 * error_rate, pair.old, pair.new
-    if pair.paired_by is None:  # two independent samples
-        return _subtract(metric_bounds(method, new, error_rate), metric_bounds(method, old, error_rate))
-    # Accuracy and error of stated confidences score the stated answers, which are not the most likely class
-    old_scores, new_scores = _answer_scores(method, old), _answer_scores(method, new)
-    if old_scores is None or new_scores is None:
-        old_scores, new_scores = metric.values(old), metric.values(new)
-    sample = Sample.from_values(new_scores - old_scores, new.weights, new.clusters, new.examples)
-    score_range = _DIFFERENCE_RANGES.get(method.name)
-    if score_range is None:  # an unbounded score such as the NLL has the interval of Student's t
-        return sample.normal_interval(level)
-    with strict_limits():
-        return sample.bounded_interval(score_range, level)
-
-
-def _subtract(new: Interval, old: Interval) -> Interval:
-    """Return the interval of a difference of independent estimates from their own intervals (Zou & Donner 2008)."""
-    difference = new.value - old.value
-    low = difference - math.hypot(new.value - new.low, old.high - old.value)
-    high = difference + math.hypot(new.high - new.value, old.value - old.low)
-    return Interval(difference, low, high, new.level)
+        return p
+    return p.with_logits(torch.tensor([0.0, 1.0], dtype=torch.float64).to(p.labels.device).expand(len(p), 2))

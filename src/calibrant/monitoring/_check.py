@@ -15,7 +15,7 @@ from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant._validation import check_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.metrics import Interval
-from calibrant.monitoring._bounds import difference_bounds, metric_bounds
+from calibrant.monitoring._bounds import estimate_difference, metric_bounds
 from calibrant.monitoring._features import used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
@@ -201,15 +201,25 @@ def _check_requirement(
     together, and of each bound by itself, is `error_rate`.
     """
     evaluated: Any = pair if requirement.is_relative else p
-    compute_bounds = difference_bounds if requirement.is_relative else metric_bounds
     new = evaluated.new if requirement.is_relative else p  # a pair by id leaves out examples without a partner
     groups = [None, *used_groups(new)] if by_group else [None]
     parts = [evaluated if group is None else evaluated.select_group(group) for group in groups]
-    bounds: list[Bound] = [partial(compute_bounds, requirement.method, part) for part in parts]
+    bounds = [_bound(requirement, part) for part in parts]
     broken = _broken_parts(requirement, bounds, error_rate)
     for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
         examples = part.new if requirement.is_relative else part
         yield _build_condition(requirement, examples, bounds[i], group, error_rate, is_broken=i in broken)
+
+
+def _bound(requirement: Requirement, part: Any) -> Bound:
+    """Return the function from an error rate to the bounds of a metric or of its difference.
+
+    `part` holds predictions, or the pair of models for a requirement relative to "old".
+    """
+    if not requirement.is_relative:
+        return partial(metric_bounds, requirement.method, part)
+    estimate = estimate_difference(requirement.method, part)
+    return lambda error_rate: estimate.interval(1 - 2 * error_rate)
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
@@ -276,7 +286,7 @@ def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, e
         calibrated model already.
     """
     units = num_units(p)
-    if requirement.method.name in BOUNDED_BY_L2:
+    if requirement.method.name in BOUNDED_BY_L2 and not requirement.is_relative:
         if p.examples is not None:  # fractional outcomes: the simulation draws 0 or 1
             return None
         try:

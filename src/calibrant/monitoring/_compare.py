@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from calibrant._text import cut_middle, display_name, format_percent, format_percent_range, join_names
 from calibrant._validation import check_alpha, check_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
-from calibrant.monitoring._bounds import difference_bounds
+from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._features import (
+    LABELED_SCORES,
     MAX_UNITS,
     PERCENT_SCORES,
     TITLES,
@@ -20,10 +21,10 @@ from calibrant.monitoring._features import (
     class_shares,
     confidences,
     row_weights,
-    score_value,
+    shared_groups,
 )
 from calibrant.monitoring._pairing import ModelPair, pair_models
-from calibrant.monitoring._permutation import paired_p_values, unpaired_p_values
+from calibrant.monitoring._permutation import holm, paired_p_values, unpaired_p_values
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.registry import METRICS
@@ -31,6 +32,7 @@ from calibrant.types import InputError
 
 DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2
+ROW_LEVEL = 0.95  # of the limits of a difference
 MAX_LISTED_TITLES = 2
 _HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
 _INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
@@ -156,9 +158,10 @@ def compare(
     """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
 
     Accuracy, gap, Brier score, NLL, ECE, and the distributions of confidence and of predicted classes are compared; of
-    two samples also the distribution of labels. Paired predictions are swapped at random between the models, example by
-    example or cluster by cluster; predictions of two samples are permuted. Both give exact tests of the hypothesis that
-    the models, or the samples, are exchangeable. p-values are adjusted for the number of tests (Westfall & Young 1993).
+    two samples also the distribution of labels. A number has the limits and the p-value of `metrics.compare`: the true
+    difference is 0. For distributions, paired predictions are swapped at random between the models, example by example
+    or cluster by cluster, and predictions of two samples are permuted: the models, or the samples, are exchangeable.
+    p-values are adjusted for the number of tests (Holm 1979).
 
     Args:
         old: Predictions of the old model.
@@ -202,55 +205,62 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
         by_group: Whether to compare the means in each group too.
         seed: Seed of the swaps or permutations.
     """
-    is_paired = pair.paired_by is not None
-    frame = FeatureFrame.from_pair(pair.old, pair.new, is_paired=is_paired, has_labels=has_labels, by_group=by_group)
-    p_values, adjusted_p_values = _test_difference(frame, pair, seed)
-    tests = zip(frame.tests, p_values.tolist(), adjusted_p_values.tolist(), strict=True)
-    return tuple(_compared_row(frame, pair, name, group, p, adjusted) for (name, group), p, adjusted in tests)
+    _check_units(pair)
+    frame = FeatureFrame.from_pair(
+        pair.old, pair.new, is_paired=pair.paired_by is not None, has_labels=has_labels, by_group=by_group
+    )
+    p_values = _test_distributions(frame, pair, seed).tolist()
+    rows = [_frame_row(frame, pair, *test, p) for test, p in zip(frame.tests, p_values, strict=True)]
+    if has_labels:
+        groups = shared_groups(pair.old, pair.new) if by_group else []
+        rows = [*_score_rows(pair), *rows, *(row for group in groups for row in _score_rows(pair, group))]
+    adjusted = holm(np.array([row.p_value for row in rows])).tolist()
+    return tuple(replace(row, adjusted_p_value=p) for row, p in zip(rows, adjusted, strict=True))
 
 
-def _test_difference(frame: FeatureFrame, pair: ModelPair, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the p-values and adjusted p-values of all tests of a frame, in the order of `frame.tests`.
-
-    Raises:
-        InputError: If a side has fewer than two examples or clusters, or paired models have different clusters.
-    """
+def _check_units(pair: ModelPair) -> None:
+    """Raise `InputError` if a side has fewer than two examples or clusters, or paired models different clusters."""
     n_old, n_new = num_units(pair.old), num_units(pair.new)
     if min(n_old, n_new) < MIN_COMPARED_UNITS:
         raise InputError("Expected at least two examples, or clusters, on each side, got one.", code="one_unit")
+    if pair.paired_by is not None and n_old != n_new:
+        raise InputError("Expected the same clusters of the same examples in both models.", code="different_clusters")
+
+
+def _test_distributions(frame: FeatureFrame, pair: ModelPair, seed: int) -> np.ndarray:
+    """Return the p-values of all tests of a frame, in the order of `frame.tests`."""
     if pair.paired_by is not None:
-        if n_old != n_new:
-            raise InputError(
-                "Expected the same clusters of the same examples in both models.", code="different_clusters"
-            )
         return paired_p_values(frame.unit_sums(pair.old), frame.unit_sums(pair.new), frame.statistics, seed)
     # Units are joined into MAX_UNITS sets in total, shared so that the sets are about as large on both sides
+    n_old, n_new = num_units(pair.old), num_units(pair.new)
     max_old = max(1, round(MAX_UNITS * n_old / (n_old + n_new)))
     old_sums = frame.unit_sums(pair.old, max_old)
     new_sums = frame.unit_sums(pair.new, max(1, MAX_UNITS - max_old))
     return unpaired_p_values(old_sums, new_sums, frame.statistics, seed)
 
 
-def _compared_row(
-    frame: FeatureFrame, pair: ModelPair, name: str, group: str | None, p_value: float, adjusted: float
-) -> ComparedRow:
-    """Return the row of a test, with values and limits of a score, or the largest change of a distribution.
-
-    `name` and `group` identify the test, as in `FeatureFrame.tests`.
-    """
-    if name in ("confidences", "predicted classes", "labels"):
-        change, detail = _largest_share_change(frame, pair, name)
-        no_value = dict.fromkeys(("old", "new", "low", "high"), math.nan)
-        return ComparedRow(
-            name, group, difference=change, p_value=p_value, adjusted_p_value=adjusted, detail=detail, **no_value
-        )
+def _score_rows(pair: ModelPair, group: str | None = None) -> list[ComparedRow]:
+    """Return the rows of scores and, of all examples, the ECE. An infinite NLL has no difference and is left out."""
     pair = pair if group is None else pair.select_group(group)
-    old, new = (score_value(p, name) for p in (pair.old, pair.new))
-    low = high = math.nan
-    if name not in ("confidence", "ece"):  # whose differences have no interval
-        limits = difference_bounds(METRICS.method(name), pair, error_rate=0.025)  # on each side
-        low, high = limits.low, limits.high
-    return ComparedRow(name, group, old, new, new - old, low, high, p_value, adjusted)
+    rows: list[ComparedRow] = []
+    for name in (*LABELED_SCORES, *(("ece",) if group is None else ())):
+        estimate = estimate_difference(METRICS.method(name), pair)
+        limits, p_value = estimate.interval(ROW_LEVEL), estimate.p_value
+        if math.isfinite(limits.value):
+            values = (estimate.first, estimate.second, limits.value, limits.low, limits.high)
+            rows.append(ComparedRow(name, group, *values, p_value, p_value))
+    return rows
+
+
+def _frame_row(frame: FeatureFrame, pair: ModelPair, name: str, group: str | None, p_value: float) -> ComparedRow:
+    """Return the row of a permutation test, of the mean confidence or of the largest change of a distribution."""
+    nan = math.nan
+    if name == "confidence":
+        pair = pair if group is None else pair.select_group(group)
+        old, new = (float(np.average(confidences(p), weights=row_weights(p))) for p in (pair.old, pair.new))
+        return ComparedRow(name, group, old, new, new - old, nan, nan, p_value, p_value)
+    change, detail = _largest_share_change(frame, pair, name)
+    return ComparedRow(name, group, nan, nan, change, nan, nan, p_value, p_value, detail)
 
 
 def _largest_share_change(frame: FeatureFrame, pair: ModelPair, name: str) -> tuple[float, str]:

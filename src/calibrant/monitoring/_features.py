@@ -9,16 +9,13 @@ import torch
 
 from calibrant.events import describe_event
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS
 
 NUM_CONFIDENCE_CUTS = 30
-NUM_ERROR_BINS = 15
 MAX_COMPARED_CLASSES = 50  # the most frequent ones
 MAX_COMPARED_GROUPS = 50
 MAX_UNITS = 2048  # units are joined into sets beyond, which are exchangeable as well
 _FEATURE_ROWS = 1 << 16  # rows whose features are computed at once
 LABELED_SCORES = ("accuracy", "signed_gap", "event_brier", "nll")
-UNLABELED_SCORES = ("confidence",)
 TITLES = {
     "accuracy": "accuracy",
     "signed_gap": "confidence − accuracy",
@@ -36,7 +33,7 @@ PERCENT_SCORES = ("accuracy", "signed_gap", "confidence", "ece")
 class Feature(NamedTuple):
     """Columns of every row, and the tests that compare their weighted means in two sets of rows."""
 
-    tests: tuple[str, ...]  # scores, "ece", "confidences", "predicted classes" or "labels"
+    tests: tuple[str, ...]  # "confidence", "confidences", "predicted classes" or "labels"
     width: int  # number of columns
     columns: Callable[[Predictions], np.ndarray]  # of the rows (n, width)
     statistic: Callable[[np.ndarray, np.ndarray], np.ndarray]  # from means (draws, width) of both to (draws, tests)
@@ -60,20 +57,12 @@ class FeatureFrame:
             old: Predictions of the old model, or of the first sample.
             new: Predictions of the new model, or of the second sample.
             is_paired: Whether both are predictions of the same examples.
-            has_labels: Whether to compare scores that need labels.
-            by_group: Whether to compare the mean scores in each group too.
+            has_labels: Whether means of scores are compared otherwise; without labels, the mean confidence is tested.
+            by_group: Whether to compare the mean confidence in each group too, without labels.
         """
         confidence = np.concatenate([confidences(old), confidences(new)])
         cuts = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_CONFIDENCE_CUTS + 1)))
-        scores = UNLABELED_SCORES
-        if has_labels:
-            # infinite NLLs cannot be subtracted
-            is_finite = all(bool(p.log_likelihood.isfinite().all()) for p in (old, new))
-            scores = tuple(name for name in LABELED_SCORES if is_finite or name != "nll")
-        features = [_score_feature(scores)]
-        if has_labels:
-            edges = np.unique(np.quantile(confidence, np.linspace(0, 1, NUM_ERROR_BINS + 1)))  # of bins of equal mass
-            features.append(_error_feature(edges))
+        features = [] if has_labels else [_confidence_feature()]
         features.append(  # the test of Kolmogorov and Smirnov: the largest change of the distribution function
             Feature(
                 tests=("confidences",),
@@ -85,9 +74,8 @@ class FeatureFrame:
         features.append(_share_feature("predicted classes", old, new, lambda p: p.predicted))
         if has_labels and not is_paired:  # pairs have equal labels
             features.append(_share_feature("labels", old, new, lambda p: p.labels))
-        if by_group:
-            groups = sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS]
-            features += [_score_feature(scores, group) for group in groups]
+        if by_group and not has_labels:
+            features += [_confidence_feature(group) for group in shared_groups(old, new)]
         return cls(tuple(features), cuts)
 
     @property
@@ -139,34 +127,15 @@ def _means(sums: np.ndarray) -> np.ndarray:
     return np.divide(totals, weight, out=np.zeros_like(totals), where=weight > 0)
 
 
-def _score_feature(scores: tuple[str, ...], group: str | None = None) -> Feature:
-    """Return the feature that tests each mean score, in all rows or in a group, by its absolute difference."""
+def _confidence_feature(group: str | None = None) -> Feature:
+    """Return the feature that tests the mean confidence, in all rows or in a group, by its absolute difference."""
     return Feature(
-        tests=scores,
-        width=len(scores),
-        columns=lambda p: np.stack([_row_scores(p, name) for name in scores], 1),
+        tests=("confidence",),
+        width=1,
+        columns=lambda p: confidences(p)[:, None],
         statistic=lambda old, new: np.abs(new - old),
         group=group,
     )
-
-
-def _error_feature(edges: np.ndarray) -> Feature:
-    """Return the feature that tests the calibration error, from confidence minus outcome in each bin."""
-    num_bins = max(len(edges) - 1, 1)  # a single edge is one bin
-
-    def columns(p: Predictions) -> np.ndarray:
-        """Return confidence minus outcome in the column of each row's bin, and 0 in all others."""
-        confidence = confidences(p)
-        # bins (lo, hi]; the first one also holds its lower edge, the smallest confidence
-        index = np.clip(np.searchsorted(edges, confidence) - 1, 0, num_bins - 1)
-        is_inside = index[:, None] == np.arange(num_bins)
-        return is_inside * (confidence - p.events.outcome.cpu().numpy())[:, None]
-
-    def error_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return how much the calibration error, the sum of absolute means over the bins, changes (draws, 1)."""
-        return np.abs(np.abs(new).sum(1, keepdims=True) - np.abs(old).sum(1, keepdims=True))
-
-    return Feature(("ece",), num_bins, columns, error_change)
 
 
 def _share_feature(
@@ -226,30 +195,15 @@ def states_confidence(p: Predictions) -> bool:
     return event.classes is not None and event.is_confidence
 
 
-def _row_scores(p: Predictions, name: str) -> np.ndarray:
-    """Return the score of each row (n): one of `LABELED_SCORES` or `UNLABELED_SCORES`."""
-    events = p.events
-    values = {
-        "accuracy": lambda: events.outcome if states_confidence(p) else p.correct,
-        "signed_gap": lambda: events.confidence - events.outcome,
-        "event_brier": lambda: (events.confidence - events.outcome).square(),
-        "nll": lambda: -p.log_likelihood,
-        "confidence": lambda: events.confidence,
-    }  # functions, so that only the requested score is computed
-    return values[name]().cpu().double().numpy()
-
-
-def score_value(p: Predictions, name: str) -> float:
-    """Return a metric, or the mean confidence, or as the accuracy of stated confidences the share of right answers."""
-    if name == "confidence" or (name == "accuracy" and states_confidence(p)):
-        return float(np.average(_row_scores(p, name), weights=row_weights(p)))
-    return float(METRICS.method(name).function(p))
-
-
 def used_groups(p: Predictions) -> list[str]:
     """Return the names of the groups that occur, by index, or raise `InputError` without groups."""
     groups, names = p.require_groups()
     return [names[i] for i in groups.unique().tolist()]
+
+
+def shared_groups(old: Predictions, new: Predictions) -> list[str]:
+    """Return the groups that both sets have, at most `MAX_COMPARED_GROUPS`, or raise `InputError` without groups."""
+    return sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS]
 
 
 def group_mask(p: Predictions, group: str) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Tests that keep the error rate of a family: random swaps or permutations of units, and step-down p-values."""
+"""Tests by random swaps or permutations of units, and the error rate of a family of tests."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,8 @@ STATISTIC_ROUNDING = 1e-9  # relative, up to which two statistics are equal
 Statistics = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from sums (draws, m) of old and new to (draws, tests)
 
 
-def paired_p_values(
-    old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return p-values and adjusted p-values of tests of paired units, whose old and new sums are swapped at random.
+def paired_p_values(old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int) -> np.ndarray:
+    """Return p-values of tests of paired units, whose old and new sums are swapped at random.
 
     Args:
         old: Sums of every unit, (u, m).
@@ -24,13 +22,11 @@ def paired_p_values(
     is_swapped = np.random.default_rng(seed).integers(0, 2, (NUM_SWAPS, len(old)), dtype=np.int8)
     change = is_swapped.astype(np.float64) @ difference  # how the swaps change the old sums
     change = np.concatenate([np.zeros((1, old.shape[1])), change])  # row 0 is the data
-    return step_down(statistics(total_old + change, total_new - change))
+    return _data_p_values(statistics(total_old + change, total_new - change))
 
 
-def unpaired_p_values(
-    old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return p-values and adjusted p-values of tests of two samples, whose units are permuted at random.
+def unpaired_p_values(old: np.ndarray, new: np.ndarray, statistics: Statistics, seed: int) -> np.ndarray:
+    """Return p-values of tests of two samples, whose units are permuted at random.
 
     Args:
         old: Sums of every unit of the first sample, (u, m).
@@ -43,28 +39,22 @@ def unpaired_p_values(
     is_old[:, : len(old)] = 1
     is_old[1:] = np.random.default_rng(seed).permuted(is_old[1:], axis=1)  # row 0 is the data
     total_old = is_old @ units
-    return step_down(statistics(total_old, units.sum(0) - total_old))
+    return _data_p_values(statistics(total_old, units.sum(0) - total_old))
 
 
-def step_down(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return raw and step-down adjusted p-values of the first row among exchangeable rows (draws, tests).
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """Return the adjusted p-values of any tests (Holm 1979).
 
-    The adjusted p-value of a test is the share of draws whose smallest p-value, among this test and all tests with
-    larger observed p-values, is at most the observed p-value (Westfall & Young 1993, minP). If tests with an adjusted
-    p-value up to .05 are called different, the probability that any of them is so by chance is at most 5 %.
+    If tests with an adjusted p-value up to .05 are called different, the probability that any of them is so by chance
+    is at most 5 %, however the tests depend on each other.
     """
-    p_values = np.stack([_upper_ranks(column) for column in statistics.T], 1) / len(statistics)
-    observed = p_values[0]
-    adjusted, smallest = np.empty_like(observed), np.full(len(p_values), np.inf)
-    for j in np.argsort(-observed, kind="stable"):  # from the largest p-value down
-        smallest = np.minimum(smallest, p_values[:, j])
-        adjusted[j] = np.mean(smallest <= observed[j])
-    order = np.argsort(observed, kind="stable")
-    adjusted[order] = np.maximum.accumulate(adjusted[order])  # so that both p-values have the same order
-    return observed, adjusted
+    order = np.argsort(p_values, kind="stable")
+    adjusted = np.empty_like(p_values)
+    adjusted[order] = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
+    return np.minimum(adjusted, 1.0)
 
 
-def _upper_ranks(values: np.ndarray) -> np.ndarray:
-    """Return for each value how many are at least as large, apart from rounding."""
-    ordered = np.sort(values)
-    return len(values) - np.searchsorted(ordered, values - STATISTIC_ROUNDING * np.abs(values), side="left")
+def _data_p_values(statistics: np.ndarray) -> np.ndarray:
+    """Return the p-value of each test for the data, row 0, among exchangeable rows (draws, tests)."""
+    threshold = statistics[0] - STATISTIC_ROUNDING * np.abs(statistics[0])
+    return np.mean(statistics >= threshold, axis=0)

@@ -78,10 +78,11 @@ def _check_metric(requirement: Requirement) -> None:
     """Raise `InputError` if there are no bounds for this metric, or for its difference, with its settings."""
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
-    # Differences are bounded for means; AUROC is no mean, as each of its values per example depends on all examples
+    # Differences are bounded for means and for ECEs; AUROC is no mean, as each of its values depends on all examples
     if requirement.is_relative:
-        is_usable = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
-        expected = "a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
+        is_mean = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
+        is_usable = is_mean or (is_l2_bounded and set(method.settings) <= {"bins"})
+        expected = "ece or a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
     elif not is_metric or not (metric.has_interval or is_l2_bounded):
         is_usable, expected = False, "a metric with an interval, such as ece, signed_gap, accuracy, nll or auroc,"
     elif is_l2_bounded:

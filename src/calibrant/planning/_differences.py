@@ -34,7 +34,7 @@ class PairedUnits:
     weight: np.ndarray  # (m) examples of a unit
     difference: np.ndarray  # (m) sum of the differences of a unit, second model minus first
     share: np.ndarray  # (m) probability to draw a unit
-    squares: np.ndarray  # (3, m) sums of squares of a unit, as in `PairedScores.sums`
+    extremes: np.ndarray  # (2, m) smallest and largest mean difference of a unit over its labels, as far as beyond 0
 
     @classmethod
     def from_examples(cls, values: np.ndarray, weight: np.ndarray, unit: np.ndarray | None) -> "PairedUnits":
@@ -46,14 +46,13 @@ class PairedUnits:
             unit: Index of the unit of each example (n), or None.
         """
         low, difference, high = values
-        # The test needs the squares of the difference and of its extremes, which bound it for an unseen example
-        squares = np.stack([difference, np.minimum(low, 0), np.maximum(high, 0)]) ** 2
+        extremes = np.stack([np.minimum(low, 0), np.maximum(high, 0)])  # they bound an unseen example
         if unit is None:
-            return cls(weight=np.ones(len(weight)), difference=difference, share=weight / weight.sum(), squares=squares)
-        columns = np.ones(len(unit)), difference, *squares  # each is summed by unit, times the weights
-        size, difference_sum, *square_sums = (np.bincount(unit, weight * column) for column in columns)
+            return cls(np.ones(len(weight)), difference, share=weight / weight.sum(), extremes=extremes)
+        columns = np.ones(len(unit)), difference, *extremes  # each is summed by unit, times the weights
+        size, difference_sum, *extreme_sums = (np.bincount(unit, weight * column) for column in columns)
         share = np.full(len(size), 1 / len(size))
-        return cls(weight=size, difference=difference_sum, share=share, squares=np.stack(square_sums))
+        return cls(size, difference_sum, share, extremes=np.stack(extreme_sums) / size)
 
     @property
     def mean(self) -> float:
@@ -113,8 +112,9 @@ class PairedUnits:
         else:  # count how often each unit is drawn
             index, count = slice(None), rng.multinomial(n, self.share)
         w, d = self.weight[index], self.difference[index]
-        columns = [np.ones(len(w)), w, d, w**2, w * d, d**2, *self.squares[:, index]]  # as in `PairedScores.sums`
-        return metrics.paired_p_value((np.stack(columns) @ count).tolist())
+        low, high = self.extremes[:, index][:, count > 0]
+        columns = [np.ones(len(w)), w, d, w**2, w * d, d**2]  # as in `PairedScores.sums`
+        return metrics.paired_p_value([*(np.stack(columns) @ count).tolist(), float(low.min()), float(high.max())])
 
 
 def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...]) -> PairedUnits:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from calibrant._text import shorten_list, shorten_repr
 from calibrant._validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
 from calibrant._validation.labels import to_class_indices
 from calibrant._validation.names import factorize, to_unique_names
+from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE, resolve_weights_are
 from calibrant.backend.threads import thread_limit
 from calibrant.events import EventSelector
 from calibrant.types import InputError
@@ -18,6 +20,7 @@ def validate_inputs(
     labels: Any,
     weights: Any = None,
     *,
+    weights_are: Any = None,
     of: Any = "top",
     clusters: Any = None,
     groups: Any = None,
@@ -50,6 +53,10 @@ def validate_inputs(
             z, y = z[used], y[used]
             columns = {name: None if column is None else column[used] for name, column in columns.items()}
         check_rows(z, y, columns["weights"])
+        reading = resolve_weights_are(weights_are, columns["weights"], columns["clusters"])
+        if reading == IMPORTANCE and columns["clusters"] is None:  # each row is a unit of its own
+            columns["clusters"] = torch.arange(len(y), device=y.device)
+            notes = notes if weights_are else (*notes, FRACTIONS_NOTE)
         k = z.shape[1]
         if names is not None and len(names) != k:
             raise InputError(
@@ -59,6 +66,7 @@ def validate_inputs(
         tensors = {"logits": z, "labels": y, **columns}
         return {
             **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
+            "weights_are": reading,
             "of": resolve_event(of, k, names),
             "class_names": names,
             "group_names": group_names,

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable
 
 from calibrant._text import display_name, format_percent, join_names
+from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.backend.solvers import Certificate
 from calibrant.events import quote
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
+from calibrant.predictions import Predictions
 
 MAX_NAMED_GROUPS = 3
 HEADLINES = {
@@ -136,6 +138,10 @@ def event_sentence(measurement: MeasurementData) -> str:
     sentences = [f"Evaluated event: {event.title}.", event.hint]
     if measurement.clusters:
         sentences.append(f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}.")
+    source = measurement.source
+    if isinstance(source, Predictions) and source.weights_are == IMPORTANCE:
+        known = f"Weights are importance: each {event.unit} counts once in intervals and tests, whatever its weight."
+        sentences.append(FRACTIONS_NOTE if FRACTIONS_NOTE in source.notes else known)
     return " ".join(filter(None, sentences))
 
 

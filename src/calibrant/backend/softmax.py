@@ -120,6 +120,13 @@ def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
     return _row_stats(logits, labels, "log_likelihood")[0]
 
 
+def error_surprisal(logits: Logits) -> PerExample:
+    """Return -log(1 - p), the surprisal of an error of the most likely class of every row, in float64."""
+    z = logits.double()
+    others = z.scatter(1, z.argmax(1, keepdim=True), -torch.inf).logsumexp(1)
+    return torch.nn.functional.softplus(z.amax(1) - others)
+
+
 def entropies(logits: Logits) -> PerExample:
     r"""Return $-\sum_j p_j \log p_j$ of every row, in float64."""
     return _row_stats(logits, None, "entropy")[0]

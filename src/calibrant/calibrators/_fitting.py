@@ -76,8 +76,8 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     """Decorate a class method that fits to predictions, so that it also takes logits, labels and weights.
 
     The decorated `fit` checks hyperparameters by name, type and range. It passes on `warm_start`, an earlier fit to
-    start from, leaves out examples of weight 0, and replaces large negative logits that stand for masked classes by
-    -inf (`predictions.masks`).
+    start from, leaves out examples of weight 0, scales importance weights to the effective number of examples, and
+    replaces large negative logits that stand for masked classes by -inf (`predictions.masks`).
     """
 
     @wraps(method)
@@ -88,7 +88,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
             warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
             if p.weights is not None and not bool((p.weights > 0).all()):
                 p = p[p.weights > 0]
-            p = replace_masks(p)
+            p = replace_masks(p.with_effective_weights())
             fitted = method(cls, p, **warm_start, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
             fitted = to_device(fitted, "cpu")
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares

@@ -223,7 +223,7 @@ _ROLE_HELP = {
     "confidence": "Column of stated confidences. Default: confidence and similar names.",
     "correct": "Column that tells whether the answer was correct. Default: correct and similar names.",
     "group": "Column of groups, which are measured separately. Default: group.",
-    "weight": "Column that tells how often a row counts. Default: weight, if it sums to about the number of rows.",
+    "weight": "Column of weights, see --weights-are. Default: weight, if it sums to about the number of rows.",
     "cluster": "Column of clusters, whose rows depend on each other. Default: cluster.",
     "id": "Column of row names. Default: id and similar names.",
 }
@@ -241,6 +241,12 @@ READING_OPTIONS = {
     "na": TableOption(list[str] | None, "Read this word as a missing value. Repeatable.", "WORD"),
     "encoding": TableOption(str | None, "Encoding of a text file, such as cp1252. Default: detected.", "NAME"),
     "are_logits": TableOption(bool | None, "Read single scores as logits although all of them lie in [0, 1]."),
+    "weights_are": TableOption(
+        str | None,
+        "What weights are: counts, numbers of copies; or importance, as survey weights. Default: counts if all are "
+        "integers, else importance.",
+        "WORD",
+    ),
 }
 LOG_OPTIONS = {
     "task": TableOption(list[str] | None, "Task of evaluation logs to keep. Repeatable. Default: all.", "NAME"),

@@ -18,7 +18,7 @@ from calibrant._validation.arrays import to_tensor
 from calibrant.types import InputError
 
 SCORE_KEYS = ("logits", "probs", "confidence")
-NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event")  # the last one has one entry
+NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event", "weights_are")  # the last two have one entry
 ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "examples", "ids")
 Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
 
@@ -31,6 +31,7 @@ class ChunkedFile:
     numbers_per_row: int  # of the scores
     read: Callable[[slice], Arrays]
     notes: tuple[str, ...] = ()  # sentences on the roles of columns
+    has_fractional_weights: bool = False  # without clusters or a word on what they are
 
 
 def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str]:
@@ -187,7 +188,9 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
         """Read some rows of every array, with the names of classes and groups in the file."""
         return select_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists)
 
-    return ChunkedFile(num_rows, math.prod(row_shape), read_chunk)
+    is_known = "weights_are" in name_lists or "clusters" in views or "weights" not in views
+    has_fractions = not is_known and bool((file.get_tensor("weights") % 1 != 0).any())
+    return ChunkedFile(num_rows, math.prod(row_shape), read_chunk, has_fractional_weights=has_fractions)
 
 
 def _check_same_length(num_rows: int, num_labels: int) -> None:

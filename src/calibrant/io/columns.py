@@ -318,6 +318,7 @@ class TableOptions:
     na: tuple[str, ...] = ()  # further words for a missing value
     encoding: str | None = None  # of a text file; detected if None
     are_logits: bool = False  # single scores are logits although all of them lie in [0, 1]
+    weights_are: str | None = None  # counts or importance, as for `Predictions`
     ignore_index: int | None = None  # label of rows that are left out
     task: tuple[str, ...] = ()  # tasks of evaluation logs to keep
     filter: tuple[str, ...] = ()  # alternative scoring in evaluation logs

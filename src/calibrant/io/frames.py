@@ -70,6 +70,8 @@ def frame_to_arrays(
         arrays["weights"] = to_numbers(frame[columns.weight]).to_numpy()
         weight_sum = float(arrays["weights"].sum())
         notes.append(check_weights(columns, weight_sum, len(frame), has_all_rows=has_all_rows))
+    if options.weights_are is not None:
+        arrays["weights_are"] = [options.weights_are]
     for role in ("group", "cluster"):
         if (name := getattr(columns, role)) is not None:
             arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
@@ -294,12 +296,13 @@ def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
 def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
     """Apply the options for reading to the arrays of a file without columns.
 
-    `percent` and `normalize` change probabilities; `labels_from` and `positive` turn labels into class indices.
+    `percent` and `normalize` change probabilities; `labels_from` and `positive` turn labels into class indices;
+    `weights_are` replaces what the file says.
 
     Raises:
         InputError: If an option does not suit the arrays, such as `percent` for logits.
     """
-    arrays = dict(arrays)
+    arrays = dict(arrays) | ({} if options.weights_are is None else {"weights_are": [options.weights_are]})
     if options.percent or options.normalize:
         kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
         if kind is None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from calibrant._lazy import polars
 from calibrant._text import describe_error
+from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE
 from calibrant.io.arrays import Arrays, ChunkedFile
 from calibrant.io.cells import replace_missing_words
 from calibrant.io.columns import Columns, TableOptions
@@ -151,6 +152,8 @@ def open_chunked(path: str | Path, options: TableOptions) -> ChunkedFile:
     if file_format.is_table:
         return call_reader(path, lambda: _open_tables(files, options))
     file: ChunkedFile = call_reader(path, lambda: file_format.open_chunked(path))
+    if file.has_fractional_weights and options.weights_are is None:  # in every chunk, whatever its own weights
+        options = replace(options, weights_are=IMPORTANCE)
     return replace(file, read=lambda rows: apply_options(file.read(rows), options))
 
 
@@ -218,8 +221,13 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
     note = f"Read {n:,} rows in chunks: {columns.description}"
     if columns.weight is not None:
         weights = polars.col(columns.weight).cast(polars.Float64).fill_nan(None)  # a missing weight is refused later
-        total, count = polars.concat(scans).select(weights.sum().alias("sum"), weights.count()).collect().row(0)
+        statistics = weights.sum().alias("sum"), weights.count(), (weights % 1 != 0).any().alias("fractional")
+        total, count, is_fractional = polars.concat(scans).select(*statistics).collect().row(0)
         note += f" {check_weights(columns, float(total), count, has_all_rows=True)}"
+        if (
+            is_fractional and options.weights_are is None and columns.cluster is None
+        ):  # in every chunk, whatever its own weights
+            options, note = replace(options, weights_are=IMPORTANCE), f"{note} {FRACTIONS_NOTE}"
 
     def read_chunk(rows: slice) -> Arrays:
         """Return the arrays of some rows of all tables, of which only those with these rows are opened."""

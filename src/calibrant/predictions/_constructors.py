@@ -17,6 +17,7 @@ from calibrant._validation.arrays import num_elements, to_tensor
 from calibrant._validation.labels import binary_labels
 from calibrant._validation.names import factorize_samples, group_name_per_sample, to_unique_names
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
+from calibrant._validation.weights import COUNTS
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
@@ -103,6 +104,7 @@ def fields_from_soft_labels(
     weights: Any,
     *,
     probs: bool = False,
+    weights_are: Any = None,
     of: Any = "top",
     clusters: Any = None,
     groups: Any = None,
@@ -128,7 +130,8 @@ def fields_from_soft_labels(
                 code="soft_labels",
             )
         build = fields_from_probs if probs else validate_inputs
-        columns: Fields = {"clusters": clusters, "groups": groups, "class_names": class_names}
+        columns: Fields = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
+        columns["class_names"] = class_names
         fields = build(scores, y.argmax(1), weights, of=of, **columns)  # `_divide_examples` replaces these labels
         return _divide_examples(fields, y / sums[:, None])
 
@@ -151,6 +154,7 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
     divided = {name: fields[name][examples] for name in columns if fields[name] is not None}
     divided["weights"] = soft_labels[examples, labels] * divided.get("weights", 1.0)
     divided.setdefault("clusters", examples.clone())  # a copy, as no two fields share memory
+    divided["weights_are"] = fields["weights_are"] or COUNTS  # the rows of an example sum to its weight
     num_fractional = int((soft_labels.amax(1) < 1).sum())
     note = f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."
     return fields | divided | {"labels": labels, "examples": examples, "notes": (*fields["notes"], note)}
@@ -196,6 +200,7 @@ def fields_from_labels(
     targets: Any,
     weights: Any,
     *,
+    weights_are: Any = None,
     names: Any = None,
     clusters: Any = None,
     groups: Any = None,
@@ -236,6 +241,7 @@ def fields_from_labels(
         row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
         options: Fields = {
             "weights": None if weights is None else _weights_per_label(weights, is_ignored),
+            "weights_are": weights_are,
             "of": 1,
             "clusters": samples if clusters is None else factorize_per_label(clusters, "clusters")[0],
             "class_names": PRESENCE.classes,
@@ -277,6 +283,7 @@ def fields_from_arrays(
     if class_names is not None and np.asarray(targets).dtype.kind in "iu":
         targets = to_tensor(targets, "labels")  # integers in a tensor are positions, even if class names are numbers
     options: Fields = {name: arrays.get(name) for name in ("weights", "clusters", "groups")}
+    options["weights_are"] = _read_entry(arrays, "weights_are")
     if options["groups"] is not None and "group_names" in arrays:
         options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
     if kind != "confidence":  # every stated confidence counts
@@ -296,8 +303,9 @@ def fields_from_arrays(
         fields = validate_inputs(scores, targets, class_names=class_names, **options)
     if "examples" in arrays:
         fields["examples"] = factorize_samples(arrays["examples"], "examples", len(fields["labels"]))[0]
-    if of is None and "evaluated_event" in arrays:
-        of = _read_event(arrays["evaluated_event"])
+    if of is None and (event := _read_entry(arrays, "evaluated_event")) is not None:
+        index = parse_integer(event)
+        of = event if index is None else index
     elif of is None and fields["class_names"] in BINARY_EVENTS:  # such as wrong and correct
         of = 1
     if of is not None:
@@ -305,11 +313,9 @@ def fields_from_arrays(
     return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}
 
 
-def _read_event(entry: Any) -> str | int:
-    """Return the event of a file, stored as a list of one name: "top", "classes" or an index of a class."""
-    text = ", ".join(to_unique_names(entry, "evaluated_event"))
-    index = parse_integer(text)
-    return text if index is None else index
+def _read_entry(arrays: Mapping[str, Any], key: str) -> str | None:
+    """Return a text that a file stores as a list of one, such as the event to evaluate, or None if it is absent."""
+    return ", ".join(to_unique_names(arrays[key], key)) if key in arrays else None
 
 
 def has_single_logits(arrays: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from calibrant._validation.scores import SingleScoreEvidence
+from calibrant._validation.weights import resolve_weights_are
 from calibrant.events import BINARY_EVENTS
 from calibrant.io import reading
 from calibrant.io.arrays import SCORE_KEYS, find_score_and_label_keys
@@ -182,6 +183,8 @@ def write_file(fields: Mapping[str, Any], path: str | Path, *, with_labels: bool
     default_event = 1 if fields["class_names"] in BINARY_EVENTS else "top"  # of a file that names none
     if of != default_event:
         names["evaluated_event"] = (str(of),)
+    if fields["weights_are"] != resolve_weights_are(None, fields["weights"], fields["clusters"]):
+        names["weights_are"] = (fields["weights_are"],)
     write(path, arrays | ({} if ids is None else {"ids": ids}), names, None if is_portable else check)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from calibrant._text import join_names, shorten_list
 from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
+from calibrant._validation.weights import IMPORTANCE
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
@@ -38,6 +39,9 @@ from calibrant.predictions._files import (
 )
 from calibrant.types import Categories, ColumnMap, InputError, Map
 
+EXACT_CONFIDENCE = 1 - 2.0**-20  # up to which 1 - confidence has ten digits
+MAX_SURPRISAL_LOGITS = 1 << 22  # logits of which surprisals are computed at a time
+
 __all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
 __all__ += ["load_unlabeled", "load_with_ids", "to_predictions"]
 
@@ -57,7 +61,11 @@ class Predictions:
         logits: Logits (n, k).
         labels: Class indices (n,), counted from 0, or class names. Without `class_names`, names are matched to the
             columns in alphabetical order, as in scikit-learn. For probabilities of classes see `from_soft_labels`.
-        weights: How often each sample counts (n,). An integer weight equals that many copies.
+        weights: Weight of each sample (n,).
+        weights_are: What the weights are. "counts": a weight equals that many copies. "importance": importance or
+            survey weights; each sample counts once in intervals and tests, whatever its weight, as a cluster of its own
+            unless `clusters` are given. By default, integers are counts; fractions are importance, and a note says so,
+            unless clusters are given.
         of: The event that calibration metrics evaluate. "top": the predicted class is right; an index or name: the
             sample belongs to this class; "classes": the mean over the events of all classes.
         clusters: Names or numbers of clusters of dependent samples (n,), such as the frames of one film. A cluster is
@@ -77,6 +85,7 @@ class Predictions:
     logits: Tensor  # (n k) float
     labels: Tensor  # (n) int64
     weights: Tensor | None  # (n) float64, non-negative
+    weights_are: str | None  # "counts" or "importance", None without weights
     clusters: Tensor | None  # (n) int64
     groups: Tensor | None  # (n) int64, indices of `group_names`
     of: EventSelector  # the event to evaluate
@@ -94,13 +103,14 @@ class Predictions:
         labels: Any,
         weights: Any = None,
         *,
+        weights_are: str | None = None,
         of: str | int = "top",
         clusters: Any = None,
         groups: Any = None,
         class_names: Any = None,
         ignore_index: int | None = None,
     ) -> None:
-        columns: dict[str, Any] = {"clusters": clusters, "groups": groups}
+        columns: dict[str, Any] = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
         options: dict[str, Any] = {"of": of, "class_names": class_names, "ignore_index": ignore_index}
         # The fields of a frozen dataclass cannot be assigned
         self.__dict__.update(validate_inputs(logits, labels, weights, **columns, **options))
@@ -132,7 +142,8 @@ class Predictions:
             labels: As for `Predictions`.
             weights: As for `Predictions`.
             normalize: Divide rows by their sums, which must lie in 0.97 .. 1.03.
-            **options: `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for `Predictions`.
+            **options: `weights_are`, `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for
+                `Predictions`.
 
         >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
@@ -153,7 +164,7 @@ class Predictions:
                 call it right. An answer with a credit between is divided into two rows; see `from_soft_labels`.
             weights: As for `Predictions`.
             of: Kind of the event in `events.BINARY_KINDS`, such as "matched" for detections.
-            **options: `clusters` and `groups`, as for `Predictions`.
+            **options: `weights_are`, `clusters` and `groups`, as for `Predictions`.
 
         >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])
         >>> p, p.events.confidence
@@ -177,7 +188,7 @@ class Predictions:
             soft_labels: Probabilities of the classes (n, k), with rows that sum to 1.
             weights: As for `Predictions`.
             probs: Whether the scores are probabilities.
-            **options: `of`, `clusters`, `groups` and `class_names`, as for `Predictions`.
+            **options: `weights_are`, `of`, `clusters`, `groups` and `class_names`, as for `Predictions`.
 
         Raises:
             InputError: If the soft labels are no probabilities, or have another shape.
@@ -204,7 +215,8 @@ class Predictions:
             weights: As for `Predictions`.
             logits: Accept scores that look like probabilities. Otherwise scores that all lie in [0, 1], at least three
                 of them strictly between, are refused.
-            **options: `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for `Predictions`.
+            **options: `weights_are`, `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for
+                `Predictions`.
 
         >>> Predictions.from_binary_logits([2.0, -1.0], [1, 0]).logits
         tensor([[ 0.,  2.],
@@ -219,6 +231,7 @@ class Predictions:
         targets: Any,
         weights: Any = None,
         *,
+        weights_are: str | None = None,
         names: Any = None,
         clusters: Any = None,
         groups: Any = None,
@@ -234,7 +247,8 @@ class Predictions:
         Args:
             scores: One logit per label (n, l).
             targets: 0 or 1 (n, l); NaN and `ignore_index` are left out.
-            weights: How often each sample (n,) or each target (n, l) counts.
+            weights: Weight of each sample (n,) or each target (n, l).
+            weights_are: As for `Predictions`.
             names: Names of the l labels.
             clusters: Clusters of dependent samples (n,), such as those of one patient.
             groups: Group of each sample (n,), such as a hospital; it becomes `row_groups`, measured beside the labels.
@@ -246,7 +260,8 @@ class Predictions:
         >>> p, p.group_names
         (Predictions(n=4, k=2, float64, 2 groups, 2 clusters, of='present'), ('fever', 'cough'))
         """
-        options: dict[str, Any] = {"clusters": clusters, "groups": groups, "ignore_index": ignore_index}
+        options: dict[str, Any] = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
+        options["ignore_index"] = ignore_index
         values = fields_from_labels(scores, targets, weights, names=names, probs=probs, logits=logits, **options)
         return cls._construct(values)
 
@@ -271,7 +286,8 @@ class Predictions:
                 `labels_from=1` for labels counted from 1; `percent` for numbers 0 .. 100; `normalize` divides rows of
                 rounded probabilities, with sums in 0.97 .. 1.03, by their sum; `drop` leaves out rows with a missing
                 value, or a confidence outside [0, 1], but no more than half of all; `na`, further words for a missing
-                value; `encoding` of a text file; `are_logits` for single logits that all lie in [0, 1].
+                value; `encoding` of a text file; `are_logits` for single logits that all lie in [0, 1];
+                `weights_are`, as for `Predictions`.
 
         Raises:
             InputError: If columns are missing or ambiguous, or cells cannot be read in their role.
@@ -335,7 +351,8 @@ class Predictions:
         """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
 
         Tables hold no event. Loaded from one, class 1 of two is the event of `measure`, but not of metrics, unless the
-        classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`.
+        classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`. Nor do they hold what
+        weights are: fractions that are counts are read by `load(path, weights_are="counts")`.
 
         Args:
             path: A file of arrays, such as .npz, or a table, such as .csv or .parquet; text may be compressed, as
@@ -360,10 +377,13 @@ class Predictions:
 
     @property
     def shared_clusters(self) -> Tensor | None:
-        """The clusters (n) int64, or None if every example is a cluster, as soft labels make it without `clusters`."""
-        if self.clusters is None or self.examples is None:
-            return self.clusters
-        return None if torch.equal(self.clusters, self.examples) else self.clusters
+        """The clusters (n) int64, or None if each example is one, as soft labels and importance weights make it."""
+        if self.clusters is None:
+            return None
+        if self.examples is not None:
+            return None if torch.equal(self.clusters, self.examples) else self.clusters
+        is_importance = self.weights_are == IMPORTANCE
+        return None if is_importance and len(self.clusters.unique()) == len(self) else self.clusters
 
     @property
     def k(self) -> int:
@@ -582,9 +602,35 @@ class Predictions:
         return softmax.log_likelihood(self.logits, self.labels) if outcomes is None else outcomes.log_likelihood
 
     @property
+    def max_surprisals(self) -> Tensor:
+        """Largest surprisal, -log p, of an error of the predicted class, and of a label: (2) float64.
+
+        Samples of weight 0 do not count. Where 1 - p rounds, the probability of an error is computed from the logits.
+        """
+        is_counted = torch.ones_like(self.labels, dtype=torch.bool) if self.weights is None else self.weights > 0
+        confidence = self.outcomes.confidence.masked_fill(~is_counted, 0.0)
+        highest = confidence.max()
+        error = -torch.log1p(-highest)
+        if float(highest) > EXACT_CONFIDENCE:
+            chunks = (confidence == highest).nonzero().squeeze(1).split(max(1, MAX_SURPRISAL_LOGITS // self.k))
+            error = torch.stack([softmax.error_surprisal(self.logits[rows]).max() for rows in chunks]).max()
+        return torch.stack([error, -self.outcomes.log_likelihood[is_counted].min()])
+
+    @property
     def total_weight(self) -> float:
         """Sum of the weights, or the number of samples without weights."""
         return float(len(self)) if self.weights is None else float(self.weights.sum())
+
+    def with_effective_weights(self) -> "Predictions":
+        r"""Return the same samples with importance weights scaled to a sum of the effective number of samples.
+
+        That is $(\sum w)^2 / \sum w^2$ (Kish 1965): as many samples of equal weight would be as precise. Fits, which
+        take the sum of the weights for the number of samples, are then as cautious as that number demands.
+        """
+        if self.weights is None or self.weights_are != IMPORTANCE:
+            return self
+        w = self.weights if self.examples is None else torch.bincount(self.examples, self.weights)
+        return self._replace(weights=self.weights * (w.sum() / w.square().sum()))
 
     @cached_property
     def row_hashes(self) -> np.ndarray:

@@ -20,7 +20,18 @@ import torch
 from benchmarks import _harness as harness
 from benchmarks import _peers as peers
 
-PARTS = ("accuracy", "caution", "held_out", "coverage", "agreement", "speed", "throughput", "scale", "limits")
+PARTS = (
+    "accuracy",
+    "caution",
+    "held_out",
+    "coverage",
+    "weights_and_extremes",
+    "agreement",
+    "speed",
+    "throughput",
+    "scale",
+    "limits",
+)
 
 
 def environment() -> list[harness.Row]:

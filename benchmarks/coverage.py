@@ -25,7 +25,15 @@ from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
 from calibrant.metrics import _scores
-from calibrant.metrics._intervals import SHARE, Sample, ScoreRange, mean_limits, square_limits, strict_limits
+from calibrant.metrics._intervals import (
+    SHARE,
+    Extremes,
+    Sample,
+    ScoreRange,
+    mean_limits,
+    square_limits,
+    strict_limits,
+)
 from calibrant.metrics._moments import clustered_square, square_estimate
 
 TITLE = "Coverage of intervals"
@@ -118,11 +126,12 @@ def moments(c: np.ndarray, a: np.ndarray) -> Moments:
 
 
 def range_of(name: str, data: Data, k: int) -> ScoreRange:
-    """Return the range of a mean score of every data set."""
+    """Return the range of a score in every data set."""
     c = data.class_confidence if name.startswith("class") else data.confidence
     if name not in RANGES:
         return SHARE
-    return ScoreRange(*(x.numpy() for x in RANGES[name](moments(c, data.outcome), k)))
+    surprisals = -np.log(np.minimum(c, 1 - c).min(1)), data.scores["nll"][0].max(1)
+    return RANGES[name](Extremes.from_moments(moments(c, data.outcome), surprisals, k))
 
 
 def methods(

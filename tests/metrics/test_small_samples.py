@@ -9,7 +9,8 @@ from scipy.special import ndtri
 
 from calibrant import Predictions, metrics
 from calibrant.backend.bins import Events
-from calibrant.metrics._intervals import SHARE, ScoreRange, mean_limits
+from calibrant.metrics import Summary
+from calibrant.metrics._intervals import SHARE, Extremes, ScoreRange, mean_limits
 
 MEANS = ("accuracy", "signed_gap", "event_brier", "brier", "nll")
 CONSISTENT = {  # values if 90 % of the answers with a confidence of 90 % are correct
@@ -116,7 +117,8 @@ def test_intervals_of_scores_cover_the_truth(n, confidences, shift):
     c = np.linspace(*confidences, n)
     truth = np.clip(c - shift, 0, 1 - 1e-9)
     correct = (g.random((draws, n)) < truth).astype(float)
-    moments = Events(torch.from_numpy(c), torch.zeros(n)).moments(15)
+    moments, surprisal = Events(torch.from_numpy(c), torch.zeros(n)).moments(15), -math.log(1 - c.max())
+    extremes = Extremes.from_moments(moments, (surprisal, surprisal), 2)
     scores = {
         "signed_gap": lambda a: c - a,
         "event_brier": lambda a: (c - a) ** 2,
@@ -125,9 +127,48 @@ def test_intervals_of_scores_cover_the_truth(n, confidences, shift):
     }
     for name, score in scores.items():
         mean, values = (truth * score(1) + (1 - truth) * score(0)).mean(), score(correct)
-        ends = SHARE if name == "accuracy" else getattr(metrics, name).score_range(moments, 2)
+        ends = SHARE if name == "accuracy" else getattr(metrics, name).score_range(extremes)
         low, high = mean_limits(n, values.mean(1), values.var(1), ScoreRange(*map(float, ends)), 0.9)
         assert ((low <= mean) & (mean <= high)).mean() > 0.85, name  # nominal .9; three standard errors are .04
+
+
+@pytest.mark.parametrize(
+    ("name", "sure", "others"), [("nll", 1 - 1e-12, 0.7), ("event_brier", 0.99, 0.5), ("signed_gap", 0.99, 1e-6)]
+)
+def test_interval_allows_for_an_error_of_the_most_confident_predictions(name, sure, others):
+    draws, n, share, wrong = 400, 200, 0.1, 0.02  # in two of three samples, none of them is wrong
+    g = np.random.default_rng(0)
+    c = np.where(g.random((draws, n)) < share, sure, others)
+    frequency = np.where(c == sure, 1 - wrong, c)
+    y = g.random((draws, n)) < frequency
+    score = {
+        "nll": lambda c, y: -np.log(np.where(y, c, 1 - c)),
+        "event_brier": lambda c, y: (c - y) ** 2,
+        "signed_gap": lambda c, y: c - y,
+    }[name]
+    pair = np.array([sure, others])
+    truth = np.array([1 - wrong, others]) * score(pair, True) + np.array([wrong, 1 - others]) * score(pair, False)
+    truth = float(np.array([share, 1 - share]) @ truth)
+    surprisal = -np.log(np.minimum(c, 1 - c).min(1))
+    extremes = Extremes(c.min(1), c.max(1), surprisal, score(c, y).max(1), 2)
+    values = score(c, y)
+    low, high = mean_limits(n, values.mean(1), values.var(1), getattr(metrics, name).score_range(extremes), 0.9)
+    assert ((low <= truth) & (truth <= high)).mean() > 0.88
+
+
+def test_nll_interval_of_saturated_logits_allows_for_their_score():
+    z = torch.tensor([[0.0, 200.0]] * 5 + [[0.0, 1.0]] * 45)  # 1 - p is 0 in float64
+    interval = metrics.nll.interval(Predictions(z, [1] * 50))
+    assert interval.high > 200 / 50
+    summary = sum((Summary.from_predictions(Predictions(z[i::2], [1] * 25)) for i in (0, 1)), Summary.empty())
+    assert summary.interval("nll").high == pytest.approx(interval.high, rel=1e-9)
+
+
+def test_nll_has_no_interval_if_an_error_has_probability_0():
+    p = Predictions.from_probs([[0.0, 1.0], [0.5, 0.5]], [1, 0])
+    assert (metrics.nll.interval(p).low, metrics.nll.interval(p).high) == (-math.inf, math.inf)
+    without = Predictions.from_probs([[0.0, 1.0], [0.5, 0.5], [0.4, 0.6]], [1, 0, 1], [0, 2, 1])  # weight 0: left out
+    assert math.isfinite(metrics.nll.interval(without).high)
 
 
 @pytest.mark.parametrize("name", MEANS)

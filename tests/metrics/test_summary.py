@@ -22,7 +22,8 @@ def draw(n: int, k: int, seed: int = 0, weighted: bool = False) -> Predictions:
     g = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(n, k, generator=g)
     labels = torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1)
-    return Predictions(logits, labels, torch.rand(n, generator=g).double() + 0.5 if weighted else None)
+    weights = {"weights": torch.rand(n, generator=g).double() + 0.5, "weights_are": "counts"} if weighted else {}
+    return Predictions(logits, labels, **weights)
 
 
 def equal_state(a: Summary, b: Summary) -> bool:
@@ -141,7 +142,7 @@ def test_summary_agrees_with_predictions_for_any_weights(scale):
         weights = 10 ** (15 * drawn - 9) if scale == "mixed" else scale * (drawn + 1e-3)
         if scale == 1e-9:
             weights[0] = 2.0  # or the total weight would be below one example
-        p = Predictions(p.logits, p.labels, weights)
+        p = Predictions(p.logits, p.labels, weights, weights_are="counts")
     summary = sum((Summary.from_predictions(p[i : i + 700]) for i in range(0, 3000, 700)), Summary.empty())
     result, exact = measure(summary), measure(p, of="top")
     for name in ("accuracy", "nll", "brier", "signed_gap", "ece", "noise_floor", "debiased_l2", "confident_share"):

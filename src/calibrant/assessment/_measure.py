@@ -24,6 +24,7 @@ from calibrant.registry import METRICS, Method, check_settings
 from calibrant.types import Count, InputError
 
 DEFAULT_BINS = 15
+NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
 
 
@@ -286,7 +287,9 @@ def _build_measurement(
             return event.headline(verdict.direction)
         if floor_name := noise_floor_name(row.name):
             return f"calibrated model: up to {format_percent(by_name[floor_name].high)}"
-        return impossible_note if row.name == "nll" and math.isinf(row.value) else row.note
+        if row.name == "nll" and math.isinf(row.value):
+            return impossible_note
+        return NO_NLL_INTERVAL if row.name == "nll" and math.isinf(row.high) else row.note
 
     visible = [row for row in rows if row.name in requested or not math.isnan(row.value)]
     return Measurement(

@@ -28,6 +28,7 @@ from calibrant.metrics._info import is_calibration_error as is_calibration_error
 from calibrant.metrics._info import metric_info
 from calibrant.metrics._info import noise_floor_name as noise_floor_name
 from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interval, share_limits, strict_limits
+from calibrant.metrics._intervals import Extremes as Extremes
 from calibrant.metrics._intervals import Sample as Sample
 from calibrant.metrics._intervals import ScoreRange as ScoreRange
 from calibrant.metrics._intervals import student_quantile as student_quantile

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import merge_examples
+from calibrant.backend.bins import Moments, merge_examples
 
 BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
@@ -83,10 +83,31 @@ def student_quantile(level: float, degrees: float | int) -> float:
 
 
 class ScoreRange(NamedTuple):
-    """Range of the mean of a score over all outcomes that its examples could have: numbers, or one per sample."""
+    """Range of the score of an example that was not drawn, over its predictions and outcomes, or one per sample."""
 
     low: Any
     high: Any
+
+
+class Extremes(NamedTuple):
+    """The most extreme predictions of a sample, which bound the scores of examples that were not drawn.
+
+    They are numbers, or arrays with one number per sample. Surprisals are -log p, in nats.
+    """
+
+    low: Any  # lowest and highest probability of the event, each the mean of a bin of equal width
+    high: Any
+    error_surprisal: Any  # largest surprisal of an error of the predicted class
+    label_surprisal: Any  # largest surprisal of a true class
+    k: int  # number of classes
+
+    @classmethod
+    def from_moments(cls, moments: Moments, surprisals: Any, k: int) -> "Extremes":
+        """Take the extremes of sums over bins, which may have leading dimensions, and two surprisals."""
+        weight = moments.total_weight
+        c = (moments.confidence_sum / weight.clamp_min(MIN_DIVISOR)).clamp(0, 1)
+        low, high = c.where(weight > 0, 1.0).amin(-1), c.where(weight > 0, 0.0).amax(-1)
+        return cls(low.cpu().numpy(), high.cpu().numpy(), *surprisals, k)
 
 
 SHARE = ScoreRange(0.0, 1.0)  # of scores 0 or 1
@@ -197,7 +218,9 @@ class Sample:
 
         With an `effective_share` below 1, the sample counts as this share of its size, but keeps its standard error.
         """
-        if math.isinf(self.mean) or math.isinf(self.variance):  # such as the NLL of an impossible class
+        if any(
+            map(math.isinf, (self.mean, self.variance, *score_range))
+        ):  # such as the NLL, if an error has the probability 0
             return Interval(self.mean, -math.inf, math.inf, level)
         if self.degrees <= 0 or math.isnan(self.mean):  # only the range is known
             return Interval(self.mean, *score_range, level)
@@ -211,9 +234,10 @@ class Sample:
 def mean_limits(n: Any, mean: Any, variance: Any, score_range: ScoreRange, level: Any) -> tuple[Any, Any]:
     r"""Return limits of the mean of n values in a known range that neither collapse to a point nor leave the range.
 
-    One unseen example joins the sample, at the low or the high end of the range. If the n + 1 weights have the flat
-    Dirichlet distribution, the weighted mean has a distribution (Rubin 1981): $F_0$ if the unseen example is at the low
-    end, $F_1$ if it is at the high end. With the level $1 - 2 \alpha$, the upper limit solves
+    One unseen example joins the sample, at the low or the high end of the range: it is as bad as the worst score that
+    the predictions of the sample allow, because the few extreme predictions may all be right by chance. If the n + 1
+    weights have the flat Dirichlet distribution, the weighted mean has a distribution (Rubin 1981): $F_0$ if the unseen
+    example is at the low end, $F_1$ if it is at the high end. With the level $1 - 2 \alpha$, the upper limit solves
     $\kappa F_1 + (1 - \kappa) F_0 = 1 - \alpha$, the lower limit $\kappa F_0 + (1 - \kappa) F_1 = \alpha$. For
     $\kappa = 1$ these are the bounds of Gaffke (2005; Learned-Miller & Thomas 2019), and those of Clopper & Pearson
     (1934) for a share; for $\kappa = 1/2$ the mid-p limits of a share (Lancaster 1961).

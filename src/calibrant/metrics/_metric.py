@@ -13,8 +13,8 @@ from torch import Tensor
 
 from calibrant import registry
 from calibrant._validation import check_level
-from calibrant.backend.bins import EventStatistics, Moments
-from calibrant.metrics._intervals import Evidence, Interval, Sample, ScoreRange
+from calibrant.backend.bins import EventStatistics
+from calibrant.metrics._intervals import Evidence, Extremes, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError, PerExample
@@ -91,7 +91,7 @@ class Metric(Generic[P]):
         about: MetricInfo,
         *,
         per_example: Callable[[Any], PerExample] | None,
-        score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None,
+        score_range: ScoreRange | Callable[[Extremes], ScoreRange] | None,
         sums: tuple[str, str, str] | None,
         by_class: bool,
         interval: Callable[..., Interval] | None,
@@ -220,9 +220,9 @@ class Metric(Generic[P]):
         return InputError(text, code="summary_only")
 
     def _compute_range(self, view: Any) -> ScoreRange | None:
-        """Return the smallest and largest mean over all labels that the examples could have, or None if undeclared.
+        """Return the smallest and largest score of an example that was not drawn, or None if undeclared.
 
-        A range that depends on the confidences, such as that of NLL, is computed from the event's bins.
+        A range that depends on the predictions, such as that of NLL, is computed from the most extreme ones.
         """
         if self.score_range is None or isinstance(self.score_range, ScoreRange):
             return self.score_range
@@ -230,8 +230,9 @@ class Metric(Generic[P]):
         if isinstance(view, Predictions):  # `of="classes"` names no single event to bin: take the top class
             statistics = (view.with_event("top") if view.of == "classes" else view).events
         bins = getattr(statistics, "bins", NUM_INTERVAL_BINS)  # a `Summary` has its own
-        ends = self.score_range(statistics.moments(bins), getattr(view, "k", 2))  # an event happens or not: 2 classes
-        return ScoreRange(*map(float, ends))
+        surprisals = getattr(view, "max_surprisals", (math.nan, math.nan))  # an event needs none, and has 2 classes
+        extremes = Extremes.from_moments(statistics.moments(bins), map(float, surprisals), getattr(view, "k", 2))
+        return ScoreRange(*map(float, self.score_range(extremes)))
 
     def test(self, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Evidence:
         """Return the number and the probability that a perfectly calibrated model shows one as large.
@@ -283,7 +284,7 @@ def metric(
     short: str = "",
     lay_phrase: str = "",
     per_example: Callable[[Any], PerExample] | None = None,
-    score_range: ScoreRange | Callable[[Moments, int], ScoreRange] | None = None,
+    score_range: ScoreRange | Callable[[Extremes], ScoreRange] | None = None,
     sums: tuple[str, str, str] | None = None,
     by_class: bool = False,
     interval: Callable[..., Interval] | None = None,
@@ -318,8 +319,8 @@ def metric(
         lay_phrase: A phrase for readers who do not know the field.
         per_example: Number per example of which the metric is the mean, from the same input; gives an interval and
             paired comparisons.
-        score_range: Range of the mean over all outcomes, or a function of the moments of bins and the number of
-            classes that returns it; gives bounded intervals. None means Student's t.
+        score_range: Range of the number per example, or a function of the `Extremes` of the predictions that returns
+            it; gives bounded intervals. None means Student's t.
         sums: Names of the row statistics of a `Summary` (`FEATURES`) of which the metric is a mean: value, squared
             value, weight.
         by_class: Whether a `Summary` with `by_class=True` is enough.

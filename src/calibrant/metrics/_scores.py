@@ -3,12 +3,12 @@
 import math
 from typing import Literal
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from calibrant.backend.bins import Events, Moments, allow_rounding
+from calibrant.backend.bins import Events, allow_rounding
 from calibrant.backend.softmax import entropies
-from calibrant.metrics._intervals import MIN_DIVISOR, SHARE, Interval, ScoreRange, share_interval
+from calibrant.metrics._intervals import SHARE, Extremes, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
 from calibrant.types import OpenFraction, PerExample, Scalar
@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 PredictionSubset = Literal["all", "correct", "wrong"]
-MIN_ERROR_PROBABILITY = 2.0**-53  # smallest probability of an error that float64 distinguishes from 0
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -35,57 +34,42 @@ def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean() if weights is None else (values * weights).sum() / weights.sum()
 
 
-# Ranges of mean scores over all outcomes, from sums over bins of the probabilities c of an event. A function of c is
-# evaluated at the mean of the bin. Of k classes, the remaining probability 1 - c may belong to a single class or be
-# spread over all others.
+# Ranges of the score of an example that was not drawn. Its prediction is one of the most extreme ones of the sample,
+# and its outcome any. Of k classes, the remaining probability 1 - c may belong to a single class or be spread over all
+# others.
 
 
-def _bin_averages(moments: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each bin's share of the weight, mean confidence c and mean c (1 - c). Sums may have leading dimensions."""
-    weight = moments.total_weight
-    c, v = (x / weight.clamp_min(MIN_DIVISOR) for x in (moments.confidence_sum, moments.variance))
-    return weight / weight.sum(-1, keepdim=True), c.clamp(0, 1), v.clamp(0, 0.25)  # c (1 - c) is at most 1/4
+def _signed_gap_range(extremes: Extremes) -> ScoreRange:
+    """Return the lowest c - 1, if the event happens, and the highest c, if it does not."""
+    return ScoreRange(extremes.low - 1, extremes.high)
 
 
-def _signed_gap_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the mean of c - 1, if the event always happens, and the mean of c, if it never does."""
-    share, c, _ = _bin_averages(moments)
-    mean = (share * c).sum(-1)
-    return ScoreRange(mean - 1, mean)
+def _nll_range(extremes: Extremes) -> ScoreRange:
+    """Return the NLL of the most confident prediction if it is right, and if it is wrong, or the largest in the sample.
 
-
-def _nll_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the mean NLL if the likelier outcome always happens, and if it never does.
-
-    The k - 1 other classes have equal shares of the remaining probability.
+    The k - 1 other classes have equal shares of the remaining probability. An error of probability 0 has no bound.
     """
-    share, c, _ = _bin_averages(moments)
-    # probability of the likelier outcome, below 1 for a finite logarithm of the other
-    likelier = torch.maximum(c, 1 - c).clamp_max(1 - MIN_ERROR_PROBABILITY)
-    low, high = ((share * -p.log()).sum(-1) for p in (likelier, 1 - likelier))
-    return ScoreRange(low, high + math.log(max(k - 1, 1)))  # k - 1 classes share the remaining probability
+    with np.errstate(divide="ignore"):  # of a summary without examples
+        low = -np.log1p(-np.exp(-extremes.error_surprisal))
+    return ScoreRange(low, np.maximum(extremes.error_surprisal + math.log(extremes.k - 1), extremes.label_surprisal))
 
 
-def _event_brier_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the event's mean Brier score if the likelier outcome always happens, and if it never does.
-
-    With b the larger of c and 1 - c, the means are of (1 - b)^2 = 1 - b - b (1 - b) and of b^2 = b - b (1 - b).
-    """
-    share, c, v = _bin_averages(moments)  # v is the mean of b (1 - b), too
-    b = torch.maximum(c, 1 - c)
-    return ScoreRange((share * (1 - b - v)).sum(-1), (share * (b - v)).sum(-1))
+def _event_brier_range(extremes: Extremes) -> ScoreRange:
+    """Return (1 - b)^2 and b^2 of the largest probability b of the likelier outcome."""
+    b = np.maximum(extremes.high, 1 - extremes.low)
+    return ScoreRange((1 - b) ** 2, b**2)
 
 
-def _brier_range(moments: Moments, k: int) -> ScoreRange:
-    """Return the range of the mean Brier score over classes, from that of an event of probability c.
+def _brier_range(extremes: Extremes) -> ScoreRange:
+    """Return the range of the Brier score over classes, from that of an event of probability c.
 
     For two classes it is twice the event's range. For more, the smallest score spreads the remaining 1 - c evenly over
     the other classes. The largest, 2 (1 - c (1 - c)), gives it to a single class, which is wrong.
     """
-    share, _, v = _bin_averages(moments)
-    low, high = _event_brier_range(moments, k)
+    low, high = _event_brier_range(extremes)
+    k, worst = extremes.k, np.maximum(*(1 - c * (1 - c) for c in (extremes.low, extremes.high)))
     # (1 - c)^2, and k - 1 other classes with the square of (1 - c) / (k - 1) each: k / (k - 1) times (1 - c)^2
-    return ScoreRange(k / (k - 1) * low, 2 * (high if k == 2 else 1 - (share * v).sum(-1)))
+    return ScoreRange(k / (k - 1) * low, 2 * (high if k == 2 else worst))
 
 
 @metric(

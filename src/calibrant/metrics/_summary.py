@@ -34,7 +34,8 @@ CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example
-SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "1"
+SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "2"
+NO_SURPRISALS = torch.zeros(2, dtype=torch.float64)  # of no examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,7 @@ class Summary(BinSums):
     classes: ClassSums | None = field(default=None, repr=False)
     by_class: bool = False  # whether the classes, at most 1000, are summed too
     row_groups: GroupSums | None = field(default=None, repr=False)  # the second grouping, of several labels
+    max_surprisals: Tensor = field(default=NO_SURPRISALS, repr=False)  # (2) float64, as those of `Predictions`
 
     @classmethod
     def empty(
@@ -140,6 +142,9 @@ class Summary(BinSums):
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":
         """Return the summary with one more batch, predictions or logits with labels and perhaps weights.
 
+        Importance weights make clusters. Say what weights are (`Predictions(weights_are=...)`) if some batches have
+        fractions and others only integers.
+
         Raises:
             InputError: If the classes, or the presence of clusters or groups, differ from the batches before, or a
                 weight is above 2^20.
@@ -175,8 +180,9 @@ class Summary(BinSums):
         titles = {"slots": "clusters", "groups": "groups", "row_groups": "groups of rows", "classes": "classes"}
         for name, title in titles.items() if len(self) and len(addend) else ():  # an empty summary joins any other
             if (getattr(self, name) is None) != (getattr(addend, name) is None):
+                hint = ' Try weights_are="importance" for every batch, if weights are given.' if name == "slots" else ""
                 raise InputError(
-                    f"Expected {title} in all batches or in none, got some with and some without.",
+                    f"Expected {title} in all batches or in none, got some with and some without.{hint}",
                     code="partly_missing",
                 )
         if self.class_names and addend.class_names and self.class_names != addend.class_names:
@@ -201,6 +207,7 @@ class Summary(BinSums):
             classes=_sums.add_optional(self.classes, addend.classes, operator.add),
             by_class=self.by_class or addend.by_class,
             row_groups=_sums.add_optional(self.row_groups, addend.row_groups, operator.add),
+            max_surprisals=self.max_surprisals.maximum(addend.max_surprisals.to(self.max_surprisals.device)),
         )
 
     def __radd__(self, addend: int) -> "Summary":
@@ -229,7 +236,7 @@ class Summary(BinSums):
             tensors, metadata = read_tensors(Path(path))
             if metadata.get("format") != SUMMARY_FORMAT:
                 raise InputError("Expected a file of Summary.save, got another file.", code="summary_file")
-            if (version := metadata.get("version")) != SUMMARY_VERSION:
+            if (version := metadata.get("version")) not in ("1", SUMMARY_VERSION):
                 raise InputError(
                     f"Expected a summary of version {SUMMARY_VERSION}, got {version}. Try upgrading calibrant.",
                     code="newer_format",
@@ -242,7 +249,16 @@ class Summary(BinSums):
             for name, part in {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}.items():
                 if values[name] is not None:
                     values[name] = part(**_join_fields(values[name], f"{name}.", tensors))
-            return cls(**values)
+            summary = cls(**values)
+            return summary if version == SUMMARY_VERSION else summary._with_surprisals_of_cells()
+
+    def _with_surprisals_of_cells(self) -> "Summary":
+        """Return a summary of version 1, which has no surprisals, with those of its most confident cell."""
+        if not len(self):
+            return self
+        c = self.by_score.value[[0, -1]]
+        error = torch.minimum(c, 1 - c).min().clamp_min(torch.finfo(torch.float64).eps)
+        return replace(self, max_surprisals=torch.stack([-error.log(), NO_SURPRISALS[1]]))
 
     def __len__(self) -> int:
         return int(self.total("rows"))
@@ -280,9 +296,12 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     compiled = kernels(p.logits) if p.groups is None and p.clusters is None else None
     size = CHUNK_ROWS if compiled is None else COMPILED_CHUNK_ROWS
     is_first_row = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0  # of an example
+    surprisals = NO_SURPRISALS
     for start in range(0, len(p), size):
         rows = slice(start, start + size)
         part = p[rows]
+        if part.total_weight > 0:
+            surprisals = surprisals.maximum(part.max_surprisals.cpu())
         if compiled is not None:
             _add_compiled(compiled, part, builder.sums, cells)
             continue
@@ -306,6 +325,7 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
         classes=classes,
         by_class=by_class,
         row_groups=builder.row_groups,
+        max_surprisals=surprisals,
     )
 
 

@@ -1,4 +1,4 @@
-"""Language models with 0 to 200 labels: maps, intervals, refusals and rows to label, one family left out at a time.
+"""Language models with 0 to 200 labels: maps, intervals, tests of priors, rows to label; one family left out at a time.
 
     python -m benchmarks.few_labels [--scale 1] [--only maps,transfer,intervals,design]
 
@@ -26,7 +26,6 @@ from calibrant import Predictions
 from calibrant.few_labels import accuracy_interval, rows_to_label
 from calibrant.fusion import Fusion, FusionPrior
 from calibrant.registry import CALIBRATORS
-from calibrant.types import InputError
 
 FAMILIES = {  # by the beginning of the model's name
     "Qwen": "Qwen",
@@ -138,7 +137,7 @@ def _nll(probability: Any, correct: np.ndarray) -> float:
 
 
 def map_losses(m: Model, n: int, draw: int) -> list[float]:
-    """Return the NLL of the baselines, then of the stated confidence and all signals, and whether each was refused."""
+    """Return the NLL of the baselines, then of fusions of the stated confidence and of all signals."""
     order = np.random.default_rng([draw, n, len(m.correct)]).permutation(len(m.correct))
     fit, test = order[:n], order[n : n + TEST_ROWS]
     confidence, correct = m.columns["verbal"], m.correct
@@ -147,19 +146,11 @@ def map_losses(m: Model, n: int, draw: int) -> list[float]:
         labeled = _stated(confidence[fit], correct[fit])
         baselines += [CALIBRATORS.resolve(name)(labeled.logits, labeled.labels) for name in ("Beta", "Platt")]
     losses = [_nll(f(held_out.logits).softmax(-1)[:, 1], correct[test]) for f in baselines]
-    platt = losses[-1]
-    refused: list[float] = []
     for signals in (STATED, m.signals):
-        try:
-            prior = prior_of(m.family, signals)
-            fused = Fusion.fit(m.select(signals, fit), correct[fit], groups=m.subject[fit], prior=prior)
-            losses.append(_nll(fused.apply(m.select(signals, test), m.subject[test]), correct[test]))
-            refused.append(0.0)
-        except InputError as error:
-            assert error.code == "transfer"  # noqa: PT017  # every other refusal is an error
-            losses.append(platt)
-            refused.append(1.0)
-    return losses + refused
+        prior = prior_of(m.family, signals)
+        fused = Fusion.fit(m.select(signals, fit), correct[fit], groups=m.subject[fit], prior=prior)
+        losses.append(_nll(fused.apply(m.select(signals, test), m.subject[test]), correct[test]))
+    return losses
 
 
 def maps(draws: int) -> str:
@@ -167,13 +158,12 @@ def maps(draws: int) -> str:
     lines: list[list[object]] = []
     for n in (0, *SIZES):
         means = {m.name: np.mean([map_losses(m, n, draw) for draw in range(draws if n else 1)], 0) for m in models()}
-        for column, signals in ((-4, "stated confidence"), (-3, "all signals")):
-            gains = {name: float(x[:-4].min() - x[column]) for name, x in means.items()}
+        for column, signals in ((-2, "stated confidence"), (-1, "all signals")):
+            gains = {name: float(x[:-2].min() - x[column]) for name, x in means.items()}
             worst, second = sorted(gains, key=lambda name: gains[name])[:2]
-            refused = np.mean([x[column + 2] for x in means.values()])
             line = [n, signals, f"{np.mean(list(gains.values())):+.4f}", f"{gains[worst]:+.4f} ({worst})"]
-            lines.append([*line, f"{gains[second]:+.4f} ({second})", f"{100 * refused:.1f} %"])
-    return markdown(["n", "signals", "gain", "worst model", "second", "refused"], lines)
+            lines.append([*line, f"{gains[second]:+.4f} ({second})"])
+    return markdown(["n", "signals", "gain", "worst model", "second"], lines)
 
 
 def transfer(draws: int) -> str:

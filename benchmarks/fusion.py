@@ -18,7 +18,6 @@ from benchmarks._harness import markdown
 from benchmarks.few_labels import read_answers
 from calibrant import metrics
 from calibrant.fusion import Fusion, FusionPrior
-from calibrant.types import InputError
 
 SIGNALS = "verbal", "perplexity", "linguistic", "tokens"
 NUM_LABELS, POOLED_ROWS, MIN_ANSWERS = 500, 3_000, 4_000
@@ -34,13 +33,9 @@ class Answers:
     subject: np.ndarray
 
     def fit(self, names: tuple[str, ...], rows: np.ndarray | slice, prior: FusionPrior | None = None) -> Fusion:
-        """Fuse the signals of some rows, without the prior if it is refused."""
+        """Fuse the signals of some rows."""
         signals = {name: self.columns[name][rows] for name in names}
-        try:
-            return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows], prior=prior)
-        except InputError as error:
-            assert error.code == "transfer"  # noqa: PT017  # every other refusal is an error
-            return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows])
+        return Fusion.fit(signals, self.correct[rows], groups=self.subject[rows], prior=prior)
 
     def measure(self, fused: Fusion, rows: np.ndarray) -> tuple[float, float, float]:
         """Return ECE in percent, Brier score and AUROC on some rows."""

@@ -4,11 +4,11 @@ Priors are learned from fusions, and fusions are fitted with priors. Therefore b
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -32,13 +32,34 @@ MAX_POINTS = 513  # number of values of a signal at which its ranks are stored
 MIN_VARIANCE = 1e-3  # smallest variance of a coefficient between models
 UNUSED_PROBABILITY = 0.2  # prior probability that a signal does not inform as in the models of a prior
 MAX_UNUSED = 2  # signals that do not inform at the same time
-TRANSFER_LEVEL = 0.05  # p-value of `FusionPrior.test` below which a prior is refused
+LEVEL_DEVIATION = 2.0  # standard deviation of the log-odds by which another accuracy moves the intercept
 NUM_TRANSFER_DRAWS = 999
 _NUM_FOLDS = 5
 MODE_TOLERANCE = 5e-11  # nats by which the log posterior may lie below its maximum
 _NUM_BISECTIONS = 25  # to a millionth of the log-odds
 
 Scale = Literal["rank", "probability"]
+
+
+class Departure(NamedTuple):
+    """A way in which a new model may differ from the models of a prior."""
+
+    name: str
+    probability: float  # before any label
+    factor: float  # of the prior's covariance; infinite: the fixed prior of a fusion without a learned one
+    level_deviation: float = LEVEL_DEVIATION  # of the intercept, beside the prior's
+    has_parts: bool = False  # whether parts without some of the signals count too
+
+
+# Scales of variance 1, 3 and 10 standard deviations; more of them changes little
+DEPARTURES = (
+    Departure("none", 0.50, factor=1.0, level_deviation=0.0, has_parts=True),
+    Departure("accuracy", 0.20, factor=1.0, has_parts=True),
+    Departure("coefficients", 0.10, factor=9.0, level_deviation=0.0),
+    Departure("accuracy and coefficients", 0.10, factor=9.0),
+    Departure("far", 0.05, factor=100.0),
+    Departure("own labels only", 0.05, factor=math.inf),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +72,10 @@ class FusionPrior:
     A signal that informs in the models of the prior may not inform in a new one. On the scale of probabilities, `parts`
     are the priors that do without one or two of the signals; the labels decide how much each counts. Hundreds of labels
     need no parts.
+
+    A new model may also be unlike the models of the prior: in its accuracy, in how much its signals say, or altogether.
+    `DEPARTURES` are such models, up to a fusion of the own labels alone, and the labels decide how much each counts. A
+    prior that the labels contradict thus loses its weight, which is `Fusion.prior_weight`.
     """
 
     names: tuple[str, ...]
@@ -104,7 +129,8 @@ class FusionPrior:
         of simulated models whose correlation is no higher, with coefficients and labels drawn from the prior (a prior
         predictive check, Box 1980). A small p-value means that the labels contradict the prior. The intercept of each
         simulated model is such that it expects as many right answers as observed, because an accuracy that differs from
-        the prior's is no evidence against it. If all labels are equal, there is no order to test: the p-value is 1.
+        the prior's is no evidence against their order. If all labels are equal, there is no order to test: the p-value
+        is 1.
 
         Args:
             signals: As for `Fusion.fit`.
@@ -149,6 +175,7 @@ class Fusion:
     covariance: Tensor  # (d d) of the posterior
     worth: tuple[tuple[str, Interval], ...] = ()  # out-of-fold log-likelihood that each signal adds, nats per example
     scale: Scale = "rank"
+    prior_weight: float = math.nan  # posterior probability of no departure from the prior; NaN without a prior
 
     @classmethod
     def fit(
@@ -175,12 +202,11 @@ class Fusion:
             worth: Whether to compute the log-likelihood that each signal adds, by five-fold cross-fitting with and
                 without it.
             level: Level of the intervals of the worth.
-            seed: Seed of the folds, and of the test of the prior.
+            seed: Seed of the folds.
 
         Raises:
             InputError: If lengths differ, answers are not 0 or 1, the prior is of another type, or signals on the scale
-                of probabilities leave [0, 1]; if the labels contradict the prior by `FusionPrior.test` with p < 0.05
-                ("transfer").
+                of probabilities leave [0, 1].
         """
         check_level(level)
         if not isinstance(prior, FusionPrior | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -192,15 +218,6 @@ class Fusion:
         y = _read_outcomes(correct)
         columns, group_column = _read_signals(signals, len(y)), _read_groups(groups, len(y))
         unfitted, x = _regression(columns, y, group_column, prior, scale)
-        if prior is not None and len(y):
-            evidence = _transfer_evidence(x, y, *_prior_moments(unfitted.names, prior), seed)
-            if evidence.p_value < TRANSFER_LEVEL:
-                raise InputError(
-                    "Expected labels that follow the order of the prior, got a correlation of "
-                    f"{evidence.statistic:.2f} (p = {evidence.p_value:.3f}). Try Platt on these labels, or a prior of "
-                    "models more alike.",
-                    code="transfer",
-                )
         fitted = _fit_coefficients(unfitted, x, y, prior)
         if not worth:
             return fitted
@@ -379,21 +396,28 @@ def _rank_scores(column: Tensor) -> tuple[Tensor, Tensor]:
     return values[position], scores[position]
 
 
-def _prior_moments(names: Sequence[str], prior: FusionPrior | None) -> tuple[Tensor, Tensor]:
-    """Return the mean (d) and the precision (d d) of the normal prior of the coefficients.
+def _prior_moments(
+    names: Sequence[str], prior: FusionPrior | None, departure: Departure = DEPARTURES[0]
+) -> tuple[Tensor, Tensor]:
+    """Return the mean (d) and the precision (d d) of the normal prior of the coefficients of a model.
 
-    Coefficients that the learned prior does not name have the mean 0 and a fixed precision.
+    Coefficients that the learned prior does not name have the mean 0 and a fixed precision. The departure of the model
+    scales the covariance of the learned prior, and adds to the variance of the intercept.
     """
     fixed_precisions = [GROUP_PRECISION if name.startswith("group ") else SIGNAL_PRECISION for name in names]
-    if "intercept" in names:
-        fixed_precisions[names.index("intercept")] = INTERCEPT_PRECISION
     mean, precision = torch.zeros(len(names)).double(), torch.tensor(fixed_precisions, dtype=torch.float64).diag()
-    if prior is not None:
+    intercept = list(names).index("intercept") if "intercept" in names else None
+    if intercept is not None:  # a nearly flat prior would have no evidence beside others, however far these are
+        is_alone = prior is None or departure.level_deviation == 0
+        precision[intercept, intercept] = INTERCEPT_PRECISION if is_alone else departure.level_deviation**-2
+    if prior is not None and math.isfinite(departure.factor):
         pairs = [(i, prior.names.index(name)) for i, name in enumerate(names) if name in prior.names]
         rows, prior_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
+        covariance = departure.factor * prior.covariance[prior_rows][:, prior_rows]
+        covariance[rows == intercept, rows == intercept] += departure.level_deviation**2
         mean[rows] = prior.mean[prior_rows]
         precision[rows] = 0.0  # replaces the fixed precisions of these coefficients
-        precision[rows[:, None], rows] = torch.linalg.inv(prior.covariance[prior_rows][:, prior_rows])
+        precision[rows[:, None], rows] = torch.linalg.inv(covariance)
     return mean, precision
 
 
@@ -442,11 +466,11 @@ def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
 
 
 def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior | None) -> Fusion:
-    """Return the fusion with coefficients, averaged over the prior and its applicable parts.
+    """Return the fusion with coefficients, averaged over the departures from the prior and its applicable parts.
 
-    Each part is weighted by its evidence (Bayesian model averaging, Hoeting et al. 1999), and by 0.2 / 0.8 for every
-    signal that it does without. The coefficients are those of the normal distribution with the mixture's moments.
-    Without labels, the prior itself is used.
+    Each is weighted by its evidence and its prior probability (Bayesian model averaging, Hoeting et al. 1999). The
+    coefficients are those of the normal distribution with the mixture's moments. Without labels, the prior itself is
+    used.
 
     Args:
         unfitted: Fusion without coefficients.
@@ -454,30 +478,55 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
         y: Outcomes 0 or 1 (n).
         prior: Prior from other models.
     """
-    parts = (prior, *(prior.parts if prior is not None and len(y) else ()))  # None without a prior: fixed precisions
-    log_weights, means, covariances = list[float](), list[Tensor](), list[Tensor]()
-    for part in parts:
-        names, unused = unfitted.names, set[str]()
-        if prior is not None and part is not None:
-            unused = set(prior.signals) - set(part.signals)
-            # The coefficients of the part, and those with a fixed prior
-            names = tuple(name for name in names if name in part.names or name not in prior.names)
-        # Skip a part that would leave no signal, or that does without a signal which this fusion does not have
-        if unused and not unused < set(unfitted.signals):
-            continue
-        rows = torch.tensor([unfitted.names.index(name) for name in names])
-        mode, posterior, evidence = _fit_logistic(x[:, rows], y, *_prior_moments(names, part))
-        mean, covariance = torch.zeros(x.shape[1]).double(), torch.zeros(x.shape[1], x.shape[1]).double()
+    d = x.shape[1]
+    log_weights, means, covariances, is_like = list[float](), list[Tensor](), list[Tensor](), list[bool]()
+    for candidate in _candidate_priors(unfitted, prior, has_labels=len(y) > 0):
+        rows = torch.tensor([unfitted.names.index(name) for name in candidate.names])
+        mode, posterior, evidence = _fit_logistic(x[:, rows], y, *candidate.moments)
+        mean, covariance = torch.zeros(d).double(), torch.zeros(d, d).double()
         mean[rows], covariance[rows[:, None], rows] = mode, posterior
         means.append(mean)
         covariances.append(covariance)
-        log_weights.append(evidence + len(unused) * math.log(UNUSED_PROBABILITY / (1 - UNUSED_PROBABILITY)))
+        log_weights.append(evidence + candidate.log_probability)
+        is_like.append(candidate.is_like)
     weights = torch.tensor(log_weights).double().softmax(0)
     mean = weights @ torch.stack(means)
     distance = torch.stack(means) - mean
     # Covariance of a mixture: the mean of the covariances, plus the covariance of the means
     covariance = torch.einsum("p,pij->ij", weights, torch.stack(covariances)) + (distance.T * weights) @ distance
-    return replace(unfitted, coefficients=mean, covariance=covariance)
+    prior_weight = math.nan if prior is None else float(weights @ torch.tensor(is_like).double())
+    return replace(unfitted, coefficients=mean, covariance=covariance, prior_weight=prior_weight)
+
+
+class CandidatePrior(NamedTuple):
+    """A normal prior of some coefficients, one of those that the labels choose from."""
+
+    log_probability: float  # before any label, up to a constant
+    names: tuple[str, ...]  # of its coefficients (d); the others are 0
+    moments: tuple[Tensor, Tensor]  # mean (d) and precision (d d)
+    is_like: bool  # whether the model is like those of the learned prior
+
+
+def _candidate_priors(unfitted: Fusion, prior: FusionPrior | None, *, has_labels: bool) -> Iterator[CandidatePrior]:
+    """Yield the priors of a fusion's coefficients: the learned one, its parts, and its departures.
+
+    Without a learned prior, it is the fixed one; without labels, only the prior itself.
+    """
+    if prior is None:
+        yield CandidatePrior(0.0, unfitted.names, _prior_moments(unfitted.names, None), is_like=False)
+        return
+    for departure in DEPARTURES if has_labels else DEPARTURES[:1]:
+        is_like = departure.name == "none"
+        for part in (prior, *(prior.parts if departure.has_parts and has_labels else ())):
+            unused = set(prior.signals) - set(part.signals)
+            # Skip a part that would leave no signal, or that does without a signal which this fusion does not have
+            if unused and not unused < set(unfitted.signals):
+                continue
+            # The coefficients of the part, and those with a fixed prior
+            names = tuple(name for name in unfitted.names if name in part.names or name not in prior.names)
+            log_odds = len(unused) * math.log(UNUSED_PROBABILITY / (1 - UNUSED_PROBABILITY))
+            moments = _prior_moments(names, part, departure)
+            yield CandidatePrior(math.log(departure.probability) + log_odds, names, moments, is_like)
 
 
 def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -555,7 +604,7 @@ def _signal_gains(
     All signals are compared with all but this one; a single signal is compared with the share of right answers.
     Arguments are as in `_regression`, with the seed of the folds.
     """
-    base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds, which depend on labels only
+    base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds
 
     def groups_of(rows: Tensor) -> list[str] | None:
         """Return the groups of some examples, None without groups."""

@@ -97,7 +97,10 @@ def test_a_prior_of_other_models_helps_with_few_labels():
         gains.append(nll(uninformed, test) - nll(informed, test))
     assert np.mean(gains) > 0.02
     assert min(gains) > 0
-    assert code_of(Fusion.fit, test[0], 1 - test[1], groups=test[2], prior=prior) == "transfer"
+    inverted = test[0], 1 - test[1], *test[2:]
+    without_prior, fused = (Fusion.fit(*inverted[:2], groups=test[2], prior=p) for p in (None, prior))
+    assert fused.prior_weight < 1e-6
+    assert nll(fused, inverted) < nll(without_prior, inverted) + 0.002
     assert code_of(FusionPrior.from_fits, fits[:2]) == "few_models"
 
 
@@ -227,6 +230,38 @@ def test_a_signal_that_informs_only_in_models_of_the_prior_loses_its_weight():
     assert mean_gain(1.0) > -0.01
 
 
+def transferred_gains(prior, n, draws=10, **departure):
+    """Return the mean gain of a prior over own labels on unseen answers, and its mean weight."""
+    gains, weights = [], []
+    for seed in range(draws):
+        fit, test = draw_model(200 + seed, n=n, **departure), draw_model(300 + seed, n=3000, **departure)
+        from_labels = Fusion.fit(fit[0], fit[1], groups=fit[2], scale="probability")
+        fused = Fusion.fit(fit[0], fit[1], groups=fit[2], prior=prior)
+        losses = [float(metrics.nll(f.predictions(test[0], test[1], test[2]))) for f in (from_labels, fused)]
+        gains.append(losses[0] - losses[1])
+        weights.append(fused.prior_weight)
+    return np.mean(gains), np.mean(weights)
+
+
+@pytest.mark.parametrize(
+    "departure", [{"level": -5.0}, {"level": 4.0}, {"slope": -1.5, "level": 2.0}, {"slope": 4.0, "level": -2.0}]
+)
+def test_a_prior_that_labels_contradict_loses_its_weight(departure):
+    """In accuracy alone, in order, and in spread: by more labels more, and never far below own labels."""
+    prior = model_prior()
+    (few_gain, few_weight), (gain, weight) = (transferred_gains(prior, n, **departure) for n in (15, 100))
+    assert weight < 0.1
+    assert weight < few_weight
+    assert min(few_gain, gain) > -0.02
+
+
+def test_a_prior_that_labels_confirm_keeps_its_weight():
+    prior = model_prior()
+    gain, weight = transferred_gains(prior, 30, level=-0.5)
+    assert weight > 0.5
+    assert gain > 0.01
+
+
 def test_a_prior_without_a_signal_is_nearly_that_of_fusions_without_it():
     models = [draw_model(400 + i, n=3000, level=0.1 * i) for i in range(4)]
     noise = np.random.default_rng(0).random(3000)
@@ -256,7 +291,7 @@ def test_the_level_of_the_transfer_test_holds_for_models_of_the_prior():
     assert 0.4 < np.mean(p_values) < 0.6
 
 
-def test_a_transfer_to_an_inverted_map_is_refused():
+def test_the_transfer_test_finds_an_inverted_map():
     prior = model_prior()
     refused = []
     for seed in range(20):
@@ -265,7 +300,7 @@ def test_a_transfer_to_an_inverted_map_is_refused():
         refused.append(prior.test(signals, 1 - correct, groups=subject).p_value < 0.05)
     assert np.mean(refused) > 0.9
     assert prior.test(signals, 1 - correct, groups=subject).statistic < 0
-    assert code_of(Fusion.fit, signals, 1 - correct, groups=subject, prior=prior) == "transfer"
+    assert Fusion.fit(signals, 1 - correct, groups=subject, prior=prior).prior_weight < 0.01
     assert prior.test(signals, np.ones(100), groups=subject).p_value > 0.05  # a level alone is no evidence
 
 

@@ -195,70 +195,6 @@ def test_rows_without_an_id_have_no_partner(tmp_path):
     assert "Paired 45 examples by id" in finished.stdout
 
 
-def test_same_distribution_has_not_drifted_and_is_estimated_well():
-    reference, new = draw(1500, seed=9), draw(1500, seed=10)
-    result = drift(reference, new)
-    assert not result.has_drifted
-    for estimate in result.estimates:
-        truth = float(getattr(metrics, estimate.name)(new))
-        assert abs(estimate.value - truth) < 0.05
-        assert estimate.low < estimate.value < estimate.high
-    assert result.label_shift is not None
-    assert result.label_shift.p_value > 0.01
-
-
-def by_class(n, seed, shares, scale=1.0):
-    """Draw labels by their shares, and logits given the label."""
-    rng = np.random.default_rng(seed)
-    labels = rng.choice(len(shares), n, p=shares)
-    z = rng.standard_normal((n, len(shares))) + 2 * np.eye(len(shares))[labels]
-    return Predictions(torch.from_numpy(scale * z), labels)
-
-
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (1 / 3, 1 / 3, 1 / 3)])
-def test_new_class_shares_are_found(shares):
-    new_shares = (0.8, *(0.2 / (len(shares) - 1) for _ in shares[1:]))
-    new = by_class(2000, 1, new_shares)
-    result = drift(by_class(2000, 0, shares), new)
-    assert result.has_drifted
-    shift = result.label_shift
-    assert shift is not None
-    assert shift.p_value > 0.01
-    for share, truth in zip(shift.shares, new_shares, strict=True):
-        assert share.value == pytest.approx(truth, abs=0.05)
-        assert share.low <= share.value <= share.high
-    assert shift.accuracy_low <= float(metrics.accuracy(new)) <= shift.accuracy_high
-
-
-def test_changed_features_are_no_class_shares():
-    result = drift(by_class(1500, 2, (0.5, 0.5)), by_class(1500, 3, (0.7, 0.3), scale=3.0))
-    assert result.label_shift is not None
-    assert result.label_shift.p_value <= 0.01
-
-
-def test_labels_of_the_new_rows_are_not_used():
-    reference, new = draw(300, seed=11), draw(200, seed=12)
-    changed = Predictions(new.logits, (new.labels + 1) % new.k)
-    a, b = (json.loads(drift(reference, p).json({"time": ""})) for p in (new, changed))
-    assert a == b
-
-
-def test_drift_without_class_shares_says_why():
-    reference = draw(200, seed=13)
-    clustered = Predictions(reference.logits, reference.labels, clusters=np.arange(200) // 2)
-    result = drift(clustered, draw(200, seed=14))
-    assert result.label_shift is None
-    assert len(result.notes) == 2
-
-
-def test_impossible_drifts_are_refused():
-    p = draw(50, seed=15)
-    assert code_of(drift, p[:10], p) == "few_examples"
-    assert code_of(drift, p, draw(50, seed=8, k=4)) == "num_classes"
-    assert code_of(drift, p, p, by_group=True) == "no_groups"
-    assert code_of(drift, p, p, alpha=1.0) == "alpha"
-
-
 # Commands
 
 
@@ -285,18 +221,6 @@ def test_compare_command(folder):
     assert (folder / "c.html").read_text().count("<svg") == 3
     same = run("compare", "old.csv", "old.csv", "--by", "site", folder=folder)
     assert same.returncode == 0
-
-
-def test_drift_command(folder):
-    finished = run("drift", "old.csv", "later.csv", "--html", "d.html", "--json", "d.json", folder=folder)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    lines = finished.stdout.splitlines()
-    assert len(lines) == 26
-    assert max(map(len, lines[4:])) <= 80
-    content = json.loads((folder / "d.json").read_text())
-    assert content["has_drifted"] is False
-    assert len(content["estimates"]) == 6
-    assert "<svg" in (folder / "d.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -348,8 +272,6 @@ def test_accuracy_of_stated_confidences_is_the_share_of_right_answers():
         row = result.rows[0]
         assert (row.name, row.old, row.new) == ("accuracy", 0.1, result.pair.new.labels.double().mean())
         assert row.low <= row.difference <= row.high
-    estimate = drift(old, new).estimates[0]
-    assert (estimate.name, estimate.reference) == ("accuracy", pytest.approx(0.1))
 
 
 def test_fractional_outcomes_count_as_one_example():

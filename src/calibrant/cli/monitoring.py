@@ -33,6 +33,11 @@ STATUS_STYLES = {"holds": "green", "broken": "bold red", "too_little_data": "yel
 BY_OPTION = Option(None, metavar="NAME", help="Column of groups, in each of which means are compared too.")
 ALPHA_OPTION = Option(0.05, metavar="P", help="Probability that anything is called different without reason.")
 SEED_OPTION = Option(0, metavar="N", help="Seed of the permutations.")
+SHIFT_OPTION = Option(
+    None,
+    metavar="label|covariate",
+    help="Assumption of the estimates. Default: label shift unless its test rejects it.",
+)
 
 
 def check_command(
@@ -159,6 +164,7 @@ def drift_command(
     new: Path = Argument(..., metavar="NEW", help="New predictions; labels are not needed."),
     by: str | None = BY_OPTION,
     of: str | None = EVENT_OPTION,
+    shift: str | None = SHIFT_OPTION,
     alpha: float = ALPHA_OPTION,
     seed: int = SEED_OPTION,
     html: Path | None = HTML_OPTION,
@@ -168,8 +174,9 @@ def drift_command(
 ) -> None:
     """Find out, without new labels, whether predictions have drifted, and estimate the new accuracy.
 
-    The distributions of confidence and of predicted classes are tested; new class shares are estimated, and tested
-    whether they alone explain the change. Accuracy, gap and Brier score are estimated, each with its assumption.
+    The distributions of confidence and of predicted classes are tested. Class shares, accuracy, gap and Brier score are
+    estimated under one assumption, which stands beside each number: label shift, unless its test rejects it, or
+    covariate shift.
 
     The exit status is 3 if the predictions have drifted beyond chance.
 
@@ -187,7 +194,8 @@ def drift_command(
         unlabeled, _ = load_unlabeled(new, **options)
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
-        result = drift(labeled, unlabeled, of=parse_event(of, labeled), by_group=by is not None, alpha=alpha, seed=seed)
+        event, has_groups = parse_event(of, labeled), by is not None
+        result = drift(labeled, unlabeled, of=event, by_group=has_groups, shift=shift, alpha=alpha, seed=seed)
     _output_differences(result, result.has_drifted, html, json_)
 
 

@@ -12,12 +12,11 @@ from calibrant.monitoring._drift import DriftResult, drift
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._files import lock_state
 from calibrant.monitoring._intervals import mean_sequence, time_uniform_bound
-from calibrant.monitoring._label_shift import ClassShare, LabelShift
 from calibrant.monitoring._reading import add_file
 from calibrant.monitoring._recalibration import FixedMap, OnlineScaling
 from calibrant.monitoring._verdict import TestState, WatchVerdict
 from calibrant.monitoring._watch import Watch
 
-__all__ = ["CheckResult", "ClassShare", "CompareResult", "ComparedRow", "Condition", "DriftResult"]
-__all__ += ["Estimate", "FixedMap", "LabelShift", "OnlineScaling", "TestState", "Watch", "WatchVerdict"]
+__all__ = ["CheckResult", "CompareResult", "ComparedRow", "Condition", "DriftResult"]
+__all__ += ["Estimate", "FixedMap", "OnlineScaling", "TestState", "Watch", "WatchVerdict"]
 __all__ += ["add_file", "check", "compare", "drift", "lock_state", "mean_sequence", "time_uniform_bound"]

@@ -9,10 +9,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from calibrant import report
-from calibrant._text import format_percent, format_percent_range
-from calibrant.monitoring._estimates import DOUBLY_ROBUST, Estimate
-from calibrant.monitoring._features import TITLES, confidences
-from calibrant.monitoring._label_shift import LabelShift
+from calibrant.monitoring._estimates import Estimate
+from calibrant.monitoring._features import confidences
 from calibrant.plots import BAR_COLOR, GAP_COLOR
 from calibrant.predictions import Predictions
 
@@ -43,22 +41,21 @@ def compare_page(result: "CompareResult", command: str) -> str:
 
 def drift_page(result: "DriftResult", command: str) -> str:
     """Return the HTML page of a drift."""
-    pair, shift = result.pair, result.label_shift
+    pair = result.pair
     explanation = (
         f"Marked rows have drifted beyond chance, p ≤ {result.alpha:g}. The p-values are adjusted for the number of "
         f"rows: without drift, the probability that any row is marked is at most {100 * result.alpha:g} %."
     )
     sections = [
-        report.Section("Estimated without labels", _estimates_table(result.estimates)),
+        *([report.Section("Estimated without labels", _estimates_table(result.estimates))] if result.estimates else []),
         report.Section(
             "Tests",
             _tests_table(result.rows, result.drifted, old_name="reference", caption="tests", explanation=explanation),
         ),
         report.Section("Confidence", _confidence_figure({"reference": pair.old, "new": pair.new})),
-        *([report.Section("Class shares", _shares_table(result, shift))] if shift is not None else []),
     ]
     facts = {"examples": f"{result.n_reference:,} reference, {result.n_new:,} new", **report.version_facts(command)}
-    lead = [text for text in (*result.notes, result.shift_sentence) if text]
+    lead = (*result.notes, *result.assumption_sentences)
     return report.page(result.headline, lead, sections, facts, kicker="Drift")
 
 
@@ -124,25 +121,9 @@ def _confidence_figure(predictions: dict[str, Predictions]) -> Markup:
 
 def _estimates_table(estimates: tuple[Estimate, ...]) -> Markup:
     """Return the table of estimates without labels, each with its assumption."""
-    rows: list[list[str]] = []
-    for estimate in estimates:  # two rows each, the second of which has no title
-        title = "" if estimate.method == DOUBLY_ROBUST else TITLES[estimate.name]
-        rows.append([title, estimate.method, *estimate.cells, estimate.assumption])
-    head = ["", "method", "reference", "new", "90 % limits", "assumption"]
+    rows = [[f"share of {e.title}" if e.name == "share" else e.title, *e.cells, e.assumption] for e in estimates]
+    head = ["", "reference", "new", "90 % limits", "assumption"]
     note = report.note(
-        "The limits contain the noise of the labels that will come. They hold only under the assumption beside them, "
-        "which unlabeled data cannot test: label some of the new rows to be sure."
+        "The limits contain the noise of the labels that will come. They hold only under the assumption beside them."
     )
     return report.join_html([report.table(head, rows, caption="estimates", long_row_names=True), note])
-
-
-def _shares_table(result: "DriftResult", shift: LabelShift) -> Markup:
-    """Return the table of class shares, and a text on what they assume."""
-    rows = [list(share.cells) for share in shift.shares]
-    body = report.table(["class", "reference", "new", "90 % limits"], rows, caption="class shares", long_row_names=True)
-    text = (
-        f"Shares by maximum likelihood, if the distribution of the probabilities within each class has not changed. "
-        f"{result.shift_sentence} The accuracy would be {format_percent(shift.accuracy)} "
-        f"({format_percent_range(shift.accuracy_low, shift.accuracy_high)})."
-    )
-    return report.join_html([body, report.note(text)])

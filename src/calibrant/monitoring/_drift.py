@@ -1,4 +1,4 @@
-"""Drift of predictions without labels: tests, new class shares, and estimated accuracy."""
+"""Drift of predictions without labels: tests, and estimated class shares, accuracy, gap and Brier score."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,14 +8,23 @@ from typing import Any
 from calibrant._text import cut_middle, format_percent, format_percent_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
-from calibrant.monitoring._estimates import DOUBLY_ROBUST, MIN_REFERENCE_ROWS, Estimate, estimate_without_labels
-from calibrant.monitoring._features import TITLES
-from calibrant.monitoring._label_shift import LabelShift, estimate_label_shift
+from calibrant.monitoring._covariate_shift import estimate_covariate_shift
+from calibrant.monitoring._estimates import (
+    ASSUMPTION_SENTENCES,
+    COVARIATE_SHIFT,
+    LABEL_SHIFT,
+    Assumption,
+    Estimate,
+    build_targets,
+)
+from calibrant.monitoring._label_shift import estimate_label_shift, label_shift_obstacle, label_shift_p_value
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
 
+MIN_REFERENCE_ROWS = 20
+SHIFTS: dict[str, Assumption] = {"label": LABEL_SHIFT, "covariate": COVARIATE_SHIFT}
 _SAMPLE_NOTE = (
     "The new predictions are compared with the reference as two samples; labels of the new ones are not used."
 )
@@ -26,8 +35,9 @@ class DriftResult:
     """The drift of predictions. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]  # tests
-    label_shift: LabelShift | None
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[Estimate, ...]  # all under `assumption`; none if its test rejects it
+    assumption: Assumption
+    label_shift_p_value: float | None  # of the test of label shift; None if it was not tested
     alpha: float
     n_reference: int
     n_new: int
@@ -47,39 +57,43 @@ class DriftResult:
     @property
     def headline(self) -> str:
         """The result in one sentence."""
+        drift = f"Drift of {list_titles(self.drifted)}" if self.has_drifted else "No drift beyond chance"
+        if not self.estimates:
+            return f"{drift}; no estimate, as {self.assumption} does not explain the predictions"
         accuracy = next(e for e in self.estimates if e.name == "accuracy")
         limits = format_percent_range(accuracy.low, accuracy.high, 1)
-        estimate = f"estimated accuracy {format_percent(accuracy.value, 1)} ({limits})"
-        if not self.has_drifted:
-            return f"No drift beyond chance; {estimate}"
-        return f"Drift of {list_titles(self.drifted)}; {estimate}"
+        return f"{drift}; estimated accuracy under {self.assumption} {format_percent(accuracy.value, 1)} ({limits})"
 
     @property
-    def shift_sentence(self) -> str:
-        """Whether new class shares alone explain the change, in a sentence, or "" if none were estimated."""
-        if self.label_shift is None:
-            return ""
-        p_value = self.label_shift.p_value
-        if p_value <= self.alpha:
-            return f"New class shares alone do not explain the predictions (p = {p_value:.3f}): do not rely on them."
-        return f"New class shares alone can explain the predictions (p = {p_value:.3f})."
+    def assumption_sentences(self) -> tuple[str, ...]:
+        """What the estimates assume, and the result of the test of label shift."""
+        sentences = [ASSUMPTION_SENTENCES[self.assumption]]
+        p_value = self.label_shift_p_value
+        if p_value is not None and p_value <= self.alpha:
+            sentences.insert(0, f"Label shift does not explain the predictions (p = {p_value:.3f}).")
+        elif p_value is not None:
+            sentences.append(f"New class shares alone can explain the predictions (p = {p_value:.3f}).")
+        if self.assumption == COVARIATE_SHIFT:
+            sentences.append("No unlabeled data can test this: label some new rows to be sure.")
+        return tuple(sentences)
 
     def __str__(self) -> str:
-        """Return the headline, the notes, the tests ("*" marks drift), the estimates and the class shares as text."""
+        """Return the headline, the notes, the tests ("*" marks drift) and the estimates as text."""
         lines = [f"{self.headline}.", *self.notes, "", f"  {'':32}{'reference':>10}{'new':>10}{'p':>9}"]
         for row in self.rows:
             mark = "*" if row in self.drifted else " "
             numbers = f"{row.text(row.old):>10}{row.text(row.new):>10}{row.adjusted_p_value:9.3f}"
             lines.append(f"{mark} {cut_middle(row.title, 31):32}{numbers}")
-        head = "reference", "new", "90 % limits"
-        lines += ["", _table_line("estimated without labels", *head)]
+        if self.estimates:
+            lines += ["", _table_line("estimated without labels", "reference", "new", "90 % limits", "assuming")]
+        is_first_share = True
         for estimate in self.estimates:
-            title = f"  {DOUBLY_ROBUST}" if estimate.method == DOUBLY_ROBUST else TITLES[estimate.name]
-            lines.append(_table_line(title, *estimate.cells))
-        if self.label_shift is not None:
-            lines += ["", _table_line("class shares", *head)]
-            lines += [_table_line(*share.cells) for share in self.label_shift.shares]
-            lines += ["", self.shift_sentence]
+            if estimate.name == "share" and is_first_share:
+                lines.append("  share of class")
+                is_first_share = False
+            title = f"  {estimate.title}" if estimate.name == "share" else estimate.title
+            lines.append(_table_line(title, *estimate.cells, estimate.assumption))
+        lines += ["", *self.assumption_sentences]
         return "\n".join(line.rstrip() for line in lines)
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
@@ -91,12 +105,13 @@ class DriftResult:
         return result_json(
             {
                 "has_drifted": self.has_drifted,
+                "assumption": self.assumption,
+                "label_shift_p_value": self.label_shift_p_value,
                 "alpha": self.alpha,
                 "n_reference": self.n_reference,
                 "n_new": self.n_new,
                 "rows": null_nonfinite([asdict(row) for row in self.rows]),
                 "estimates": null_nonfinite([asdict(estimate) for estimate in self.estimates]),
-                "label_shift": None if self.label_shift is None else asdict(self.label_shift),
                 "notes": list(self.notes),
             },
             source,
@@ -119,28 +134,34 @@ def drift(
     *,
     of: str | int | None = None,
     by_group: bool = False,
+    shift: str | None = None,
     alpha: float = DEFAULT_ALPHA,
     seed: int = 0,
 ) -> DriftResult:
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
 
     The mean and the distribution of confidence and the shares of predicted classes are tested by permutations of rows
-    or clusters, with p-values adjusted for the number of tests. Accuracy, gap and Brier score are estimated twice: from
-    calibrated confidences alone, and doubly robust, with the mean residual of the reference added, weighted by the
-    ratio of the densities of new rows and reference. The new class shares are estimated by maximum
-    likelihood, with a test of whether they alone explain the change. Estimates hold only under the assumption that
-    stands beside each: nothing in unlabeled data reveals that equal probabilities have come to mean something else.
+    or clusters, with p-values adjusted for the number of tests. Class shares, accuracy, gap and Brier score are all
+    estimated under one assumption, which each estimate names:
+
+    * label shift: only the class shares have changed. This is tested; if the test rejects it at `alpha`, nothing is
+      estimated under it. It needs independent rows and at most 20 classes.
+    * covariate shift: rows with the same probabilities are right as often as in the reference. Nothing in unlabeled
+      data can test this.
 
     Args:
         reference: Labeled predictions of the past.
         new: New predictions of the same model; their labels are not used.
         of: Event to evaluate, as in `measure`.
         by_group: Whether to test the mean confidence in each group too.
-        alpha: Probability that anything is called drifted without reason.
-        seed: Seed of the permutations.
+        shift: Assumption of the estimates, "label" or "covariate". Default: label shift, or covariate shift if label
+            shift is rejected or has no estimates.
+        alpha: Probability that anything is called drifted without reason, and of rejecting label shift if it is true.
+        seed: Seed of the permutations, and of the test of label shift.
 
     Raises:
-        InputError: If classes differ, groups are missing, or there are fewer than 20 labeled examples or clusters.
+        InputError: If classes differ, groups are missing, there are fewer than 20 labeled examples or clusters, or
+            nothing can be estimated under the given shift.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> z = torch.randn(600, 2, generator=g)
@@ -162,21 +183,39 @@ def drift(
         samples = first.with_default_event(of), second.with_default_event(of)
         pair = ModelPair(*samples, paired_by=None, note=_SAMPLE_NOTE)
         rows = compared_rows(pair, has_labels=False, by_group=by_group, seed=seed)
-        estimates = estimate_without_labels(pair.old, pair.new)
-        shift = estimate_label_shift(first, second, seed)
-    is_estimated = isinstance(shift, LabelShift)  # else a sentence on why there are no class shares
+        assumption, p_value, notes = _choose_assumption(pair.old, pair.new, shift, alpha, seed)
+        is_rejected = p_value is not None and p_value <= alpha and assumption == LABEL_SHIFT
+        estimate = {LABEL_SHIFT: estimate_label_shift, COVARIATE_SHIFT: estimate_covariate_shift}[assumption]
+        estimates = () if is_rejected else estimate(pair.old, pair.new, build_targets(pair.old, pair.new))
     return DriftResult(
         rows=rows,
-        label_shift=shift if is_estimated else None,
         estimates=estimates,
+        assumption=assumption,
+        label_shift_p_value=p_value,
         alpha=alpha,
         n_reference=first.num_examples,
         n_new=second.num_examples,
-        notes=(_SAMPLE_NOTE,) if is_estimated else (_SAMPLE_NOTE, shift),
+        notes=(_SAMPLE_NOTE, *notes),
         pair=pair,
     )
 
 
-def _table_line(title: str, reference: str, value: str, limits: str) -> str:
-    """Return a line of a table in four columns."""
-    return f"  {cut_middle(title, 31):32}{reference:>10}{value:>10}{limits:>22}"
+def _choose_assumption(
+    reference: Predictions, new: Predictions, shift: str | None, alpha: float, seed: int
+) -> tuple[Assumption, float | None, list[str]]:
+    """Return the assumption of the estimates, the p-value of label shift if it was tested, and notes."""
+    if shift == "covariate":
+        return COVARIATE_SHIFT, None, []
+    if shift not in (None, "label"):
+        raise InputError(f"Expected the shift 'label' or 'covariate', got {shift!r}.", code="shift")
+    if obstacle := label_shift_obstacle(reference, new):
+        if shift == "label":
+            raise InputError(f"Expected predictions for label shift. {obstacle} Try shift='covariate'.", code="shift")
+        return COVARIATE_SHIFT, None, [obstacle]
+    p_value = label_shift_p_value(reference, new, seed)
+    return SHIFTS[shift or ("covariate" if p_value <= alpha else "label")], p_value, []
+
+
+def _table_line(title: str, reference: str, value: str, limits: str, assumption: str) -> str:
+    """Return a line of a table in five columns."""
+    return f"  {cut_middle(title, 25):25}{reference:>9}{value:>9}{limits:>20}  {assumption}"

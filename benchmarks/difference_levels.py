@@ -99,8 +99,8 @@ def draw_sums(design: str, score: Score, n: int, draws: int, shift: float, g: np
         s, low, high = value @ by_unit, low @ by_unit / size, high @ by_unit / size
     else:
         s = value
-    ones = np.ones(draws)
-    terms = [n * ones, size.sum() * ones, s.sum(1), (size**2).sum() * ones, (size * s).sum(1), (s**2).sum(1)]
+    fixed = [np.full(draws, total) for total in (n, size.sum(), (size**2).sum())]
+    terms = [*fixed[:2], s.sum(1), fixed[2], (size * s).sum(1), (s**2).sum(1)]
     return np.stack([*terms, low.min(1), high.max(1)], 1)
 
 
@@ -147,8 +147,8 @@ def rates(difference: np.ndarray, p_value: np.ndarray, plain_p_value: np.ndarray
     """Return how often, in percent, new < old and new > old hold and both differ; and two rates of a plain test."""
     holds, plain_holds = p_value < HOLDS, plain_p_value < HOLDS
     shares = (holds & (difference < 0)), (holds & (difference > 0)), p_value <= DIFFERS
-    plain = (plain_holds & (difference < 0)), plain_p_value <= DIFFERS
-    return [f"{100 * share.mean():.1f}" for share in (*shares, *plain)]
+    plain_shares = (plain_holds & (difference < 0)), plain_p_value <= DIFFERS
+    return [f"{100 * share.mean():.1f}" for share in (*shares, *plain_shares)]
 
 
 def table_lines(draws: int) -> Iterator[list[Any]]:

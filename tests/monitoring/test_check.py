@@ -133,8 +133,7 @@ def test_relative_requirement_uses_pairs():
 @pytest.mark.parametrize(("confidence", "n"), [(0.995, 25), (1.0, 25), (0.995, 60)])
 def test_errors_that_are_not_seen_yet_leave_it_open(confidence, n):
     """Sixty right answers do not show that a surer model is better: errors of 2 % make both equal."""
-    ones = np.ones(n, int)
-    old, new = (Predictions.from_confidence([c] * n, ones) for c in (0.95, confidence))
+    old, new = (Predictions.from_confidence([c] * n, [1] * n) for c in (0.95, confidence))
     for requirement in ("nll < old", "event_brier < old", "brier < old", "ece < old"):
         condition = check(new, requirement, old=old).conditions[0]
         assert condition.status == "too_little_data"

@@ -46,8 +46,8 @@ def test_sums_of_batches_are_those_of_all_rows(clustered, weighted):
     first, second = (stated(rng.uniform(0.3, 0.99, 60), outcome, **options) for _ in range(2))
     parts = [PairedScores(first[rows], second[rows]) for rows in (slice(0, 30), slice(30, 60))]
     for metric in (metrics.nll, metrics.event_brier, metrics.accuracy):
-        whole = PairedScores(first, second).sums(metric)
-        torch.testing.assert_close(merge_sums(*(part.sums(metric) for part in parts)), whole)
+        expected = PairedScores(first, second).sums(metric)
+        torch.testing.assert_close(merge_sums(*(part.sums(metric) for part in parts)), expected)
 
 
 def test_copies_within_clusters_change_nothing():

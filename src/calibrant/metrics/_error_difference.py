@@ -89,11 +89,11 @@ def paired_precision(first: BinnedGaps, second: BinnedGaps, distinctness: float)
     """
     distance, weights = _confidence_distance(first.events, second.events)
     errors, costs = [_error(second, second.gap - first.gap)], [0.0]
-    for model, other in ((first, second), (second, first)):
+    for model, partner in ((first, second), (second, first)):
         moved = np.bincount(model.index, weights * distance, len(model.error)) / weights.sum()
         is_uncertain = model.ratio < MAX_UNCERTAIN_GAP
         is_flipped = (is_uncertain & (moved > model.error))[model.index]
-        errors.append(_error(model, np.where(is_flipped, -model.gap, model.gap) - other.gap))
+        errors.append(_error(model, np.where(is_flipped, -model.gap, model.gap) - partner.gap))
         costs.append(float(moved[is_uncertain & (moved <= model.error)].sum()))
     up, down = _bias(first, second, distinctness)
     return ErrorPrecision(max(errors), (up + max(costs), down + max(costs)))

@@ -75,9 +75,10 @@ class PairedScores:
         return [(first, second), *((first.with_labels(y), second.with_labels(y)) for y in labels)]
 
 
-def merge_sums(sums: Tensor, more: Tensor) -> Tensor:
+def merge_sums(sums: Tensor, later_sums: Tensor) -> Tensor:
     """Return the numbers of `PairedScores.sums` for two batches together, which share no clusters."""
-    return torch.cat([sums[:6] + more[:6], torch.minimum(sums[6:7], more[6:7]), torch.maximum(sums[7:], more[7:])])
+    low, high = torch.minimum(sums[6:7], later_sums[6:7]), torch.maximum(sums[7:], later_sums[7:])
+    return torch.cat([sums[:6] + later_sums[:6], low, high])
 
 
 def read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:

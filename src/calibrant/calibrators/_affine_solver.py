@@ -28,6 +28,8 @@ GRADIENT_TOLERANCE = 1e-6  # at which a search ends
 COARSE_GRADIENT_TOLERANCE = 1e-4  # of fits that are only compared: about 1e-6 nats remain
 MAX_REMAINING_NATS = 1e-8  # estimated gain below which a single Newton step finishes the search
 MAX_STEPS_PER_ROUND = 60  # before new coordinates are computed from the Hessian
+# Pseudo-examples of the ridge on data that lack a class: it keeps a mean probability of about 1 / n for that class
+ABSENT_CLASS_EXAMPLES = 0.1
 VALUE_ROUNDING = 1e-14  # relative increase of the objective that is rounding
 
 
@@ -90,7 +92,8 @@ def fit_affine(
         tolerance: Largest entry of the scaled gradient at the end. Fits at `COARSE_GRADIENT_TOLERANCE` are never
             continued, and take the Newton step only with few parameters.
         min_ridge: An additional ridge on w that keeps the optimum finite, relative to the variance of the column if
-            that is below 1. Without a `ridge_bias` it also applies to c, for centered columns.
+            that is below 1. Without a `ridge_bias` it also applies to c, for centered columns. Without labels of some
+            class, whose probability would become 0, all ridges are at least 0.1 / n.
     """
     is_coarse = tolerance >= COARSE_GRADIENT_TOLERANCE
     problem = _Problem.from_predictions(p, identity, ridge, ridge_bias, is_coarse=is_coarse, min_ridge=min_ridge)
@@ -177,6 +180,9 @@ class _Problem:
                 logits, center, min_ridge_bias = logits - mean, mean.cpu(), min_ridge
         ridge_weight = torch.as_tensor(ridge, dtype=torch.float64).expand(identity.shape)
         min_ridges = pack(min_ridge_weight, min_ridge_bias * class_ones)
+        own_ridges = pack(ridge_weight, ridge_bias * class_ones)
+        if min_ridge and p.absent_classes:
+            min_ridges = torch.maximum(min_ridges, ABSENT_CLASS_EXAMPLES / p.total_weight - own_ridges)
         return cls(
             logits=logits,
             x=logits.to(dtype),
@@ -184,7 +190,7 @@ class _Problem:
             row_shares=(example_weights(p) / p.total_weight)[:, None],
             identity=identity,
             center=center,
-            ridge=pack(ridge_weight, ridge_bias * class_ones) + min_ridges,
+            ridge=own_ridges + min_ridges,
             min_ridge=min_ridges,
         )
 
